@@ -26,7 +26,7 @@ from parquet_loader.schema import Field, Image, Scalar, Schema, Text
 from parquet_loader.write.imports.folder_metadata import METADATA_NAMES, FolderMetadata, find_metadata
 from parquet_loader.write.imports.importing import run_import
 from parquet_loader.write.imports.media import IMAGE_SUFFIXES, SIGNATURE_BYTES, image_kind
-from parquet_loader.write.imports.records import Chunk, ImportSource, Position, Prepared, Tally
+from parquet_loader.write.imports.records import ImportedRows, ImportSource, Position, Prepared, Tally
 from parquet_loader.write.imports.report import ImportReport
 from parquet_loader.write.options import WriteOptions
 
@@ -117,7 +117,7 @@ class ImageFolder(ImportSource):
         hub = json.dumps({"info": {"features": features}})
         return Prepared(Schema(fields), {"classes": classes}, {"huggingface": hub}, notes)
 
-    def chunks(self, prepared: Prepared, position: Position | None, group_bytes: int) -> Iterator[Chunk]:
+    def chunks(self, prepared: Prepared, position: Position | None, group_bytes: int) -> Iterator[ImportedRows]:
         """Yield the images in order; a few threads read the files of the next chunks."""
         entries = self._entries(prepared.facts["classes"])
         digest = hashlib.blake2b(digest_size=16)
@@ -147,7 +147,7 @@ class ImageFolder(ImportSource):
                     _feed(digest, entry)
                 done += len(block)
                 table = self._table(prepared.schema, read)
-                yield Chunk(table, {"entries": done, "digest": digest.hexdigest()}, read.tally, done)
+                yield ImportedRows(table, {"entries": done, "digest": digest.hexdigest()}, read.tally, done)
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -67,7 +67,7 @@ def run_import(
             f"{target}: an import writes to a local directory; import to one, then copy its files to {target}"
         )
     bar = progress_bar() if progress else None
-    staging = Staging(path)
+    staging = ImportDirectory(path)
     options = options or WriteOptions()
     stopped = f"the import stopped: {{}}; it is continued by the same command, from {staging.root}"
     with storage_errors(path, stopped), staging.held() as journal:
@@ -91,7 +91,7 @@ class _FileLine:
     nbytes: int
 
 
-class Journal:
+class ImportJournal:
     """What an import has done so far, in memory and in its file. One process at a time.
 
     Attributes:
@@ -147,7 +147,7 @@ class Journal:
         self.is_done = line.get("done", False)
 
 
-class Staging:
+class ImportDirectory:
     """The hidden directory of an import.
 
     Args:
@@ -162,7 +162,7 @@ class Staging:
         self._journal = os.path.join(self.root, "journal.jsonl")
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Journal]:
+    def held(self) -> Iterator[ImportJournal]:
         """Lock the directory, which is made if need be, and yield its journal.
 
         It stays if the body fails after the import has begun.
@@ -179,9 +179,9 @@ class Staging:
                     remove_tree(self.root)
                 raise
 
-    def _read_journal(self) -> Journal:
+    def _read_journal(self) -> ImportJournal:
         try:
-            return Journal(self._journal)
+            return ImportJournal(self._journal)
         except (ValueError, KeyError, TypeError) as error:
             raise WriteError(f"{self._journal}: not the journal of an import ({error}); {self.anew}") from None
 
@@ -190,7 +190,7 @@ class Staging:
         """How to begin the import anew, for errors."""
         return f"to begin anew, delete {self.root}"
 
-    def clean(self, journal: Journal) -> None:
+    def clean(self, journal: ImportJournal) -> None:
         """Remove files that are not whole, and check that all others are there.
 
         Raises:
@@ -219,7 +219,7 @@ def _check_empty(path: str) -> None:
         raise WriteError(f"{path}: this is a file; a data set is written to a directory")
 
 
-def _begin(source: ImportSource, staging: Staging, journal: Journal, options: WriteOptions) -> Prepared:
+def _begin(source: ImportSource, staging: ImportDirectory, journal: ImportJournal, options: WriteOptions) -> Prepared:
     """Return what is known of the source; check that the interrupted import was the same one."""
     asked = {
         "version": _VERSION,
@@ -262,8 +262,8 @@ def _begin(source: ImportSource, staging: Staging, journal: Journal, options: Wr
 
 def _write(
     source: ImportSource,
-    staging: Staging,
-    journal: Journal,
+    staging: ImportDirectory,
+    journal: ImportJournal,
     prepared: Prepared,
     options: WriteOptions,
     show: ShowProgress,
@@ -287,7 +287,9 @@ def _write(
 class _FileWriter:
     """Writes chunks to files, and a line of the journal for each finished one."""
 
-    def __init__(self, staging: Staging, journal: Journal, prepared: Prepared, options: WriteOptions) -> None:
+    def __init__(
+        self, staging: ImportDirectory, journal: ImportJournal, prepared: Prepared, options: WriteOptions
+    ) -> None:
         self._staging = staging
         self._journal = journal
         self._metadata = {key.encode(): text.encode() for key, text in prepared.metadata.items()}
@@ -339,13 +341,13 @@ class _FileWriter:
         return f"part-{len(self._journal.files):06}.parquet"
 
 
-def _refuse_nothing(source: ImportSource, staging: Staging, journal: Journal) -> None:
+def _refuse_nothing(source: ImportSource, staging: ImportDirectory, journal: ImportJournal) -> None:
     staging.remove()
     skipped = "; ".join(f"{count:,} skipped, {reason}" for reason, (count, _) in journal.tally.skipped.items())
     raise SourceError(f"{source.path}: nothing to import{f': {skipped}' if skipped else ''}")
 
 
-def _finished(source: ImportSource, staging: Staging, journal: Journal, began_s: float) -> ImportReport:
+def _finished(source: ImportSource, staging: ImportDirectory, journal: ImportJournal, began_s: float) -> ImportReport:
     staging.remove()
     tally = journal.tally
     return ImportReport(

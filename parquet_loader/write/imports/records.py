@@ -68,7 +68,7 @@ class Prepared:
         facts: JSON values for `ImportSource.chunks`.
         metadata: Text for the footers of the files, by key.
         notes: For the report.
-        total: How much there is to read, in the unit of `Chunk.done`; 0 if that is not known.
+        total: How much there is to read, in the unit of `ImportedRows.done`; 0 if that is not known.
     """
 
     schema: Schema
@@ -79,7 +79,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ImportedRows:
     """Rows that become one row group.
 
     Attributes:
@@ -115,7 +115,7 @@ class ImportSource(ABC):
         """Return the schema; may read all of the source."""
 
     @abstractmethod
-    def chunks(self, prepared: Prepared, position: Position | None, group_bytes: int) -> Iterator[Chunk]:
+    def chunks(self, prepared: Prepared, position: Position | None, group_bytes: int) -> Iterator[ImportedRows]:
         """Yield the rows in order, from a position on.
 
         Args:
