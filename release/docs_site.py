@@ -9,6 +9,7 @@ linked file that is not a page is staged under files/, so that each link of the 
 from __future__ import annotations
 
 import ast
+import fnmatch
 import logging
 import os
 import re
@@ -178,11 +179,12 @@ def stage(root: Path = ROOT) -> Site:
         site.raw |= {path.relative_to(docs).as_posix(): path for path in files}
     reference = _reference(root)
     site.pages |= {f"reference/{name}.md": text for name, (_, text) in reference.items()}
-    named = set(paths_of(config["nav"]))
+    nav = _expanded(config["nav"], site.pages)
+    named = set(paths_of(nav))
     own = [path for path in sources if path in site.pages and path not in OTHER_PAGES.values()]
     site.unlisted = [path for path in own if path not in named]
     entries = [{title: f"reference/{name}.md"} for name, (title, _) in reference.items()]
-    site.nav = _filled(config["nav"], entries)
+    site.nav = _filled(nav, entries)
     absent = [path for path in paths_of(site.nav) if path not in site.pages]
     if absent:
         raise SystemExit(f"mkdocs.yml: nav names pages that do not exist: {', '.join(absent)}")
@@ -263,6 +265,19 @@ def build(root: Path = ROOT) -> int:
     return 0
 
 
+def _expanded(nav: list[Any], pages: dict[str, str]) -> list[Any]:
+    """Return a nav with pages in place of patterns such as `import_*.md`, which may match none."""
+    items: list[Any] = []
+    for item in nav:
+        if isinstance(item, str) and "*" in item:
+            items += [{title_of(pages[path]): path} for path in sorted(fnmatch.filter(pages, item))]
+        elif isinstance(item, dict):
+            items.append({k: _expanded(v, pages) if isinstance(v, list) else v for k, v in item.items()})
+        else:
+            items.append(item)
+    return items
+
+
 def _filled(nav: list[Any], reference: list[Any]) -> list[Any]:
     return [
         {title: reference if entries == PLACEHOLDER else entries for title, entries in group.items()}
@@ -314,7 +329,7 @@ def _rewritten(text: str, source: Path, path: str, root: Path, places: dict[str,
 
     parts, end = [], 0
     for fence in FENCE.finditer(text):
-        parts += [LINK.sub(link, text[end : fence.start()]), fence[0].replace("```python spark\n", "```python\n")]
+        parts += [LINK.sub(link, text[end : fence.start()]), re.sub(r"^```python \w+", "```python", fence[0])]
         end = fence.end()
     return "".join([*parts, LINK.sub(link, text[end:])])
 

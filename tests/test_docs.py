@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import sys
+import unittest.mock
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,14 @@ NEEDS = {
     "scikit-learn.md": ("sklearn",),
     "tensorflow.md": ("tensorflow", "keras"),
     "text.md": ("tokenizers",),
+    "tfdata.md": ("tensorflow",),
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
 }
+# Blocks marked with a package run if it is installed; no extra brings these.
+OPTIONAL = ("datasets", "streaming")
 OF_EVERY_DAY = ("iceberg.md", "torchdata.md")
+LANGUAGES = {"python", "python spark", *(f"python {package}" for package in OPTIONAL), "sh", "text", "json"}
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)(?P<target>[^)#]+)(?:#[^)]*)?\)")
 
@@ -76,7 +81,8 @@ def test_python_blocks_run_in_order_in_an_empty_directory(
         pytest.skip(f"{', '.join(missing)} is not installed: pip install '.[frameworks]'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_worker_niceness", "0")  # Ray's own is 15: on a busy machine its workers hardly come to run
-    run(page, {"python"})
+    with unittest.mock.patch.dict(os.environ):  # examples set credentials
+        run(page, {"python", *(f"python {package}" for package in OPTIONAL if not is_missing(package))})
 
 
 WITH_SPARK = [page for page in PAGES if any(language == "python spark" for language, _, _ in blocks(page))]
@@ -107,7 +113,7 @@ def run(page: Path, languages: set[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_no_python_block_hides_behind_another_name(page: Path) -> None:
-    assert {language for language, _, _ in blocks(page)} <= {"python", "python spark", "sh", "text", "json"}
+    assert {language for language, _, _ in blocks(page)} <= LANGUAGES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

@@ -36,15 +36,17 @@ def test_a_page_that_the_nav_does_not_name_is_still_on_the_site(tmp_path: Path) 
     (tmp_path / "docs").mkdir()
     (tmp_path / "parquet_loader").mkdir()
     (tmp_path / "parquet_loader/__init__.py").write_text('__all__ = ["Schema"]', encoding="utf-8")
-    (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - Home: index.md\n", encoding="utf-8")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - Home: index.md\n  - 'z*.md'\n", encoding="utf-8")
     (tmp_path / "docs/index.md").write_text("# Home\n\nSee [new](new.md#b) and [x](../x.py).\n", encoding="utf-8")
     (tmp_path / "docs/new.md").write_text("# A new page\n\nBack to [home](index.md).\n", encoding="utf-8")
     (tmp_path / "x.py").write_text("pass\n", encoding="utf-8")
     site = docs_site.stage(tmp_path)
     assert site.nav == [{"Home": "index.md"}, {"More": [{"A new page": "new.md"}]}]
     assert site.pages["index.md"] == "# Home\n\nSee [new](new.md#b) and [x](files/x.py.md).\n"
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - Home: index.md\n  - 'n*.md'\n", encoding="utf-8")
+    assert docs_site.stage(tmp_path).nav == [{"Home": "index.md"}, {"A new page": "new.md"}]
     (tmp_path / "docs/new.md").unlink()
-    (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - Home: index.md\n  - New: new.md\n", encoding="utf-8")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - New: new.md\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"^mkdocs.yml: nav names pages that do not exist: new.md$"):
         docs_site.stage(tmp_path)
 

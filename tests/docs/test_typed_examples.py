@@ -26,6 +26,7 @@ OF_FRAMEWORKS = {
     "scikit-learn.md",
     "tables.md",
     "tensorflow.md",
+    "tfdata.md",
     "transformers.md",
 }
 SETTINGS = """
