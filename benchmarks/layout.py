@@ -284,7 +284,7 @@ def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: i
         dataset.counts,
         dataset.reader,
         dataset.sizing,
-        processor=None,
+        batches=None,
         allocator=arenas[0],
         staging=arenas[1],
         num_threads=threads,

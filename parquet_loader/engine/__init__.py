@@ -7,8 +7,9 @@ from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
-from parquet_loader.engine.usage import EngineFigures
-from parquet_loader.engine.worker_pool import STAGES
+from parquet_loader.engine.usage import EngineFigures, Usage
+from parquet_loader.engine.window_task import WindowTask
+from parquet_loader.engine.worker_pool import STAGES, Job
 
 __all__ = [
     "STAGES",
@@ -20,6 +21,7 @@ __all__ = [
     "Event",
     "EventLog",
     "IsolatedEngine",
+    "Job",
     "NextPlan",
     "ProcessedBatch",
     "Progress",
@@ -28,6 +30,8 @@ __all__ = [
     "Sample",
     "SampleLog",
     "Transform",
+    "Usage",
+    "WindowTask",
     "events_of",
     "open_engine",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from typing import Any, Protocol
 
 from parquet_loader.dataset import BATCHES_AT_ONCE, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
@@ -10,6 +11,32 @@ from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job
 from parquet_loader.window import Allocator
+
+
+class Batches(Protocol):
+    """Makes the batches of an epoch in the workers. Guarded by the engine's lock; jobs run without it."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every batch that was begun is delivered."""
+
+    @property
+    def ready(self) -> int:
+        """Batches that are ready and not delivered."""
+
+    def pop(self) -> ProcessedBatch | None:
+        """Return the next batch, or raise its error; None if it is not ready."""
+
+    def clear(self) -> None:
+        """Release batches that were not delivered."""
+
+    def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
+        """Return the most urgent job; None if there is none, or enough batches are ahead.
+
+        Args:
+            windows: The windows in their order, also those that are not finished. A window is removed when its last
+                batch begins; the last of its batches to finish releases its memory.
+        """
 
 
 class BatchScheduler:
@@ -22,8 +49,8 @@ class BatchScheduler:
         batch_size: Rows of a batch.
         first_batch: The batch with which the epoch begins.
         sizing: The division of the memory limit.
-        usage: The counters of the epoch, to which batches are added.
         allocator: Provides the memory of delivered rows.
+        usage: The counters of the epoch, to which batches are added.
     """
 
     def __init__(
@@ -32,8 +59,8 @@ class BatchScheduler:
         batch_size: int,
         first_batch: int,
         sizing: MemoryBudget,
-        usage: Usage,
         allocator: Allocator,
+        usage: Usage,
     ) -> None:
         self._processor = processor
         self._batch_size = batch_size
@@ -70,15 +97,13 @@ class BatchScheduler:
         """Release batches that were not delivered."""
         self._ready.clear()
 
-    def job(self, task: WindowTask, release: Callable[[], object]) -> Job[ProcessedBatch] | None:
-        """Return the job of the next batch of a finished window; None if enough batches are ahead.
-
-        Args:
-            task: The window.
-            release: Called when the window's last batch begins. The last of its batches to finish releases its memory.
-        """
-        window = task.window
-        assert window is not None
+    def job(self, windows: deque[WindowTask]) -> Job[ProcessedBatch] | None:
+        """Return the job of the next batch of the first window; see `Batches`."""
+        while windows and windows[0].window is not None and not windows[0].window.rows:
+            self._usage.reserve(-windows.popleft().held_bytes)
+        if not windows or windows[0].window is None:
+            return None
+        task, window = windows[0], windows[0].window
         ahead = max(1, min(BATCHES_AT_ONCE, self._sizing.batches_bytes // max(self._batch_bytes, 1)))
         if self._next_begun - self._next_delivered >= ahead:
             return None
@@ -88,7 +113,7 @@ class BatchScheduler:
         task.begun_rows = stop
         self._next_begun += 1
         if stop == window.rows:
-            release()
+            windows.popleft()
         self._usage.reserve(expected)
 
         def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:

@@ -20,13 +20,15 @@ window, and only into memory that this one leaves free, until `start` begins its
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from parquet_loader.common import IntArray
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
-from parquet_loader.engine.batch_scheduler import BatchScheduler
+from parquet_loader.engine.batch_scheduler import Batches, BatchScheduler
 from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.read_ahead import ReadAhead
 from parquet_loader.engine.read_scheduler import ReadScheduler
@@ -71,19 +73,21 @@ def open_engine(
     allocator: Allocator,
     staging: Arenas,
     is_first: bool,
+    batches: Callable[[Usage], Batches] | None = None,
 ) -> Engine:
     """Return the engine of one epoch of a data set; arguments as in `Engine`."""
-    columns, processor = dataset.reader.columns, None
-    if BatchProcessor.is_needed(columns, options.transform):
+    columns = dataset.reader.columns
+    if batches is None and BatchProcessor.is_needed(columns, options.transform):
         processor = BatchProcessor(
             columns, options.transform, options.seed, plan.epoch, plan.parts[0].number if plan.parts else 0
         )
+        batches = partial(BatchScheduler, processor, plan.batch_size, first_batch, dataset.sizing, allocator)
     return Engine(
         plan,
         dataset.counts,
         dataset.reader,
         dataset.sizing,
-        processor=processor,
+        batches=batches,
         allocator=allocator,
         staging=staging,
         num_threads=options.num_threads,
@@ -101,7 +105,7 @@ class Engine:
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         reader: Reads row groups.
         sizing: The division of the memory limit.
-        processor: Processes batches one by one; None: windows are delivered whole.
+        batches: Makes batches in the workers, given the counters of the epoch; None: windows are delivered whole.
         allocator: Provides the memory of delivered rows.
         staging: Provides the memory in which rows are staged.
         num_threads: Number of worker threads.
@@ -119,7 +123,7 @@ class Engine:
         reader: RowGroupReader,
         sizing: MemoryBudget,
         *,
-        processor: BatchProcessor | None,
+        batches: Callable[[Usage], Batches] | None,
         allocator: Allocator,
         staging: Arenas,
         num_threads: int,
@@ -137,7 +141,7 @@ class Engine:
         self._parts = ColumnGroups.from_columns(reader.columns, 2 * num_threads)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         # Remote reads are slower than page faults, so there is no need to wait for a second window.
-        self._fills_first = is_first and processor is None and reader.chunks.remote is None
+        self._fills_first = is_first and batches is None and reader.chunks.remote is None
         # The first remote bytes take a while to arrive: time to pre-fault the first window's memory.
         self._prefaults_first = is_first and reader.chunks.remote is not None
         self._prefault: Prefault | None = None
@@ -149,7 +153,7 @@ class Engine:
         self._released: deque[WindowTask] = deque()
         self._is_awaited = False
         # The first window delivers only rows from this batch on, so no rows have to be carried to it.
-        self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (0, 0)
+        self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (plan.start_window, 0)
         self._admitted = self._first_window
         self._reads = ReadScheduler(
             reader,
@@ -169,9 +173,7 @@ class Engine:
         self._told_bytes = 0
         self._remainder: Remainder | None = Remainder()
         self._next_to_order = self._first_window
-        self._batches: BatchScheduler | None = None
-        if processor is not None:
-            self._batches = BatchScheduler(processor, plan.batch_size, first_batch, sizing, self.usage, allocator)
+        self._batches = None if batches is None else batches(self.usage)
 
     @property
     def processes(self) -> bool:
@@ -532,10 +534,9 @@ class Engine:
 
         return Job("gather", run, done, window.fail)
 
-    def _process_job(self, batches: BatchScheduler) -> Job[ProcessedBatch] | None:
-        while self._windows and self._windows[0].window is not None and not self._windows[0].window.rows:
-            self.usage.reserve(-self._windows.popleft().held_bytes)
+    def _process_job(self, batches: Batches) -> Job[Any] | None:
+        before = len(self._windows)
+        job = batches.job(self._windows)
+        if len(self._windows) < before:
             self.workers.notify()
-        if not self._windows or self._windows[0].window is None:
-            return None
-        return batches.job(self._windows[0], self._windows.popleft)
+        return job

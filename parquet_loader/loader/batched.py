@@ -505,6 +505,10 @@ class BatchedDataLoader(NotIndexed):
         method = self._window_method
         return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch, method)
 
+    def _opener(self, next_plan: NextPlan) -> Callable[[], Engine]:
+        """Return a function that opens the engine of the next epoch, and refers to no loader."""
+        return partial(_opened_ahead, self._dataset, next_plan, self._options, self._allocator, self._staging)
+
     def _ready(self, division: Division) -> Engine | None:
         """Return the engine that has read ahead, if its epoch comes now."""
         for ahead in self._ahead:
@@ -535,9 +539,7 @@ class BatchedDataLoader(NotIndexed):
         engine: EpochEngine = ready or self._engine(plan, first_batch, next_plan)
         ahead: list[_NextEpoch] = []
         if next_plan is not None and isinstance(engine, Engine):
-            reading = ReadAhead(
-                partial(_opened_ahead, self._dataset, next_plan, self._options, self._allocator, self._staging)
-            )
+            reading = ReadAhead(self._opener(next_plan))
             engine.then(reading)
             ahead.append(_NextEpoch(reading, self._dataset, next_plan))
         last = self._figures

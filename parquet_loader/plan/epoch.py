@@ -188,6 +188,7 @@ class Plan:
         delivered_rows: Rows delivered.
         drop_last: Whether a last batch that is not full is left out.
         shuffle, seed, epoch: The inputs of the permutations.
+        start_window: The first window that is read.
         stop_window: The window after the last one that is read; None: all are read.
     """
 
@@ -201,6 +202,7 @@ class Plan:
     shuffle: bool
     seed: int
     epoch: int
+    start_window: int = 0
     stop_window: int | None = None
 
     @property

@@ -181,6 +181,91 @@ def test_ranks_get_equally_many_batches_of_the_same_sequences(tmp_path: Path, ra
                 assert len(delivered) == -(-len(expected) // ranks) * ranks
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("remainder", ["drop", "pad"])
+def test_with_logical_shards_the_order_does_not_depend_on_the_number_of_ranks(
+    tmp_path: Path, drop_last: bool, remainder: Any
+) -> None:
+    documents = write(tmp_path / "d", LENGTHS)
+
+    def make(rank: int, ranks: int) -> TokenLoader:
+        return TokenLoader(
+            tmp_path / "d", length=16, batch_size=6 // ranks, shuffle=True, window_rows=8, seed=2, num_threads=1,
+            drop_last=drop_last, output_options=NUMPY, shard=Shard(rank, ranks),
+            shard_options=ShardOptions(logical_shards=6, remainder=remainder),
+        )  # fmt: skip
+
+    def steps(ranks: int, state: dict[str, Any] | None) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+        """Return the sequences of each step of all ranks, and the state after each step."""
+        by_rank, states = [], []
+        for rank in range(ranks):
+            with make(rank, ranks) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                batches = []
+                states = [loader.state_dict()]
+                for number, batch in enumerate(loader):
+                    assert len(loader.lineage(number if state is None else state["batch"] + number).tokens) == len(
+                        batch["seq_lens"]
+                    )
+                    batches.append(rows_of([batch]))
+                    states.append(loader.state_dict())
+                by_rank.append(batches)
+        assert len({len(batches) for batches in by_rank}) == 1
+        return [[row for own in step for row in own] for step in zip(*by_rank, strict=True)], states
+
+    expected, states = steps(1, None)
+    if remainder == "pad" and not drop_last:
+        assert {t for step in expected for t in tokens_of(step)} == {t for d in documents for t in d}
+    for ranks in (2, 3, 6):
+        found, others = steps(ranks, None)
+        assert found == expected
+        assert others == states
+    for batch, (ranks, state) in enumerate(zip((3, 2, 6), states, strict=False)):
+        found, _ = steps(ranks, state)
+        assert found == expected[batch:]
+
+
+def test_batches_are_written_by_the_workers_within_the_memory_limit(tmp_path: Path) -> None:
+    write(tmp_path / "d", [200] * 400, group=50)
+    with TokenLoader(
+        tmp_path / "d", length=512, batch_size=4, shuffle=True, window_rows=50, memory_limit="4MiB", carry=["weight"],
+        output_options=NUMPY,
+    ) as loader:  # fmt: skip
+        for _ in range(2):
+            batches = len(list(loader))
+            stats = loader.stats()
+            assert batches == stats.batches > 30
+            assert stats.cpu_s["process"] > 0
+            assert 0 < stats.peak_bytes <= 4 * 2**20
+
+
+def test_the_next_epoch_is_read_ahead_and_is_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS)
+    arguments = dict[str, Any](
+        length=16, batch_size=2, shuffle=True, window_rows=6, output_options=NUMPY, shard=Shard(1, 2)
+    )
+    with TokenLoader(tmp_path / "d", **arguments) as ahead, TokenLoader(tmp_path / "d", **arguments) as fresh:
+        for epoch in range(3):
+            found = rows_of(ahead)
+            assert ahead._ahead[0].plan.epoch == epoch + 1
+            assert ahead._ahead[0].reading.has_begun
+            fresh.seek(epoch, 0)
+            assert rows_of(fresh) == found
+
+
+def test_a_batch_of_many_windows_is_the_same_with_any_number_of_threads(tmp_path: Path) -> None:
+    write(tmp_path / "d", [3, 0, 2, 0, 0, 5, 1] * 12, group=7)
+    arguments = dict[str, Any](length=16, batch_size=4, shuffle=True, window_rows=4, output_options=NUMPY)
+    found = []
+    for threads in (1, 2, 5):
+        with TokenLoader(tmp_path / "d", num_threads=threads, **arguments) as loader:
+            assert loader.plan().windows >= 3 * loader.plan().steps
+            found.append(list(loader))
+    for others in found[1:]:
+        assert all(same(one, other) for one, other in zip(found[0], others, strict=True))
+
+
 def test_a_rank_whose_documents_are_few_does_not_end_early(tmp_path: Path) -> None:
     """One long document and many short ones: the rows of some ranks hold next to no tokens."""
     write(tmp_path / "d", [400] + [1] * 30, group=1)
@@ -469,7 +554,9 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
         (SchemaError, "list of integers", {**fits, "boundaries": "source"}),
         (SchemaError, "missing", {**fits, "carry": ["missing"]}),
         (SchemaError, "lengths are integers", {**fits, "lengths": "source"}),
-        (UnsupportedError, "same number of sequences", {**fits, "shard_options": ShardOptions(logical_shards=2)}),
+        (UnsupportedError, "same number of sequences", {**fits, "shard_options": ShardOptions(remainder="uneven")}),
+        (ConfigurationError, "divided evenly", {**fits, "shard_options": ShardOptions(logical_shards=4)}),
+        (MemoryLimitError, "a batch takes", {"length": 2**16, "batch_size": 64, "memory_limit": "256MiB"}),
         (UnsupportedError, "lineage", {**fits, "output_options": OutputOptions(row_numbers="n")}),
         (MemoryLimitError, "memory_limit", {**fits, "memory_limit": 40}),
     ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,31 +23,43 @@ from parquet_loader.common import (
     check_choice,
     check_columns,
     check_int,
+    format_bytes,
     parse_bytes,
 )
 from parquet_loader.dataset import Dataset, ListedDataset
-from parquet_loader.engine import NextPlan
-from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SchemaError, UnsupportedError
+from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage, open_engine
+from parquet_loader.errors import (
+    ConfigurationError,
+    MemoryLimitError,
+    ParquetLoaderError,
+    SchemaError,
+    UnsupportedError,
+)
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.live_source import EpochFiles, LiveSource
-from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule, begins_of
+from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, WindowPacker
+from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
 from parquet_loader.loader.tokens.lengths import DocumentLengths, check_lengths_fit, read_lengths
-from parquet_loader.loader.tokens.packed_output import BATCH_KEYS, BatchForm, PackedOutput
+from parquet_loader.loader.tokens.packed_output import PackedOutput
+from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
+from parquet_loader.loader.tokens.sequences import TOKEN_BYTES, BatchWriter
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Video
-from parquet_loader.source import Source, TableLike, TableSource, table_source
-from parquet_loader.window import Arenas
+from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
+from parquet_loader.window import Allocator, Arenas
 
 if TYPE_CHECKING:
     import torch
 
 # Epochs whose packing is kept: the running one and the next.
 _KEPT_EPOCHS = 2
-# Free memory of batches that is kept for the next ones, in batches.
-_KEPT_BATCHES = 4
+# Batches that are made ahead: so many bytes, at least and at most so many, and at most a share of the memory limit.
+_AHEAD_BYTES = 16 * 2**20
+_LEAST_AHEAD, _MOST_AHEAD = 4, 64
+_AHEAD_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +215,10 @@ class TokenLoader(BatchedDataLoader):
             check_int("pad_to_multiple", pad_to_multiple, 1, 2**24)
         batch_size = _batch_size(batch_size, batch_tokens, length)
         columns = _columns(tokens, boundaries, carry, lengths)
-        if shard_options is not None and (
-            shard_options.logical_shards is not None or shard_options.remainder == "uneven"
-        ):
+        if shard_options is not None and shard_options.remainder == "uneven":
             raise UnsupportedError(
-                f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences, in one "
-                "shard each; choose remainder='drop' or 'pad', without logical_shards"
+                f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences; choose "
+                "remainder='drop' or 'pad'"
             )
         if output_options is not None and (
             output_options.format not in ("torch", "numpy") or output_options.row_numbers is not None
@@ -236,6 +247,13 @@ class TokenLoader(BatchedDataLoader):
                 progress=progress,
             )
             opened = listed._with_columns(columns)
+        aligned, others = _roles(opened.schema, tokens, boundaries, carry or ())
+        self._form = BatchForm(
+            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, pad_to_multiple
+        )  # fmt: skip
+        widths = [_token_bytes(opened.schema[name]) for name in aligned]
+        self._batch_bytes = batch_size * length * (TOKEN_BYTES + sum(widths))
+        self._batches_ahead = _batches_ahead(self._batch_bytes, limit)
         super().__init__(
             opened,
             batch_size,
@@ -245,7 +263,7 @@ class TokenLoader(BatchedDataLoader):
             window_rows=window_rows,
             drop_last=drop_last,
             device=device,
-            memory_limit=limit - self._lengths.tokens.nbytes,
+            memory_limit=limit - self._lengths.tokens.nbytes - (self._batches_ahead + 1) * self._batch_bytes,
             shard=shard,
             num_threads=num_threads,
             isolation=isolation,
@@ -255,10 +273,6 @@ class TokenLoader(BatchedDataLoader):
             output_options=output_options,
         )
         check_lengths_fit(self._dataset.counts, self._lengths)
-        aligned, others = _roles(self.schema, tokens, boundaries, carry or ())
-        self._form = BatchForm(
-            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, pad_to_multiple
-        )  # fmt: skip
 
     @property
     def length(self) -> int:
@@ -284,7 +298,7 @@ class TokenLoader(BatchedDataLoader):
         packing = self._packing(self._next_epoch)
         rule, tokens = self._rule, self._lengths.tokens
         kept = kept_tokens(tokens, rule.length, rule.overflow)
-        sequences, documents = int(packing.begins[-1]), int(np.count_nonzero(tokens))
+        sequences, documents = packing.sequences, int(np.count_nonzero(tokens))
         pieces = int(piece_counts(tokens, rule.length, rule.overflow).sum())
         split = int(np.count_nonzero(kept > rule.length))
         if rule.method == "concat":  # documents are cut wherever a sequence ends
@@ -297,7 +311,7 @@ class TokenLoader(BatchedDataLoader):
         base = EpochPlan._from_plan(packing.figures_plan, self._dataset, self.num_threads)
         figures = {name: getattr(base, name) for name in EpochPlan.__dataclass_fields__}
         figures |= {
-            "rows": packing.stop - packing.first,
+            "rows": packing.rows,
             "predicted_peak_bytes": base.predicted_peak_bytes + tokens.nbytes,
         }
         return TokenPlan(
@@ -325,23 +339,24 @@ class TokenLoader(BatchedDataLoader):
         current = self._next_epoch if last is None else last.position[0]
         packing = self._packing(current if epoch is None else check_int("epoch", epoch, 0, 2**63 - 1))
         check_int("batch", batch, 0, max(0, packing.steps - 1))
-        low, high = packing.begin_of(batch), packing.begin_of(batch + 1)
-        parts = []
-        while low < high:
-            window = packing.window_of(low)
-            end = min(high, int(packing.begins[window + 1]))
-            before = int(packing.begins[window])
-            some = packing.packed(window, packing.ordered_lengths(window)).taken(np.arange(low - before, end - before))
-            order = packing.plan.order(window)
-            read = some.document if order is None else order[some.document]
-            slices = packing.plan.slices(window)
-            starts = np.cumsum([0, *(s.rows for s in slices)])
-            number = np.searchsorted(starts, read, side="right") - 1
-            group = np.array([s.row_group for s in slices])[number]
-            row = read - starts[number] + np.array([s.start for s in slices])[number]
-            sequence = np.repeat(np.arange(some.bins), np.diff(some.begins)) + low - packing.begin_of(batch)
-            parts.append((group, row, some.first, some.tokens, sequence))
-            low = end
+        parts, sequences = [], 0
+        for first_sequence, high in packing.ranges_of(batch) if batch < packing.steps else []:
+            low = first_sequence
+            while low < high:
+                window = packing.window_of(low)
+                end, before = min(high, int(packing.begins[window + 1])), int(packing.begins[window])
+                chosen = np.arange(low - before, end - before)
+                some = packing.packed(window, packing.ordered_lengths(window)).taken(chosen)
+                order = packing.plan.order(window)
+                read = some.document if order is None else order[some.document]
+                slices = packing.plan.slices(window)
+                starts = np.cumsum([0, *(s.rows for s in slices)])
+                number = np.searchsorted(starts, read, side="right") - 1
+                group = np.array([s.row_group for s in slices])[number]
+                row = read - starts[number] + np.array([s.start for s in slices])[number]
+                sequence = np.repeat(np.arange(sequences, sequences + some.bins), np.diff(some.begins))
+                parts.append((group, row, some.first, some.tokens, sequence))
+                low, sequences = end, sequences + some.bins
         joined = [np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True)] if parts else []
         group, row, first, tokens, sequence = joined or [np.zeros(0, np.int64)] * 5
         snapshot = self._dataset.snapshot
@@ -391,9 +406,9 @@ class TokenLoader(BatchedDataLoader):
         return {**super()._identity, "packing": str(self._rule)}
 
     @cached_property
-    def _memory(self) -> Any:
+    def _memory(self) -> Allocator:
         """The allocator of batches."""
-        return self._output.allocator(_KEPT_BATCHES * 32 * self.batch_size * self.length)
+        return self._output.allocator(self._batches_ahead * self._batch_bytes)
 
     def _use(self, dataset: Dataset) -> None:
         super()._use(dataset)
@@ -404,27 +419,23 @@ class TokenLoader(BatchedDataLoader):
         self._packings = {}
 
     def _window_needs(self) -> dict[str, Any]:
-        return {**super()._window_needs(), "batch_size": 1}
+        return {**super()._window_needs(), "batch_size": 1, "side_by_side": 1}
 
     def _division(self) -> Division:
         return everything(self._dataset.rows, 1, drop_last=False)
+
+    def _next_plan(self, division: Division, epoch: int) -> NextPlan:
+        return NextPlan(division, 1, False, self.shuffle, self.seed, epoch, self._window_method)
 
     def _packing(self, epoch: int) -> EpochPacking:
         """Return the sequences of an epoch; those of the last two epochs are kept."""
         found = self._packings.get(epoch)
         if found is None:
-            plan = self._dataset.plan(
-                self._division(),
-                batch_size=1,
-                drop_last=False,
-                shuffle=self.shuffle,
-                seed=self.seed,
-                epoch=epoch,
-                method=self._window_method,
-            )
-            begins = begins_of(plan, self._rule, self._lengths)
-            division = self._sharding.divide(int(begins[-1]), self.batch_size, drop_last=self.drop_last)
-            found = EpochPacking(plan, self._rule, self._lengths, begins, division, self.batch_size)
+            plan = self._next_plan(self._division(), epoch)(self._dataset)
+            found = EpochPacking.of_plan(
+                plan, rule=self._rule, lengths=self._lengths, sharding=self._sharding, batch_size=self.batch_size,
+                drop_last=self.drop_last,
+            )  # fmt: skip
             kept = list(self._packings.items())[-(_KEPT_EPOCHS - 1) :]
             self._packings = {**dict(kept), epoch: found}
         return found
@@ -432,26 +443,45 @@ class TokenLoader(BatchedDataLoader):
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:  # noqa: ARG002
         return self._packing(epoch).figures_plan
 
-    def _begin_epoch(
-        self,
-        output: Output,
-        files: EpochFiles | None = None,
-        *,
-        is_repeated: bool,  # noqa: ARG002
-    ) -> Iterator[Batch]:
-        """Begin the next epoch; the one after it is not read ahead, because a rank may begin in any of its windows."""
-        return self._begin(self._plan(self._next_epoch), self._next_batch, output, files)
+    def _begin_epoch(self, output: Output, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
+        division, epoch = self._division(), self._next_epoch
+        plan = self._plan(epoch)
+        next_plan = self._next_plan(division, epoch + 1) if plan.batches and is_repeated else None
+        return self._begin(plan, self._next_batch, output, files, ready=self._ready(division), next_plan=next_plan)
 
-    def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
+    def _parts_of_epoch(self) -> _PartsOfEpoch:
+        return _PartsOfEpoch(
+            self._form, self._dataset.snapshot, self.length, self._memory, self._batch_bytes, self._batches_ahead
+        )
+
+    def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:  # noqa: ARG002
         packing = self._packing(plan.epoch)
-        read = packing.read_plan
-        window = packing.window_of(packing.begin_of(first_batch)) if first_batch < packing.steps else read.windows
-        first_row = read.window_begin(window) if window < read.windows else read.batches
-        return super()._engine(read, first_row, next_plan)
+        if self._reading is not None:  # the next epoch may begin in any window, so the child reads none ahead
+            return super()._engine(packing.read_plan(first_batch))
+        return open_engine(
+            self._dataset,
+            packing.read_plan(first_batch),
+            self._options,
+            first_batch=0,
+            allocator=self._allocator,
+            staging=self._staging,
+            is_first=self._figures is None,
+            batches=partial(self._parts_of_epoch().scheduler, packing, first_batch),
+        )
+
+    def _opener(self, next_plan: NextPlan) -> Callable[[], Engine]:
+        packed = partial(
+            EpochPacking.of_plan, rule=self._rule, lengths=self._lengths, sharding=self._sharding,
+            batch_size=self.batch_size, drop_last=self.drop_last,
+        )  # fmt: skip
+        return partial(
+            _opened_ahead, self._dataset, next_plan, packed, self._parts_of_epoch(), self._options, self._allocator,
+            self._staging,
+        )  # fmt: skip
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
-        packing = self._packing(plan.epoch)
-        return PackedOutput(packing, first_batch, self._form, output, self._memory, self._dataset.snapshot)
+        parts = self._parts_of_epoch()
+        return PackedOutput(parts.packer(self._packing(plan.epoch)), parts.writer, first_batch, output)
 
     def close(self) -> None:
         """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""
@@ -465,6 +495,53 @@ class TokenLoader(BatchedDataLoader):
         opened = _Opened(self._dataset, self._lengths)
         position = self._next_epoch, self._next_batch
         return _restored, (opened, arguments, self._is_part_chosen, *position, self._window_method)
+
+
+@dataclass(frozen=True, slots=True)
+class _PartsOfEpoch:
+    """What epochs are packed and written with; refers to no loader.
+
+    Attributes:
+        form, length, memory: As in `BatchWriter`.
+        snapshot: As in `WindowPacker`.
+        batch_bytes, most_ahead: As in `SequenceScheduler`.
+    """
+
+    form: BatchForm
+    snapshot: Snapshot
+    length: int
+    memory: Allocator
+    batch_bytes: int
+    most_ahead: int
+
+    def packer(self, packing: EpochPacking) -> WindowPacker:
+        return WindowPacker(packing, self.form, self.snapshot)
+
+    @property
+    def writer(self) -> BatchWriter:
+        return BatchWriter(self.form, self.length, self.memory)
+
+    def scheduler(self, packing: EpochPacking, first_batch: int, usage: Usage) -> SequenceScheduler:
+        return SequenceScheduler(
+            self.packer(packing), self.writer, first_batch, self.batch_bytes, self.most_ahead, usage
+        )
+
+
+def _opened_ahead(
+    dataset: Dataset,
+    next_plan: NextPlan,
+    packed: Callable[[Plan], EpochPacking],
+    parts: _PartsOfEpoch,
+    options: EngineOptions,
+    allocator: Allocator,
+    staging: Arenas,
+) -> Engine:
+    """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
+    packing = packed(next_plan(dataset))
+    return open_engine(
+        dataset, packing.read_plan(0), options, first_batch=0, allocator=allocator, staging=staging, is_first=False,
+        batches=partial(parts.scheduler, packing, 0),
+    )  # fmt: skip
 
 
 def _restored(
@@ -490,6 +567,21 @@ def _batch_size(batch_size: int | None, batch_tokens: int | None, length: int) -
     if batch_tokens < length:
         raise ConfigurationError(f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {length} tokens")
     return batch_tokens // length
+
+
+def _batches_ahead(batch_bytes: int, limit_bytes: int) -> int:
+    """Return how many batches are made ahead.
+
+    Raises:
+        MemoryLimitError: two batches take more than half of the memory limit.
+    """
+    if 4 * batch_bytes > limit_bytes:
+        raise MemoryLimitError(
+            f"memory_limit={format_bytes(limit_bytes)}: a batch takes {format_bytes(batch_bytes)}, and two may take at "
+            f"most half of it; pass at least {format_bytes(4 * batch_bytes)}, or choose a smaller batch"
+        )
+    wanted = min(max(_LEAST_AHEAD, _AHEAD_BYTES // batch_bytes), _MOST_AHEAD)
+    return max(1, min(wanted, limit_bytes // _AHEAD_SHARE // batch_bytes))
 
 
 def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, lengths: str | None) -> list[str]:
@@ -583,3 +675,11 @@ def _has_value_each(field: Any, width: int | None) -> bool:
     if isinstance(field, RaggedList):
         return isinstance(field.item, Scalar | Tensor)
     return isinstance(field, Tensor) and field.shape[0] == width
+
+
+def _token_bytes(field: Any) -> int:
+    """Return the bytes of a token's value in a column with a value for each token."""
+    item = field.item if isinstance(field, RaggedList) else field
+    shape = () if isinstance(item, Scalar) else item.shape if isinstance(field, RaggedList) else item.shape[1:]
+    nbytes: int = math.prod(shape) * np.dtype(item.dtype).itemsize
+    return nbytes

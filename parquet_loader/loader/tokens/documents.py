@@ -1,0 +1,247 @@
+"""Packs the documents of one window: checks them against the plan, and finds the tokens of each sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.collate import TOKEN_TYPES, Pieces
+from parquet_loader.common import IntArray
+from parquet_loader.errors import DataError
+from parquet_loader.loader.tokens.epoch_packing import EpochPacking
+from parquet_loader.plan import Packed
+from parquet_loader.schema import Ragged
+from parquet_loader.source import Snapshot
+from parquet_loader.window import Window
+
+BATCH_KEYS = (
+    "input_ids", "labels", "position_ids", "document_ids", "seq_lens", "cu_seqlens", "max_seqlen",
+)  # fmt: skip
+"""The names that every batch has."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """What a batch holds.
+
+    Attributes:
+        tokens: The column of token ids.
+        lengths: The column that holds their numbers; None: none is named.
+        boundaries: The column of the first tokens of the documents in a row; None: a row is a document.
+        token_columns: Columns with a value for each token.
+        document_columns: Columns with a value for each document.
+        masks_boundaries: Whether labels do not cross from one document to the next.
+        padding: The token after the last one of a sequence.
+        multiple: Sequences of a batch are as wide as the longest, rounded up to this; None: `length`.
+    """
+
+    tokens: str
+    lengths: str | None
+    boundaries: str | None
+    token_columns: tuple[str, ...]
+    document_columns: tuple[str, ...]
+    masks_boundaries: bool
+    padding: int
+    multiple: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The documents of one window, packed.
+
+    Attributes:
+        number: The window.
+        first: The first sequence of the window, counted in the epoch.
+        values: Their tokens.
+        columns: Values for each token, aligned with `values`, by name.
+        arrays: Values for each document, by name.
+        document: int64 ``[pieces]``: the document of each piece.
+        pieces: The pieces of all sequences of the window.
+        filled: int64 ``[sequences]``: the tokens of each sequence.
+        ends: int64 ``[n + 1]``: where pieces and the padding of sequences begin and end in the flattened window.
+        ends_before: int64 ``[sequences + 1]``: elements of `ends` before each sequence.
+    """
+
+    number: int
+    first: int
+    values: npt.NDArray[Any]
+    columns: dict[str, npt.NDArray[Any]]
+    arrays: dict[str, Any]
+    document: IntArray
+    pieces: Pieces
+    filled: IntArray
+    ends: IntArray
+    ends_before: IntArray
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of the arrays that packing has made."""
+        p = self.pieces
+        arrays = (self.document, p.begin, p.stop, p.tokens, p.rows, self.filled, self.ends, self.ends_before)
+        return sum(array.nbytes for array in arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPacker:
+    """Packs windows; immutable, any thread may use it.
+
+    Attributes:
+        packing: The epoch.
+        form: What a batch holds.
+        snapshot: Names the rows of an error.
+    """
+
+    packing: EpochPacking
+    form: BatchForm
+    snapshot: Snapshot
+
+    def __call__(self, window: Window, number: int) -> Documents:
+        """Pack a window.
+
+        Raises:
+            DataError: its documents do not have the lengths of the plan, or columns are not aligned.
+        """
+        form = self.form
+        values, offsets = _lists(window.arrays[form.tokens])
+        lengths = np.diff(offsets)
+        expected = self.packing.ordered_lengths(number)
+        if not np.array_equal(lengths, expected):
+            self._refuse_lengths(number, lengths, expected)
+        if values.dtype not in TOKEN_TYPES:
+            values = values.astype(np.int64)
+        columns = {}
+        for name in form.token_columns:
+            columns[name], ends = _lists(window.arrays[name])
+            self._check_aligned(name, number, offsets, ends)
+        packed = self.packing.packed(number, expected)
+        pieces, document = _pieces_of(packed, offsets)
+        if form.boundaries is not None:
+            cuts = self._cuts(window.arrays[form.boundaries], number, offsets)
+            pieces, document = _cut(pieces, document, cuts)
+        arrays = {name: window.arrays[name] for name in form.document_columns}
+        sums = np.zeros(len(pieces.tokens) + 1, np.int64)
+        np.cumsum(pieces.tokens, out=sums[1:])
+        filled = np.diff(sums[pieces.rows])
+        return Documents(
+            number, int(self.packing.begins[number]), np.ascontiguousarray(values), columns, arrays, document, pieces,
+            filled, *ends_of(pieces.tokens, pieces.rows, self.packing.rule.length - filled),
+        )  # fmt: skip
+
+    def _refuse_lengths(self, window: int, found: IntArray, expected: npt.NDArray[Any]) -> None:
+        form = self.form
+        if len(found) != len(expected):
+            raise DataError(
+                f"epoch {self.packing.plan.epoch}, window {window}: {len(found)} documents were read, expected "
+                f"{len(expected)}"
+            )
+        row = int(np.flatnonzero(found != expected)[0])
+        column = f"column {form.lengths!r} says" if form.lengths is not None else "when lengths were read there were"
+        raise DataError(
+            f"{self._named(window, row)}: {column} {expected[row]} tokens, column {form.tokens!r} has {found[row]}; "
+            f"{'correct it, or leave lengths= out' if form.lengths is not None else 'make the loader again'}"
+        )
+
+    def _check_aligned(self, name: str, window: int, offsets: IntArray, ends: IntArray) -> None:
+        if not np.array_equal(offsets, ends):
+            row = int(np.flatnonzero(np.diff(offsets) != np.diff(ends))[0])
+            raise DataError(
+                f"{self._named(window, row)}: column {name!r} has {ends[row + 1] - ends[row]} values for "
+                f"{offsets[row + 1] - offsets[row]} tokens; a list in carry= has a value for each token"
+            )
+
+    def _cuts(self, array: Any, window: int, offsets: IntArray) -> IntArray:
+        """Return where documents begin in the tokens of a window, int64 ``[n]``, sorted.
+
+        Raises:
+            DataError: the first tokens of a row's documents do not rise from 0.
+        """
+        firsts, ends = _lists(array)
+        counts = np.diff(ends)
+        row = np.repeat(np.arange(len(counts)), counts)
+        first = firsts.astype(np.int64)
+        is_wrong = (first < 0) | (first > np.diff(offsets)[row])
+        is_wrong[1:] |= (row[1:] == row[:-1]) & (first[1:] < first[:-1])
+        if is_wrong.any():
+            at = int(np.flatnonzero(is_wrong)[0])
+            raise DataError(
+                f"{self._named(window, int(row[at]))}: column {self.form.boundaries!r} has "
+                f"{firsts[ends[row[at]] : ends[row[at] + 1]].tolist()!r:.80}; expected rising numbers from 0 to the "
+                "number of tokens"
+            )
+        return np.unique(first + offsets[row])
+
+    def _named(self, window: int, row: int) -> str:
+        """Return the file and row group of a window's row."""
+        plan = self.packing.plan
+        order = plan.order(window)
+        read = row if order is None else int(order[row])
+        for part in plan.slices(window):
+            if read < part.rows:
+                group = self.snapshot.row_group(part.row_group)
+                return f"{group.file.name}, row group {group.number}, row {part.start + read} of those that pass"
+            read -= part.rows
+        raise AssertionError("a window's row is in one of its slices")
+
+
+def ends_of(tokens: npt.NDArray[Any], rows: IntArray, padding: IntArray) -> tuple[IntArray, IntArray]:
+    """Return where pieces begin and end in the flattened rows, with the padding of a row as a piece of its own.
+
+    Args:
+        tokens: ``[pieces]``: the tokens of each piece.
+        rows: int64 ``[rows + 1]``: pieces before each row; from 0 to all pieces.
+        padding: int64 ``[rows]``: the padding of each row.
+
+    Returns:
+        The ends, from 0 on, and how many of them are before each row, int64 ``[rows + 1]``.
+    """
+    is_padded = padding > 0
+    paddings_before = np.zeros(len(rows), np.int64)
+    np.cumsum(is_padded, out=paddings_before[1:])
+    before = rows + paddings_before
+    lengths = np.empty(before[-1] + 1, np.int64)
+    lengths[0] = 0
+    at = np.arange(len(tokens)) + np.repeat(paddings_before[:-1], np.diff(rows))
+    lengths[1:][at] = tokens
+    lengths[before[1:][is_padded]] = padding[is_padded]
+    return np.cumsum(lengths), before
+
+
+def _lists(array: Any) -> tuple[npt.NDArray[Any], IntArray]:
+    """Return the values of lists end to end, and offsets from 0; also if lists of one length are a matrix."""
+    if not isinstance(array, Ragged):
+        rows, width = array.shape[:2]
+        return array.reshape(-1, *array.shape[2:]), np.arange(rows + 1) * width
+    offsets = array.offsets
+    return array.values[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _pieces_of(packed: Packed, offsets: IntArray) -> tuple[Pieces, IntArray]:
+    document = packed.document.astype(np.int64)
+    pieces = Pieces(offsets[document] + packed.first, offsets[document + 1], packed.tokens, packed.begins)
+    return pieces, document
+
+
+def _cut(pieces: Pieces, document: IntArray, cuts: IntArray) -> tuple[Pieces, IntArray]:
+    """Cut pieces where documents begin.
+
+    Args:
+        pieces: Pieces of rows.
+        document: int64 ``[pieces]``: the row of each.
+        cuts: int64 ``[n]``, sorted: where documents begin in the values.
+    """
+    end = pieces.begin + pieces.tokens
+    low, high = np.searchsorted(cuts, pieces.begin, side="right"), np.searchsorted(cuts, end, side="left")
+    counts = high - low + 1
+    before = np.cumsum(counts) - counts
+    of_piece = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(of_piece)) - before[of_piece]
+    begin = np.where(number == 0, pieces.begin[of_piece], cuts[np.maximum(low[of_piece] + number - 1, 0)])
+    following = low[of_piece] + number
+    bounded = np.append(cuts, np.iinfo(np.int64).max)[following]
+    stop = np.minimum(bounded, pieces.stop[of_piece])
+    tokens = (np.minimum(stop, end[of_piece]) - begin).astype(np.int32)
+    rows = np.append(before, len(of_piece))[pieces.rows]
+    return Pieces(begin, stop, tokens, rows), document[of_piece]

@@ -1,0 +1,202 @@
+"""Schedules the jobs that pack windows and write batches of sequences in the workers."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from parquet_loader.engine import Job, ProcessedBatch, Usage, WindowTask
+from parquet_loader.loader.tokens.documents import Documents, WindowPacker
+from parquet_loader.loader.tokens.sequences import BatchCutter, BatchParts, BatchWriter
+
+# Small batches are written several at a time, because a job takes the engine's lock and wakes its threads.
+_JOB_BYTES = 4 * 2**20
+
+
+@dataclass(slots=True, eq=False)
+class _Packed:
+    """A window from the job that packs it until its last batch is written, and the engine has no more use for it.
+
+    Attributes:
+        task: The window in the engine.
+        documents: Its documents, when they are packed.
+        is_cut: Whether it is divided into batches.
+        batches: Batches that need it and are not written, the one that waits for the next window included.
+        not_begun: Batches that need it and are complete, and that no job writes yet.
+        is_removed: Whether it is removed from the engine's windows.
+    """
+
+    task: WindowTask
+    documents: Documents | None = None
+    is_cut: bool = False
+    batches: int = 0
+    not_begun: int = 0
+    is_removed: bool = False
+
+
+class SequenceScheduler:
+    """Packs windows and writes batches; see `Batches`. Guarded by the engine's lock.
+
+    Windows are packed in any order, one job each, as soon as they are finished, and divided into batches in their
+    order. Batches are written in any order and delivered in order. A window is held until its last batch is written.
+
+    Invariant: at most `most_ahead` batches are in progress or ready.
+
+    Args:
+        packer: Packs windows.
+        writer: Writes batches.
+        first_batch: The batch with which the epoch begins.
+        batch_bytes: The most bytes of a batch.
+        most_ahead: The most batches in progress or ready; they have their own share of the memory limit.
+        usage: The counters of the epoch.
+    """
+
+    def __init__(
+        self,
+        packer: WindowPacker,
+        writer: BatchWriter,
+        first_batch: int,
+        batch_bytes: int,
+        most_ahead: int,
+        usage: Usage,
+    ) -> None:
+        self._packer = packer
+        self._writer = writer
+        self._cutter = BatchCutter(packer.packing, first_batch)
+        self._batch_bytes = batch_bytes
+        self._most_ahead = most_ahead
+        self._batches_of_job = max(1, min(most_ahead // 2, _JOB_BYTES // batch_bytes))
+        self._usage = usage
+        usage.limit_bytes += most_ahead * batch_bytes
+        self._packed: dict[int, _Packed] = {}
+        self._cut: deque[BatchParts] = deque()
+        self._next_begun = first_batch
+        self._next_delivered = first_batch
+        self._ready: dict[int, ProcessedBatch | BaseException] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every batch that was begun is delivered."""
+        return self._next_begun == self._next_delivered
+
+    @property
+    def ready(self) -> int:
+        """Batches that are ready and not delivered."""
+        return len(self._ready)
+
+    def pop(self) -> ProcessedBatch | None:
+        """Return the next batch, or raise its error; None if it is not ready."""
+        if self._next_delivered not in self._ready:
+            return None
+        batch = self._ready.pop(self._next_delivered)
+        self._next_delivered += 1
+        self._usage.reserve(-self._batch_bytes)
+        if isinstance(batch, BaseException):
+            raise batch
+        return batch
+
+    def clear(self) -> None:
+        """Release batches and windows."""
+        self._ready.clear()
+        self._cut.clear()
+        self._packed.clear()
+
+    def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
+        """Return a job that writes batches, else one that packs a window; see `Batches`."""
+        free = self._most_ahead - (self._next_begun - self._next_delivered)
+        if self._cut and free >= min(self._batches_of_job, len(self._cut)):
+            return self._write_job(windows)
+        for task in windows:
+            if task.window is None or task.error is not None:
+                return None
+            if task.index not in self._packed:
+                return self._pack_job(task, windows)
+        return None
+
+    def _pack_job(self, task: WindowTask, windows: deque[WindowTask]) -> Job[Documents]:
+        window = task.window
+        assert window is not None
+        self._packed[task.index] = packed = _Packed(task)
+
+        def done(documents: Documents) -> None:
+            packed.documents = documents
+            task.gathered_bytes += documents.index_bytes
+            self._usage.reserve(documents.index_bytes)
+            self._cut_packed(windows)
+
+        return Job("process", lambda: self._packer(window, task.index), done, task.fail)
+
+    def _cut_packed(self, windows: deque[WindowTask]) -> None:
+        """Divide the windows that are packed into batches, in their order."""
+        for task in tuple(windows):
+            packed = self._packed.get(task.index)
+            if packed is None or packed.documents is None:
+                break
+            if packed.is_cut:
+                continue
+            packed.is_cut = True
+            waited = self._cutter.waiting
+            complete = self._cutter.add(packed.documents)
+            for parts in complete:
+                for owner in self._owners(parts):
+                    owner.batches += 1
+                    owner.not_begun += 1
+            self._cut.extend(complete)
+            waits = self._cutter.waiting
+            for number in waits - waited:
+                self._packed[number].batches += 1
+            self._release_begun(windows)
+            for number in waited - waits:
+                self._end_of(self._packed[number])
+            if not packed.batches:
+                self._release(packed)
+
+    def _owners(self, parts: BatchParts) -> list[_Packed]:
+        return [self._packed[number] for number in {part.documents.number for part in parts}]
+
+    def _write_job(self, windows: deque[WindowTask]) -> Job[list[ProcessedBatch]]:
+        some = [self._cut.popleft() for _ in range(min(self._batches_of_job, len(self._cut)))]
+        number = self._next_begun
+        self._next_begun += len(some)
+        self._usage.reserve(len(some) * self._batch_bytes)
+        owners = [owner for parts in some for owner in self._owners(parts)]
+        for owner in owners:
+            owner.not_begun -= 1
+        self._release_begun(windows)
+
+        def settle(outcomes: list[ProcessedBatch] | list[BaseException]) -> None:
+            self._ready.update(zip(range(number, number + len(outcomes)), outcomes, strict=True))
+            some.clear()
+            for owner in owners:
+                self._end_of(owner)
+
+        count = len(some)
+        return Job(
+            "process",
+            lambda: [self._writer(parts) for parts in some],
+            settle,
+            lambda error: settle([error] * count),
+        )
+
+    def _release_begun(self, windows: deque[WindowTask]) -> None:
+        """Remove the first windows whose complete batches have all begun; their memory may be in use."""
+        while windows and (first := self._packed.get(windows[0].index)) is not None:
+            if not first.is_cut or first.not_begun:
+                return
+            windows.popleft()
+            first.is_removed = True
+            if not first.batches:
+                del self._packed[first.task.index]
+
+    def _end_of(self, packed: _Packed) -> None:
+        packed.batches -= 1
+        if not packed.batches:
+            self._release(packed)
+
+    def _release(self, packed: _Packed) -> None:
+        """Release the memory of a window."""
+        self._usage.reserve(-packed.task.held_bytes)
+        packed.task.window = packed.documents = None
+        if packed.is_removed:
+            self._packed.pop(packed.task.index, None)
