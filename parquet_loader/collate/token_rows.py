@@ -102,9 +102,9 @@ def write_column(values: npt.NDArray[Any], pieces: Pieces, out: npt.NDArray[Any]
     chosen = pieces.chosen
     begin, tokens = pieces.begin[chosen], pieces.tokens[chosen]
     nbytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
-    out[...] = 0
     places = _places(pieces, out.shape[1])
     if KERNELS is None:
+        out[...] = 0
         at, source = _each_token(places, tokens), _each_token(begin, tokens)
         out.reshape(-1, *values.shape[1:])[at] = values[source]
         return
@@ -112,6 +112,9 @@ def write_column(values: npt.NDArray[Any], pieces: Pieces, out: npt.NDArray[Any]
     bounds[:-1:2], bounds[1::2], bounds[-1] = begin, begin + tokens, len(values)
     numbers = np.arange(0, 2 * len(begin), 2)
     take_ragged(_bytes_of(values), bounds * nbytes, numbers, places * nbytes, _bytes_of(out))
+    sums = np.concatenate([[0], np.cumsum(tokens)])
+    for row, filled in enumerate(np.diff(sums[pieces.rows - pieces.rows[0]]).tolist()):
+        out[row, filled:] = 0  # after the copy, which may write behind a piece
 
 
 def _each_token(begin: IntArray, tokens: npt.NDArray[np.int32]) -> IntArray:

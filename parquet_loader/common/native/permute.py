@@ -119,7 +119,8 @@ def take_ragged(
         data: The rows, one behind another.
         offsets: ``[m + 1]``, where in `data` each begins, and the last one ends.
         rows: ``[n]``, contiguous; not checked by the kernel.
-        starts: ``[n]``, contiguous: where in `out` each begins, right behind the one before it.
+        starts: ``[n]``, contiguous: where in `out` each begins, in rising order. Bytes between a row's end and the
+            next row may be overwritten.
         out: Writable, with space for them.
     """
     if KERNELS is not None:

@@ -131,7 +131,8 @@ EXPORT void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, in
 }
 
 /* Rows of bytes that differ in length: row i of `out`, which begins at byte `places[i]`, behind the rows before it,
- * becomes row `rows[i]` of the `in_bytes` bytes of `in`, which begins at byte `offsets[rows[i]]` and ends where the next one begins. */
+ * becomes row `rows[i]` of the `in_bytes` bytes of `in`, which begins at byte `offsets[rows[i]]` and ends where the next
+ * one begins. Bytes between two rows of `out` may be overwritten. */
 EXPORT void ragged_take(
     const uint8_t *in, int64_t in_bytes, const int64_t *offsets, const int64_t *rows, int64_t count,
     const int64_t *places, uint8_t *out) {
