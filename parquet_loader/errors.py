@@ -18,7 +18,7 @@
     │   └── StoreFullError     a sample store is at its limit, and nothing may be evicted
     ├── UnsupportedError       part of the contract that this version does not have yet (also a NotImplementedError)
     ├── OpenFilesError         the process may open no more files                      (also an OSError)
-    ├── ReadingProcessError    the process that reads ended, or cannot be started       (also a RuntimeError)
+    ├── ReadingProcessError    a process of the library ended, or cannot be started     (also a RuntimeError)
     ├── ResumeError            a state that does not belong to this loader             (also a ValueError)
     └── LoaderStateError       used after `close()`, or iterated twice at once         (also a RuntimeError)
 
@@ -138,7 +138,7 @@ class OpenFilesError(ParquetLoaderError, OSError):
 
 
 class ReadingProcessError(ParquetLoaderError, RuntimeError):
-    """Under ``isolation="process"``: the process that reads was killed or could not be started.
+    """A process of ``isolation="process"`` or `transform_workers` was killed or could not be started.
 
     Attributes:
         exitcode: Its exit code, negative for the signal that killed it; None if it never ran.

@@ -23,6 +23,7 @@ PAGES = [page for page in PAGES if page.exists()]
 # Pages about packages of others.
 NEEDS = {
     "accelerate.md": ("accelerate",),
+    "augmentation.md": ("torchvision", "albumentations", "PIL"),
     "grain.md": ("grain",),
     "keras.md": ("keras",),
     "iceberg.md": ("pyiceberg", "sqlalchemy"),

@@ -47,7 +47,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "engine/test_open_files.py": {
         "made._reading._child.channel._end": "the other end of the pipe says half a message, and then nothing",
-        "parquet_loader.engine.child.client._START": "the reading process has fewer descriptors than its parent",
+        "parquet_loader.engine.child.process._START": "the reading process has fewer descriptors than its parent",
     },
     "interop/test_dask_kills.py": {"parquet_loader.write.jobs.job.WriteJob.commit": _KILLED},
     "interop/test_hdfs_jobs.py": {

@@ -94,6 +94,7 @@ DATASET_KEYWORDS = (
     LOADER_KEYWORDS
     | dict.fromkeys(("batch_size", "shuffle", "seed", "window_rows", "drop_last", "transform", "device"), _OF_LOADER)
     | dict.fromkeys(("memory_limit", "num_threads", "isolation", "progress"), _OF_LOADER)
+    | dict.fromkeys(("transform_workers", "rows_out"), _OF_LOADER)
     | dict.fromkeys(("shard_options", "output_options"), _OF_LOADER)
 )
 """Replacements for keywords of other data sets that `ParquetDataset` does not have."""

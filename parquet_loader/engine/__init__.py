@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
+from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, RowsOut, Transform
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
-from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
+from parquet_loader.engine.child.packed_transform import PackedTransform
+from parquet_loader.engine.child.transforms import TransformProcesses, check_transform_workers, transform_option
+from parquet_loader.engine.engine import Engine, EngineOptions, open_engine, transform_processes
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.usage import EngineFigures, Usage
@@ -23,15 +25,21 @@ __all__ = [
     "IsolatedEngine",
     "Job",
     "NextPlan",
+    "PackedTransform",
     "ProcessedBatch",
     "Progress",
     "ReadAhead",
     "ReadingProcess",
+    "RowsOut",
     "Sample",
     "SampleLog",
     "Transform",
+    "TransformProcesses",
     "Usage",
     "WindowTask",
+    "check_transform_workers",
     "events_of",
     "open_engine",
+    "transform_option",
+    "transform_processes",
 ]

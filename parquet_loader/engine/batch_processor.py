@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -37,6 +38,33 @@ class ProcessedBatch:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowsOut:
+    """How many rows `transform` returns.
+
+    Attributes:
+        batch_size: Rows of a full batch before.
+        rows: Rows of a full batch afterwards. The last batch of an epoch, if it is not full, has 1 to `rows`.
+    """
+
+    batch_size: int
+    rows: int
+
+    def check(self, found: int, given: int, where: str) -> None:
+        """Check the rows of a batch.
+
+        Raises:
+            TransformError: there are more or fewer.
+        """
+        if given == self.batch_size and found != self.rows:
+            raise TransformError(f"{where}: expected the {self.rows} rows of rows_out, found {found}")
+        if not 1 <= found <= self.rows:
+            raise TransformError(
+                f"{where}: expected 1 to {self.rows} rows (rows_out) for the last batch, which has {given} of "
+                f"{self.batch_size} rows, found {found}"
+            )
+
+
 class BatchProcessor:
     """Makes a batch of a window's rows. Immutable; any thread may call it, and equal calls give equal results.
 
@@ -44,13 +72,20 @@ class BatchProcessor:
         columns: The canonical columns.
         transform: The caller's function, or None.
         seed, epoch, part: Seed the generator passed to `transform`, with the number of the batch.
+        rows_out: How many rows `transform` returns; None: as many as it gets.
 
     Raises:
         ConfigurationError: there are images, and Pillow is not installed.
     """
 
     def __init__(
-        self, columns: Sequence[Column], transform: Transform | None, seed: int, epoch: int, part: int
+        self,
+        columns: Sequence[Column],
+        transform: Transform | None,
+        seed: int,
+        epoch: int,
+        part: int,
+        rows_out: RowsOut | None = None,
     ) -> None:
         self._images = [c for c in columns if c.image is not None]
         if any(isinstance(c.image, Image) or (c.image and c.image.is_image) for c in self._images):
@@ -59,11 +94,18 @@ class BatchProcessor:
         self._seed = seed
         self._epoch = epoch
         self._part = part
+        self._rows_out = rows_out
 
     @staticmethod
     def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
         """Whether batches are processed at all: images are decoded or a `transform` is called."""
         return transform is not None or any(c.image is not None for c in columns)
+
+    def with_transform(self, transform: Transform | None) -> BatchProcessor:
+        """Return the same with another `transform`."""
+        changed = copy(self)
+        changed._transform = transform
+        return changed
 
     def __call__(self, window: Window, start: int, stop: int, batch: int, allocator: Allocator) -> ProcessedBatch:
         """Return rows ``start`` to ``stop`` of a window as batch number `batch`.
@@ -73,15 +115,22 @@ class BatchProcessor:
             TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
         """
         images = ImageMemory(None if self._transform is not None and allocator.is_required else allocator)
-        arrays = self._processed(window.slice(start, stop), stop - start, batch, images)
-        owners: dict[str, Any] = images.owners
-        if allocator.is_required:
-            for name, array in arrays.items():
-                if isinstance(array, np.ndarray) and name not in owners:
-                    arrays[name], owners[name] = copied(array, allocator)
-        return ProcessedBatch(stop - start, arrays, owners, sum(map(_nbytes, arrays.values())))
+        arrays = self._processed(window.slice(start, stop), stop - start, batch, images, is_own=False)
+        return allocated(_batch_of(arrays, images.owners), allocator)
 
-    def _processed(self, views: Mapping[str, Array], rows: int, batch: int, memory: ImageMemory) -> BatchArrays:
+    def processed(self, arrays: Mapping[str, Array], rows: int, batch: int) -> ProcessedBatch:
+        """Return rows as batch number `batch`; raises as `__call__`.
+
+        Args:
+            arrays: ``[rows, ...]`` by name, in memory of their own.
+            rows: Their number.
+            batch: The number of the batch.
+        """
+        return _batch_of(self._processed(arrays, rows, batch, ImageMemory(None), is_own=True), {})
+
+    def _processed(
+        self, views: Mapping[str, Array], rows: int, batch: int, memory: ImageMemory, *, is_own: bool
+    ) -> BatchArrays:
         done: BatchArrays = dict(views)
         for column in self._images:
             field, name = column.image, column.name
@@ -92,7 +141,7 @@ class BatchProcessor:
             else:
                 done[name] = decoded_images(name, field, done[name], valid, batch, memory)
         own = {column.name for column in self._images}
-        done = {name: array if name in own else _owned(array) for name, array in done.items()}
+        done = {name: array if is_own or name in own else _owned(array) for name, array in done.items()}
         if self._transform is None:
             return done
         stream = bit_generator(self._seed, Stream.TRANSFORM, self._epoch, self._part << 40 | batch)
@@ -103,7 +152,22 @@ class BatchProcessor:
         except Exception as error:
             error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
             raise
-        return _checked(returned, rows, f"transform in batch {batch} of epoch {self._epoch}")
+        return _checked(returned, rows, self._rows_out, f"transform in batch {batch} of epoch {self._epoch}")
+
+
+def allocated(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
+    """Return a batch whose arrays are in the allocator's memory, if they have to be."""
+    if not allocator.is_required:
+        return batch
+    arrays, owners = dict(batch.arrays), dict(batch.owners)
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray) and name not in owners:
+            arrays[name], owners[name] = copied(array, allocator)
+    return ProcessedBatch(batch.rows, arrays, owners, batch.nbytes)
+
+
+def _batch_of(arrays: BatchArrays, owners: Mapping[str, Any]) -> ProcessedBatch:
+    return ProcessedBatch(len(next(iter(arrays.values()))), arrays, owners, sum(map(_nbytes, arrays.values())))
 
 
 def _nbytes(array: Array | Images) -> int:
@@ -133,21 +197,23 @@ def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def _checked(returned: Any, rows: int, where: str) -> BatchArrays:
+def _checked(returned: Any, rows: int, rows_out: RowsOut | None, where: str) -> BatchArrays:
     if not isinstance(returned, dict):
         raise TransformError(f"{where}: expected a dict of columns, found {type(returned).__name__}")
     if not returned:
         raise TransformError(f"{where}: expected a dict of columns, found an empty one")
     done: BatchArrays = {}
+    of = "the batch's"
+    hint = "; a transform keeps the number of rows, unless rows_out=<rows> says how many it returns"
     for name, value in returned.items():
         if not isinstance(name, str):
             raise TransformError(f"{where}: expected a str as column name, found {name!r}")
         array = _from_transform(value, f"{where}, column {name!r}")
-        if len(array) != rows:
-            raise TransformError(
-                f"{where}, column {name!r}: expected the batch's {rows} rows, found {len(array)}; "
-                "a transform keeps the number of rows; drop or add rows in a generator around the loader"
-            )
+        if rows_out is not None and not done:
+            rows_out.check(len(array), rows, f"{where}, column {name!r}")
+            rows, of, hint = len(array), "the other columns'", ""
+        elif len(array) != rows:
+            raise TransformError(f"{where}, column {name!r}: expected {of} {rows} rows, found {len(array)}{hint}")
         done[name] = array
     return done
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from parquet_loader.dataset import BATCHES_AT_ONCE, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
+from parquet_loader.engine.child.transforms import TransformLane
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job
@@ -51,6 +52,7 @@ class BatchScheduler:
         sizing: The division of the memory limit.
         allocator: Provides the memory of delivered rows.
         usage: The counters of the epoch, to which batches are added.
+        lanes: Number of processes that make batches, instead of the processor.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class BatchScheduler:
         sizing: MemoryBudget,
         allocator: Allocator,
         usage: Usage,
+        lanes: int = 0,
     ) -> None:
         self._processor = processor
+        self._lanes = lanes
         self._batch_size = batch_size
         self._next_begun = first_batch
         self._next_delivered = first_batch
@@ -97,17 +101,35 @@ class BatchScheduler:
         """Release batches that were not delivered."""
         self._ready.clear()
 
-    def job(self, windows: deque[WindowTask]) -> Job[ProcessedBatch] | None:
-        """Return the job of the next batch of the first window; see `Batches`."""
+    def _may_begin(self, expected: int) -> bool:
+        """Whether one more batch may be begun before the next one is delivered.
+
+        The share of the limit admits some batches. Processes make further ones in memory that windows leave free:
+        otherwise a `transform` that returns more bytes than it gets would keep few of them busy.
+        """
+        begun, units = self._next_begun - self._next_delivered, self._sizing.batches_bytes // max(self._batch_bytes, 1)
+        if not self._lanes:
+            return begun < max(1, min(BATCHES_AT_ONCE, units))
+        return begun < max(BATCHES_AT_ONCE, 2 * self._lanes) and (
+            begun < max(1, units // 2) or self._usage.fits(expected)
+        )
+
+    def job(self, windows: deque[WindowTask], lane: TransformLane | None = None) -> Job[ProcessedBatch] | None:
+        """Return the job of the next batch of the first window; see `Batches`.
+
+        Args:
+            windows: The windows in their order.
+            lane: The process that makes the batch; None: the calling thread does.
+        """
         while windows and windows[0].window is not None and not windows[0].window.rows:
             self._usage.reserve(-windows.popleft().held_bytes)
         if not windows or windows[0].window is None:
             return None
         task, window = windows[0], windows[0].window
-        ahead = max(1, min(BATCHES_AT_ONCE, self._sizing.batches_bytes // max(self._batch_bytes, 1)))
-        if self._next_begun - self._next_delivered >= ahead:
+        # While a process makes a batch, the batch's rows are in shared memory too.
+        number, expected = self._next_begun, self._batch_bytes * (1 if lane is None else 2)
+        if not self._may_begin(expected):
             return None
-        number, expected = self._next_begun, self._batch_bytes
         start = task.begun_rows
         stop = min(start + self._batch_size, window.rows)
         task.begun_rows = stop
@@ -128,9 +150,11 @@ class BatchScheduler:
             self._batch_bytes = max(self._batch_bytes, batch.nbytes)
             settle(batch, batch.nbytes)
 
+        processor: BatchProcessor | TransformLane = lane or self._processor
         return Job(
             "process",
-            lambda: self._processor(window, start, stop, number, self._allocator),
+            lambda: processor(window, start, stop, number, self._allocator),
             done,
             lambda error: settle(error, 0),
+            float if lane is None else lambda: lane.cpu_s,
         )

@@ -20,15 +20,17 @@ window, and only into memory that this one leaves free, until `start` begins its
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from parquet_loader.common import IntArray
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBudget
-from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
+from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, RowsOut, Transform
 from parquet_loader.engine.batch_scheduler import Batches, BatchScheduler
+from parquet_loader.engine.child.packed_transform import PackedTransform
+from parquet_loader.engine.child.transforms import TransformLane, TransformProcesses
 from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.read_ahead import ReadAhead
 from parquet_loader.engine.read_scheduler import ReadScheduler
@@ -52,16 +54,28 @@ class EngineOptions:
     """How a loader's epochs are read; plain values that can be sent between processes.
 
     Attributes:
-        transform: The caller's function, or None.
+        transform: The caller's function, or None; a `PackedTransform` if processes call it.
         seed: Seed of the generator passed to `transform`.
         num_threads: Number of worker threads.
         skips: Whether a row group that cannot be read is skipped; if not, its error is raised.
+        transform_workers: Number of processes that call `transform`; 0: the worker threads call it.
+        rows_out: How many rows `transform` returns; None: as many as it gets.
     """
 
     transform: Transform | None
     seed: int
     num_threads: int
     skips: bool
+    transform_workers: int = 0
+    rows_out: RowsOut | None = None
+
+
+def transform_processes(options: EngineOptions, *, is_nested: bool = False) -> TransformProcesses | None:
+    """Return the processes that call `transform`, not started; None if threads do. Arguments: `TransformProcesses`."""
+    if not options.transform_workers:
+        return None
+    assert isinstance(options.transform, PackedTransform)
+    return TransformProcesses(options.transform, options.transform_workers, is_nested=is_nested)
 
 
 def open_engine(
@@ -74,14 +88,18 @@ def open_engine(
     staging: Arenas,
     is_first: bool,
     batches: Callable[[Usage], Batches] | None = None,
+    transforms: TransformProcesses | None = None,
 ) -> Engine:
     """Return the engine of one epoch of a data set; arguments as in `Engine`."""
     columns = dataset.reader.columns
+    lanes: list[TransformLane] = []
     if batches is None and BatchProcessor.is_needed(columns, options.transform):
-        processor = BatchProcessor(
-            columns, options.transform, options.seed, plan.epoch, plan.parts[0].number if plan.parts else 0
+        part = plan.parts[0].number if plan.parts else 0
+        processor = BatchProcessor(columns, options.transform, options.seed, plan.epoch, part, options.rows_out)
+        lanes = [] if transforms is None else transforms.lanes(processor)
+        batches = partial(
+            BatchScheduler, processor, plan.batch_size, first_batch, dataset.sizing, allocator, lanes=len(lanes)
         )
-        batches = partial(BatchScheduler, processor, plan.batch_size, first_batch, dataset.sizing, allocator)
     return Engine(
         plan,
         dataset.counts,
@@ -94,6 +112,8 @@ def open_engine(
         is_first=is_first,
         skips=options.skips,
         first_batch=first_batch,
+        transforms=transforms,
+        lanes=lanes,
     )
 
 
@@ -114,6 +134,8 @@ class Engine:
             later batch has to wait.
         skips: Whether a row group that cannot be read is skipped; if not, its error is raised.
         first_batch: The batch with which the epoch begins.
+        transforms: Processes that make batches; None: the worker threads do.
+        lanes: The epoch's use of each, with a thread for each.
     """
 
     def __init__(
@@ -130,9 +152,17 @@ class Engine:
         is_first: bool,
         skips: bool,
         first_batch: int = 0,
+        transforms: TransformProcesses | None = None,
+        lanes: Sequence[TransformLane] = (),
     ) -> None:
+        # Used from `start` to `close`: until then they are those of the epoch before.
+        self._transforms = transforms
+        self._uses_transforms = False
+        self._has_lanes = bool(lanes)
         self.usage = Usage(int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)))
-        self.workers = WorkerPool(self._choose, num_threads, self._sample)
+        self.workers = WorkerPool(
+            self._choose, num_threads, self._sample, [partial(self._choose_batch, lane) for lane in lanes]
+        )
         self._plan = plan
         self._reader = reader
         self._cache_before = reader.chunks.cache_figures()
@@ -205,6 +235,9 @@ class Engine:
 
     def start(self) -> None:
         """Begin the epoch: start the workers, or let those that read ahead continue."""
+        if self._transforms is not None:
+            self._uses_transforms = True
+            self._transforms.start(self._sizing.made_bytes)
         if not self._is_ahead:
             self._reads.start()
             self.workers.start()
@@ -224,7 +257,10 @@ class Engine:
     def close(self) -> None:
         """End the workers and release all memory; idempotent, and safe in any thread and in a forked child."""
         self._reads.stop()
+        ended = self._interrupted_transforms()
         has_ended = self.workers.close()
+        if ended is not None:
+            ended.end()
         self._reads.close(workers_have_ended=has_ended)
         self._next = None
         if not has_ended:
@@ -235,6 +271,20 @@ class Engine:
         self._prefault = None
         if self._batches is not None:
             self._batches.clear()
+
+    def _interrupted_transforms(self) -> TransformProcesses | None:
+        """Kill the processes that call `transform` if the epoch is not over; return them to be ended."""
+        transforms, is_used = self._transforms, self._uses_transforms
+        self._transforms, self._uses_transforms = None, False
+        if transforms is None or not is_used:
+            return None
+        with self.workers.lock:
+            is_over = self._is_over()
+        if is_over:
+            return None
+        self.workers.stop()  # first, so that no error of a killed process is delivered
+        transforms.kill()
+        return transforms
 
     def account(self, footers_bytes: int = 0) -> EngineFigures:
         """Return the figures of the epoch so far; in a running epoch they may differ by the work of one job."""
@@ -326,12 +376,17 @@ class Engine:
                     self.workers.notify()
                     return batch
                 if self._batches.is_idle:
-                    if not self._windows and self._admitted == self._plan.windows:
+                    if self._is_over():
                         return None
                     if self._windows and self._windows[0].error is not None:
                         raise self._windows[0].error
                 waker = self.workers.waker()
             waker.acquire()
+
+    def _is_over(self) -> bool:
+        """Whether all batches were delivered, if they are processed one by one."""
+        is_idle = self._batches is None or self._batches.is_idle
+        return is_idle and not self._windows and self._admitted == self._plan.windows
 
     def _check_open(self) -> None:
         if self.workers.broken is not None:
@@ -367,7 +422,7 @@ class Engine:
         """Return the most urgent job that may start: batches first, then windows in their order."""
         if self._released:
             return self._release_job(self._released.popleft())
-        if self._batches is not None and not self._is_ahead:
+        if self._batches is not None and not self._is_ahead and not self._has_lanes:
             job = self._process_job(self._batches)
             if job is not None:
                 return job
@@ -386,6 +441,13 @@ class Engine:
                 owed += self._owed_bytes(window)
             needs_next = self._fills_first and window is self._windows[0]
         return self._next_job() if self._prefault is None else self._prefault.job(owed)
+
+    def _choose_batch(self, lane: TransformLane) -> Job[ProcessedBatch] | None:
+        """Return the job of the next batch, for the thread that serves a process."""
+        if self._is_ahead:
+            return None
+        assert isinstance(self._batches, BatchScheduler)
+        return self._taking_windows(partial(self._batches.job, lane=lane))
 
     def _next_job(self) -> Job[None] | None:
         """Return a job for the next epoch's engine: open it, or tell it that this one holds fewer bytes."""
@@ -535,8 +597,11 @@ class Engine:
         return Job("gather", run, done, window.fail)
 
     def _process_job(self, batches: Batches) -> Job[Any] | None:
+        return self._taking_windows(batches.job)
+
+    def _taking_windows(self, choose: Callable[[deque[WindowTask]], Job[Any] | None]) -> Job[Any] | None:
         before = len(self._windows)
-        job = batches.job(self._windows)
+        job = choose(self._windows)
         if len(self._windows) < before:
             self.workers.notify()
         return job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Condition, Lock, RLock, Thread, current_thread, get_native_id
@@ -38,12 +38,14 @@ class Job(Generic[T]):
         run: Does the work; called without the lock.
         done: Called with the result, with the lock held.
         failed: Called with the error of `run`, with the lock held.
+        elsewhere_s: Returns the processor seconds that `run` took in another process.
     """
 
     stage: Stage
     run: Callable[[], T]
     done: Callable[[T], None]
     failed: Callable[[BaseException], None]
+    elsewhere_s: Callable[[], float] = float
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ class WorkerPool:
         choose: Returns the most urgent job that may start now, or None to wait for a change.
         count: Number of threads.
         sample: Returns the counters of the epoch at a time, for the record; called like `done`, a few times a second.
+        lanes: For each further thread, the function that it asks for jobs instead of `choose`.
 
     Attributes:
         jobs, samples: The record of the epoch; guarded by `lock`.
@@ -118,6 +121,7 @@ class WorkerPool:
         choose: Callable[[], Job[Any] | None],
         count: int,
         sample: Callable[[float], Sample] | None = None,
+        lanes: Sequence[Callable[[], Job[Any] | None]] = (),
     ) -> None:
         self.lock = RLock()
         self.changed = Condition(self.lock)
@@ -130,11 +134,12 @@ class WorkerPool:
         self._wakers: list[Any] = []
         self._running = 0
         self._queued_s: dict[int, float | None] = {}  # of threads that have ended
-        self._choose = choose
+        self._choosers = [*[choose] * count, *lanes]
         self._pid = os.getpid()
+        names = [f"worker-{number}" for number in range(count)] + [f"transform-{n}" for n in range(len(lanes))]
         self._threads = [
-            Thread(target=self._work, args=(number,), name=f"parquet_loader-worker-{number}", daemon=True)
-            for number in range(count)
+            Thread(target=self._work, args=(number,), name=f"parquet_loader-{name}", daemon=True)
+            for number, name in enumerate(names)
         ]
 
     @property
@@ -171,6 +176,13 @@ class WorkerPool:
                     "(ulimit -u) or memory (ulimit -v)"
                 ) from None
 
+    def stop(self) -> None:
+        """Let each thread end after its current job."""
+        if self._pid == os.getpid():
+            with self.lock:
+                self.is_closing = True
+                self.notify()
+
     def close(self) -> bool:
         """End the threads; return whether they have ended.
 
@@ -180,16 +192,17 @@ class WorkerPool:
         """
         if self._pid != os.getpid():
             return False
-        with self.lock:
-            self.is_closing = True
-            self.notify()
+        self.stop()
         if current_thread().name.startswith("parquet_loader-"):
             return False
         while (waker := self._waker_while_running()) is not None:
             waker.acquire()
         # SIGINT can make `join` return early. The threads have left their loop, so this wait is short.
         uninterrupted(self._join)
-        self._choose, self._sample = _nothing, None  # breaks the cycle with the engine, which is freed at once
+        self._choosers, self._sample = (
+            [_nothing] * len(self._choosers),
+            None,
+        )  # breaks the cycle with the engine, which is freed at once
         return True
 
     def _waker_while_running(self) -> Any:
@@ -237,15 +250,15 @@ class WorkerPool:
     def _work_until_closed(self, number: int) -> None:
         while True:
             with self.changed:
-                job = self._next()
+                job = self._next(number)
             if job is None:
                 return
             self._run(job, number)
             del job  # so that an idle worker keeps no memory alive
 
-    def _next(self) -> Job[Any] | None:
+    def _next(self, worker: int) -> Job[Any] | None:
         while not self.is_closing:
-            job = self._choose()
+            job = self._choosers[worker]()
             if job is not None:
                 return job
             self.changed.wait()
@@ -259,7 +272,7 @@ class WorkerPool:
             outcome = job.run()
         except BaseException as raised:  # passed to `failed`
             error = raised
-        cpu_s = time.thread_time() - started_cpu
+        cpu_s = time.thread_time() - started_cpu + job.elsewhere_s()
         wall_s = time.perf_counter() - started
         read_bytes = disk_bytes() - started_disk
         with self.changed:

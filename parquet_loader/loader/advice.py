@@ -234,6 +234,7 @@ def _threads(stats: LoaderStats) -> Iterator[Finding]:
         processors > threads
         and stats.remote is None
         and stats.idle_share < 0.15
+        and not stats.transform_workers
         and worked_s > 0.7 * stats.work_s
         and queued_s < 0.3 * busy
         and stats.bound_by in ("decoding", "shuffle", "transform")
@@ -294,6 +295,9 @@ def _transform(stats: LoaderStats) -> Iterator[Finding]:
     spent_s = cpu_s + waited_s
     if not stats.transforms or spent_s < 0.3 * stats.work_s:
         return
+    if stats.transform_workers:
+        yield from _transform_workers(stats, cpu_s, waited_s)
+        return
     # Without figures of the queue, a wait may be one for a processor. Under the GIL one thread runs and the others wait
     # for it, so that they wait at most (threads - 1) times as long, and all of them have one processor's time.
     knows_queue = stats.queued_s is not None
@@ -304,8 +308,8 @@ def _transform(stats: LoaderStats) -> Iterator[Finding]:
             "gil",
             spent_s,
             f"transform is bound by the GIL: {threads} workers ran it for {cpu_s:.1f} s of processor time, and waited "
-            f"{waited_s:.1f} s for each other. Make it a few large numpy calls on whole columns, or do the work on the "
-            "GPU; more num_threads do not help.",
+            f"{waited_s:.1f} s for each other. Make it a few large numpy calls on whole columns, do the work on the "
+            f"GPU, or run it in processes: transform_workers={max(2, stats.processors)}; more num_threads do not help.",
         )
     elif knows_queue and waited_s > 1.5 * max(1, threads - 1) * cpu_s:
         yield _finding(
@@ -325,6 +329,30 @@ def _transform(stats: LoaderStats) -> Iterator[Finding]:
             f"{spent_s / stats.work_s:.0%} of the workers' work. Store results, do it on the GPU, or use more "
             "processors; Python code holds the GIL, so write it as a few large numpy calls.",
         )
+
+
+def _transform_workers(stats: LoaderStats, cpu_s: float, waited_s: float) -> Iterator[Finding]:
+    """Tell if there are too few processes for a transform, or what it waits for."""
+    spent_s, workers = cpu_s + waited_s, stats.transform_workers
+    if waited_s > 1.5 * cpu_s:
+        yield _finding(
+            stats,
+            "transform_waits",
+            spent_s,
+            f"transform waits: it was blocked for {waited_s:.1f} s of its {spent_s:.1f} s, by files, locks or sleep. "
+            "Store what it waits for in the data set; more transform_workers let more batches wait at once.",
+        )
+        return
+    remedy = "Store results, do it on the GPU, or use more processors"
+    if workers < stats.processors:
+        remedy = f"The process may use {stats.processors} processors: raise transform_workers (now {workers})"
+    yield _finding(
+        stats,
+        "transform",
+        spent_s,
+        f"transform and image decoding take {cpu_s / max(1, stats.batches) * 1e3:.1f} ms of processor time a batch in "
+        f"{workers} processes. {remedy}.",
+    )
 
 
 def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:

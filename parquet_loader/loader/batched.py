@@ -67,10 +67,16 @@ from parquet_loader.engine import (
     EngineOptions,
     IsolatedEngine,
     NextPlan,
+    PackedTransform,
     ReadAhead,
     ReadingProcess,
+    RowsOut,
     Transform,
+    TransformProcesses,
+    check_transform_workers,
     open_engine,
+    transform_option,
+    transform_processes,
 )
 from parquet_loader.errors import (
     ConfigurationError,
@@ -147,6 +153,11 @@ class BatchedDataLoader(NotIndexed):
         transform: ``transform(columns, rng)`` is called with a dict of numpy arrays of one batch and a generator seeded
             by (seed, epoch, batch, rank); returns a dict of the same number of rows. Runs in the background threads.
             Text and bytes are object arrays of str and bytes, lists are `Ragged`.
+        transform_workers: Processes that run `transform` and decode images, for a `transform` that holds the GIL; 0:
+            the background threads do. The batches are the same. A `transform` from a script or notebook is sent by
+            value, which needs cloudpickle. Linux only; on a free-threaded Python the threads run it.
+        rows_out: The rows of every batch that `transform` returns, if it does not keep their number. Of a last batch
+            that is not full, it returns 1 to `rows_out`.
         device: ``"cuda"``: batches are copied to the GPU ahead of use, on a side stream.
         memory_limit: Limit of everything the loader holds, in bytes: an int, or text such as ``"1GiB"``.
         shard: The part of the rows to read; default: that of this rank if `torch.distributed` is initialised (rank
@@ -198,6 +209,8 @@ class BatchedDataLoader(NotIndexed):
         window_rows: int | None = None,
         drop_last: bool = False,
         transform: Transform | None = None,
+        transform_workers: int = 0,
+        rows_out: int | None = None,
         device: str | torch.device | None = None,
         memory_limit: int | str = "1GiB",
         shard: Shard | None = None,
@@ -254,15 +267,30 @@ class BatchedDataLoader(NotIndexed):
         check_window(window_rows, self.batch_size)
         check_choice("isolation", isolation, ("thread", "process"))
         check_transform(transform)
+        workers = check_int("transform_workers", transform_workers, 0, 256)
+        if transform is None and (workers or rows_out is not None):
+            given_argument = f"rows_out={rows_out!r}" if not workers else transform_option(workers)
+            raise ConfigurationError(f"{given_argument}: there is no transform; pass transform=, or leave it out")
+        if rows_out is not None:
+            check_int("rows_out", rows_out, 1, 2**31)
         check_kind("shard_options", shard_options, ShardOptions)
         check_kind("output_options", output_options, OutputOptions)
         output = output_options or OutputOptions()
         self._output = open_output(output, device)
-        shard = output_shard(output, shard, self.batch_size, drop_last=self.drop_last)
+        self._delivered_rows = self.batch_size if rows_out is None else int(rows_out)
+        shard = output_shard(output, shard, self._delivered_rows, drop_last=self.drop_last)
         self._is_part_chosen = shard is not None
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._row_numbers = output.row_numbers
-        self._options = EngineOptions(transform, self.seed, self.num_threads, on_error == "skip")
+        workers = check_transform_workers(workers)
+        self._options = EngineOptions(
+            PackedTransform(transform, transform_option(workers)) if transform is not None and workers else transform,
+            self.seed,
+            self.num_threads,
+            on_error == "skip",
+            workers,
+            None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
+        )
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
         use_returning_pool()
@@ -299,6 +327,8 @@ class BatchedDataLoader(NotIndexed):
         self._ahead: list[_NextEpoch] = []
         weakref.finalize(self, _drop, self._ahead)
         self._isolates = isolation == "process"
+        # With isolation, the child process has its own.
+        self._transforms = None if self._isolates else transform_processes(self._options)
         self._following: Following | None = None
         if live is None and not isinstance(given, Dataset | ListedDataset):
             given = ListedDataset(
@@ -507,7 +537,9 @@ class BatchedDataLoader(NotIndexed):
 
     def _opener(self, next_plan: NextPlan) -> Callable[[], Engine]:
         """Return a function that opens the engine of the next epoch, and refers to no loader."""
-        return partial(_opened_ahead, self._dataset, next_plan, self._options, self._allocator, self._staging)
+        return partial(
+            _opened_ahead, self._dataset, next_plan, self._options, self._allocator, self._staging, self._transforms
+        )
 
     def _ready(self, division: Division) -> Engine | None:
         """Return the engine that has read ahead, if its epoch comes now."""
@@ -545,7 +577,8 @@ class BatchedDataLoader(NotIndexed):
         last = self._figures
         # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
         mixing = last.mixing if last is not None and last.is_complete and self._following is None else None
-        figures = EpochFigures(plan, engine, self.num_threads, self._dataset.skipped, first_batch, mixing)
+        workers = self._options.transform_workers
+        figures = EpochFigures(plan, engine, self.num_threads, workers, self._dataset.skipped, first_batch, mixing)
         copies = output is self._output and self._reading is not None and self._allocator.is_required
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
         form = self._output_of(plan, first_batch, output)
@@ -601,7 +634,7 @@ class BatchedDataLoader(NotIndexed):
         return tf_dataset(
             lambda output: self._begin_at(first_batch, output),
             self.schema if output_signature is None else output_signature,
-            rows=self.batch_size if self.drop_last else None,
+            rows=self._delivered_rows if self.drop_last else None,
             row_numbers=self._row_numbers,
             cardinality=len(self) - first_batch if is_counted else None,
         )
@@ -936,6 +969,8 @@ class BatchedDataLoader(NotIndexed):
             self._following.release()
         if self._reading is not None:
             self._reading.stop()
+        if self._transforms is not None:
+            self._transforms.end()
         self._dataset.reader.chunks.close()
         for name in ("_allocator", "_staging"):
             if isinstance(arenas := self.__dict__.get(name), Arenas):
@@ -1023,6 +1058,7 @@ class BatchedDataLoader(NotIndexed):
             allocator=self._allocator,
             staging=self._staging,
             is_first=self._figures is None,
+            transforms=self._transforms,
         )
 
 
@@ -1047,11 +1083,23 @@ def _drop(ahead: list[_NextEpoch]) -> None:
 
 
 def _opened_ahead(
-    dataset: Dataset, plan: NextPlan, options: EngineOptions, allocator: Allocator, staging: Arenas
+    dataset: Dataset,
+    plan: NextPlan,
+    options: EngineOptions,
+    allocator: Allocator,
+    staging: Arenas,
+    transforms: TransformProcesses | None,
 ) -> Engine:
     """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
     return open_engine(
-        dataset, plan(dataset), options, first_batch=0, allocator=allocator, staging=staging, is_first=False
+        dataset,
+        plan(dataset),
+        options,
+        first_batch=0,
+        allocator=allocator,
+        staging=staging,
+        is_first=False,
+        transforms=transforms,
     )
 
 

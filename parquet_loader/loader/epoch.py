@@ -251,6 +251,7 @@ class EpochFigures:
         plan: The plan of the epoch.
         engine: Reads the epoch.
         num_threads: Number of workers.
+        transform_workers: Number of further workers, which serve processes.
         skipped: Row groups left out before the epoch began.
         first_batch: Number of the first batch delivered.
         mixing: The result of an earlier, complete epoch of the same data; None: measure it in this epoch.
@@ -261,6 +262,7 @@ class EpochFigures:
         plan: Plan,
         engine: EpochEngine,
         num_threads: int,
+        transform_workers: int,
         skipped: tuple[tuple[int, str], ...],
         first_batch: int,
         mixing: MixingMeter | None,
@@ -284,6 +286,7 @@ class EpochFigures:
         self._waits = EventLog()
         self._progress = SampleLog[Progress]()
         self._num_threads = num_threads
+        self._transform_workers = transform_workers
         self._rows = 0
         self._batches = 0
         self._wait_s = 0.0
@@ -378,7 +381,7 @@ class EpochFigures:
             longest_wait_s=self._longest_wait_s,
             cpu_s=account.cpu_s,
             blocked_s=account.blocked_s,
-            idle_s=max(0.0, seconds * self._num_threads - busy_s),
+            idle_s=max(0.0, seconds * (self._num_threads + self._transform_workers) - busy_s),
             bytes_read=account.bytes_read,
             bytes_from_disk=_fetched_bytes(account, is_local=is_local(snapshot.filesystem)),
             row_groups=account.row_groups,
@@ -387,6 +390,7 @@ class EpochFigures:
             peak_bytes=account.peak_bytes + footers_bytes,
             memory_limit_bytes=memory_limit_bytes,
             num_threads=self._num_threads,
+            transform_workers=self._transform_workers,
             cache=account.cache,
             remote=account.remote,
             queued_s=account.queued_s,

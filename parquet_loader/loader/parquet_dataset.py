@@ -68,6 +68,8 @@ class ParquetDataset(ListedDataset):
         window_rows: int | None = None,
         drop_last: bool = False,
         transform: Transform | None = None,
+        transform_workers: int = 0,
+        rows_out: int | None = None,
         device: str | torch.device | None = None,
         memory_limit: int | str = "1GiB",
         shard: Shard | None = None,
@@ -87,7 +89,7 @@ class ParquetDataset(ListedDataset):
             batch_size: Rows of a batch.
             filters: Rows to read, in addition to the data set's filters, such as ``split("id", 0, 0.9)`` for training.
                 Each loader counts the rows that pass its own filters.
-            shuffle, seed, window_rows, drop_last, transform: As in `BatchedDataLoader`.
+            shuffle, seed, window_rows, drop_last, transform, transform_workers, rows_out: As in `BatchedDataLoader`.
             device, memory_limit, num_threads, isolation, progress: As in `BatchedDataLoader`.
             shard: As in `BatchedDataLoader`; default: the data set's.
             shard_options, output_options: As in `BatchedDataLoader`.
@@ -107,6 +109,8 @@ class ParquetDataset(ListedDataset):
             window_rows=window_rows,
             drop_last=drop_last,
             transform=transform,
+            transform_workers=transform_workers,
+            rows_out=rows_out,
             device=device,
             memory_limit=memory_limit,
             shard=shard,

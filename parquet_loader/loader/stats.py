@@ -172,6 +172,7 @@ class LoaderStats:
         processors: Processors that the process may use, by affinity and container quota.
         isolation: As given to the loader.
         transforms: Whether batches go through image decoding or `transform`.
+        transform_workers: Processes that run `transform`, each with a thread besides `num_threads`; 0: threads run it.
         kernels: Why the compiled kernels are not used; "" if they are.
         max_requests: `RemoteOptions.max_requests`; None if files are local.
         storage: How the columns are stored; None in epochs too short to judge.
@@ -204,6 +205,7 @@ class LoaderStats:
     processors: int = 0
     isolation: str = "thread"
     transforms: bool = False
+    transform_workers: int = 0
     kernels: str = ""
     max_requests: int | None = None
     storage: StorageFigures | None = None
@@ -243,7 +245,12 @@ class LoaderStats:
     @property
     def idle_share(self) -> float:
         """The share of the workers' time without a job."""
-        return min(1.0, self.idle_s / (self.seconds * self.num_threads)) if self.seconds and self.num_threads else 0.0
+        return min(1.0, self.idle_s / (self.seconds * self.threads)) if self.seconds and self.threads else 0.0
+
+    @property
+    def threads(self) -> int:
+        """All workers: `num_threads`, and one thread for each process of `transform_workers`."""
+        return self.num_threads + self.transform_workers
 
     @property
     def is_judged(self) -> bool:
@@ -334,7 +341,7 @@ class LoaderStats:
         lines = [
             f"epoch {self.epoch}: {self.rows} rows in {self.batches} batches, {self.seconds:.2f} s, {rate}",
             f"waited {self.wait_s:.2f} s ({self.wait_share:.0%}): {waits}",
-            f"{self.num_threads} workers, processor seconds: {stages}; blocked in reads {self.blocked_s['read']:.2f}",
+            f"{self.threads} workers, processor seconds: {stages}; blocked in reads {self.blocked_s['read']:.2f}",
             f"read {format_bytes(self.bytes_read)} in {self.row_groups} row groups; held at most {held}",
         ]
         lines += [] if self.cache is None else [str(self.cache)]

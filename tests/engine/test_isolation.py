@@ -26,7 +26,7 @@ import torch
 
 from parquet_loader import BatchedDataLoader
 from parquet_loader.engine.child.channel import Channel
-from parquet_loader.engine.child.server import NICENESS
+from parquet_loader.engine.child.process import NICENESS
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, SharedMemorySender
 from parquet_loader.errors import DataError, ReadingProcessError, TransformError
 from parquet_loader.schema.ragged import Ragged

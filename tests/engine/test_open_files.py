@@ -180,7 +180,7 @@ def test_a_reader_without_descriptors_tells_the_caller(wide: str) -> None:
         limited(24)  # the hard limit, which the process that reads cannot raise
         made = loader(sys.argv[1], window_rows=5000, num_threads=2)
         os.environ["HELD"] = "1"
-        import parquet_loader.engine.child.client as isolated
+        import parquet_loader.engine.child.process as isolated
         isolated._START = isolated._START.replace("main(int", "import os; [os.dup(0) for _ in range(13)]\\nmain(int")
         try:
             list(made)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -32,3 +36,51 @@ class OddError(Exception):
 
 def failing(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     raise OddError(1, 2)
+
+
+def returned_unchanged(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    columns["double"] *= -1.0
+    return columns
+
+
+def crashing(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Crash, while a process that it forked keeps all files open."""
+    if 55 in columns["id"]:
+        if not os.fork():
+            time.sleep(20)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return columns
+
+
+def holding_the_gil(columns: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+    """Sleep 20 ms without releasing the GIL, as Python code that computes."""
+    ctypes.PyDLL(None).usleep(20_000)
+    return {"id": columns["id"], "process": np.full(len(columns["id"]), os.getpid())}
+
+
+def endless(columns: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+    while True:
+        time.sleep(0.1)
+
+
+def two_views(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"id": np.concatenate([columns["id"]] * 2), "drawn": rng.random(2 * len(columns["id"]))}
+
+
+def as_many_as_the_second(columns: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+    return {"id": columns["id"], "half": columns["id"][::2]}
+
+
+def unchanged(columns: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+    return columns
+
+
+def twice_the_last(columns: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+    return {"id": np.resize(columns["id"], 2 * len(columns["id"]) if len(columns["id"]) < 16 else 16)}
+
+
+def fails_at_55(columns: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+    if 55 in columns["id"]:
+        return {"id": 1 // 0}  # the line of the transform
+    return columns

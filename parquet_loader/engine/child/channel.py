@@ -26,10 +26,12 @@ class Channel:
 
     Args:
         end: The socket; closed by `close`.
+        content: What is received, for messages.
     """
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, content: str = "isolation='process': a window") -> None:
         self._end = end
+        self._content = content
 
     def send(self, message: Any, files: Sequence[int] = ()) -> None:
         """Send a message, and duplicates of open files.
@@ -43,11 +45,24 @@ class Channel:
         for file in files:
             socket.send_fds(self._end, [b"f"], [file])
 
-    def wait(self) -> None:
-        """Wait until a message can be received, or the other end is closed."""
+    def wait(self, pidfd: int | None = None) -> None:
+        """Wait until a message can be received, or the other end is closed, or a process has ended.
+
+        Args:
+            pidfd: The process at the other end. Its end shows here even if processes that it forked keep its socket.
+        """
         waiting = poll()
         waiting.register(self._end, POLLIN)
+        if pidfd is not None:
+            waiting.register(pidfd, POLLIN)
         waiting.poll()
+
+    @property
+    def has_message(self) -> bool:
+        """Whether `receive` would not wait."""
+        waiting = poll()
+        waiting.register(self._end, POLLIN)
+        return bool(waiting.poll(0))
 
     def receive(self) -> Any:
         """Return the next message; call `receive_file` for each of its files before the next `receive`.
@@ -74,7 +89,7 @@ class Channel:
                 if not data:
                     raise EOFError("the other end is closed")
                 if not files:  # MSG_CTRUNC: the kernel dropped the descriptor
-                    raise out_of_descriptors("isolation='process': a window cannot be received", 1)
+                    raise out_of_descriptors(f"{self._content} cannot be received", 1)
                 use(files[0])
             finally:
                 for file in files:

@@ -7,25 +7,24 @@ because it holds nothing that has a name in a file system. The socket reports th
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import pickle
 import signal
-import socket
 import subprocess
-import sys
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, uninterrupted
+from parquet_loader.common import uninterrupted
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.child.channel import Channel
+from parquet_loader.engine.child.packed_transform import by_value
+from parquet_loader.engine.child.process import KILLED_S, death, start_process
 from parquet_loader.engine.child.server import Begin, Drop, Next, Open, Release, Reply
-from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, check_shared_memory
+from parquet_loader.engine.child.shared_memory import ISOLATION, SharedMemoryReceiver, check_shared_memory
 from parquet_loader.engine.engine import EngineOptions
 from parquet_loader.engine.read_ahead import NextPlan
 from parquet_loader.engine.record import EngineRecord, JoinedRecord
@@ -33,40 +32,38 @@ from parquet_loader.engine.usage import EngineFigures
 from parquet_loader.errors import (
     ConfigurationError,
     LoaderStateError,
-    OpenFilesError,
     ParquetLoaderError,
     ReadingProcessError,
 )
 from parquet_loader.plan import Plan
 from parquet_loader.window import Window
 
-_KILLED_S = 5.0
-# File descriptors of a socket pair, and those that `subprocess` opens while it starts a process.
-_START_DESCRIPTORS = 6
-_START = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[3])
-from parquet_loader.engine.child.server import main
-main(int(sys.argv[1]), int(sys.argv[2]))
-"""
-
 
 @dataclass(slots=True)
 class _Child:
-    """A running process, its channel, and the shared memory received from it."""
+    """A running process, its channel, and the shared memory received from it.
+
+    Attributes:
+        pid: The process that started it.
+        leads_others: Whether processes of `transform_workers` are in its process group.
+    """
 
     process: subprocess.Popen[bytes]
     channel: Channel
     receiver: SharedMemoryReceiver
     pid: int
+    leads_others: bool
 
     def stop(self) -> None:
         """Kill and reap the process; idempotent. Does nothing in a forked copy of the process that started it."""
         if self.pid != os.getpid():
             return
         self.channel.close()
+        if self.leads_others and self.process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
-        self.process.wait(_KILLED_S)
+        self.process.wait(KILLED_S)
         self.receiver.release()
 
 
@@ -85,7 +82,8 @@ class ReadingProcess:
     def __init__(self, dataset: Dataset, options: EngineOptions) -> None:
         check_shared_memory()
         self._dataset = dataset
-        self._options = by_value(options)
+        self._options = by_value(options, options.transform)
+        self._leads_others = options.transform_workers > 0
         self._packed_dataset()  # raises now if it cannot be sent
         self._child: _Child | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -117,32 +115,9 @@ class ReadingProcess:
         return self._child
 
     def _start(self) -> None:
-        if not sys.executable:
-            raise ReadingProcessError("isolation='process': there is no Python interpreter to start (sys.executable)")
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise (_no_descriptors() if is_out_of_descriptors(error) else error) from None
-        number = theirs.fileno()
-        command = [
-            sys.executable,
-            "-c",
-            _START,
-            str(number),
-            str(os.getpid()),
-            json.dumps([path for path in sys.path if isinstance(path, str)]),
-        ]
-        try:
-            # With its own process group, Ctrl-C at a terminal reaches only the caller, which then ends this process.
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[number], process_group=0)
-        except OSError as error:
-            ours.close()
-            if is_out_of_descriptors(error):
-                raise _no_descriptors() from None
-            raise ReadingProcessError(f"isolation='process': no process can be started: {error}") from error
-        finally:
-            theirs.close()
-        self._child = _Child(process, Channel(ours), SharedMemoryReceiver(), os.getpid())
+        # With its own process group, Ctrl-C at a terminal reaches only the caller, which then ends this process.
+        process, end = start_process(ISOLATION, "parquet_loader.engine.child.server")
+        self._child = _Child(process, Channel(end), SharedMemoryReceiver(), os.getpid(), self._leads_others)
         self._finalizer = weakref.finalize(self, self._child.stop)
 
     def stop(self, child: _Child | None = None) -> None:
@@ -268,44 +243,4 @@ class IsolatedEngine:
         return child.receiver.unpack(reply.parcel)
 
     def _death(self, child: _Child) -> ReadingProcessError:
-        """Reap a process that has ended by itself; return the error that names its exit code or signal."""
-        try:
-            code: int | None = child.process.wait(_KILLED_S)
-        except subprocess.TimeoutExpired:
-            code = None
-        how = f"with exit code {code}"
-        if code is not None and code < 0:
-            try:
-                how = f"killed by {signal.Signals(-code).name} (exit code {code})"
-            except ValueError:
-                how = f"killed by signal {-code} (exit code {code})"
-        hint = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
-        return ReadingProcessError(f"isolation='process': the child process that reads has ended, {how}{hint}", code)
-
-
-def _no_descriptors() -> OpenFilesError:
-    return out_of_descriptors("isolation='process': no process can be started", _START_DESCRIPTORS)
-
-
-def by_value(options: EngineOptions) -> bytes:
-    """Pickle the options; a `transform` defined in a script or notebook is pickled by value.
-
-    Raises:
-        ConfigurationError: it cannot be pickled.
-    """
-    try:
-        pickler: Any = importlib.import_module("cloudpickle")
-    except ImportError:
-        pickler = pickle
-    transform = options.transform
-    if pickler is pickle and getattr(transform, "__module__", None) == "__main__":
-        raise ConfigurationError(
-            "isolation='process': a transform defined in a script or notebook is sent by value, which needs "
-            "cloudpickle: pip install 'torch-parquet-loader[process]'"
-        )
-    try:
-        return bytes(pickler.dumps(options))
-    except Exception as error:
-        raise ConfigurationError(
-            f"isolation='process': transform={transform!r:.80} cannot be sent to another process: {error}"
-        ) from error
+        return death(child.process, f"{ISOLATION}: the child process that reads")

@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import signal
 import socket
-import traceback
 from dataclasses import dataclass
 from functools import partial
 from threading import Thread
@@ -25,20 +23,15 @@ from parquet_loader.common import raise_limit, use_returning_pool
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.child.channel import Channel
+from parquet_loader.engine.child.process import NICENESS, end_with, packed_error
 from parquet_loader.engine.child.shared_memory import SharedMemorySender, SharedMessage
-from parquet_loader.engine.engine import Engine, EngineOptions, open_engine
+from parquet_loader.engine.child.transforms import TransformProcesses
+from parquet_loader.engine.engine import Engine, EngineOptions, open_engine, transform_processes
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord
 from parquet_loader.engine.usage import EngineFigures
-from parquet_loader.errors import ReadingProcessError
 from parquet_loader.plan import Plan
 from parquet_loader.window import Arenas, Window
-
-_POLL_PARENT_MS = 250
-
-# Niceness of the child, so that training wins if both need the processor. Measured: a training loop busy in Python lost
-# 4 to 7 percent of its time to two reading threads on two processors, and almost none with this.
-NICENESS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +108,13 @@ def main(socket_number: int, parent: int) -> None:
     """Serve until the caller's process closes the socket or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles SIGINT
     end = socket.socket(fileno=socket_number)
-    Thread(target=_end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
+    Thread(target=end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
     os.nice(NICENESS)
     raise_limit()
     use_returning_pool()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _Server(Channel(end)).serve()
     os._exit(0)  # does not wait for worker threads
-
-
-def _end_with(end: socket.socket, parent: int) -> None:
-    """End this process when the caller's ends, or closes its end of the socket."""
-    waiting = select.poll()
-    waiting.register(end, select.POLLRDHUP)
-    timeout: int | None = None
-    try:
-        waiting.register(os.pidfd_open(parent), select.POLLIN)
-    except (AttributeError, OSError):
-        timeout = _POLL_PARENT_MS  # old or simulated kernels have no pidfd
-    while os.getppid() == parent and not waiting.poll(timeout):
-        pass
-    os._exit(0)
 
 
 class _Server:
@@ -149,6 +128,7 @@ class _Server:
         self._options: EngineOptions | None = None
         self._engine: Engine | None = None
         self._ahead: ReadAhead[Engine] | None = None
+        self._transforms: TransformProcesses | None = None
         self._is_first = True
         self._failure: BaseException | None = None
 
@@ -178,6 +158,7 @@ class _Server:
             self._options = pickle.loads(message.options)  # noqa: S301 - likewise
             self._staging.keep_bytes = self._dataset.sizing.made_bytes
             self._sender.limit(self._dataset.sizing.made_bytes)
+            self._transforms = transform_processes(self._options, is_nested=True)
         except BaseException as error:  # such as a module that cannot be imported here
             error.add_note(f"raised while {unpickled} was unpickled in the child process that reads")
             self._failure = error
@@ -210,6 +191,7 @@ class _Server:
             allocator=self._sender.arenas,
             staging=self._staging,
             is_first=self._is_first,
+            transforms=self._transforms,
         )
 
     def _opened_next(self, dataset: Dataset, options: EngineOptions, next_plan: NextPlan) -> Engine:
@@ -251,17 +233,3 @@ class _Server:
 
     def _record(self) -> EngineRecord:
         return EngineRecord() if self._engine is None else self._engine.take_record()
-
-
-def packed_error(error: BaseException) -> bytes:
-    """Pickle an error with this process's traceback as a note; an error that cannot be pickled becomes its text."""
-    trace = "".join(traceback.format_exception(error))
-    error.add_note(f"in the child process that reads:\n{trace}")
-    try:
-        packed = pickle.dumps(error)
-        pickle.loads(packed)  # noqa: S301 - pickled above; some errors cannot be unpickled
-    except Exception:
-        as_text = ReadingProcessError(f"{type(error).__name__}: {error}")
-        as_text.add_note(f"in the child process that reads:\n{trace}")
-        packed = pickle.dumps(as_text)
-    return packed

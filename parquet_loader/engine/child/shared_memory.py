@@ -31,6 +31,7 @@ from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import OutOfMemoryError, UnsupportedError
 from parquet_loader.window import Arenas, Leases, Memory
 
+ISOLATION = "isolation='process'"
 _COPY_UNIT_BYTES = 1 << 16
 # Size of a block for segments; the part that is not allocated yet takes no memory.
 _LEAST_BLOCK_BYTES = 16 << 20
@@ -59,10 +60,15 @@ class SharedMessage:
 
 
 class SharedMemorySender:
-    """Sending side. Any thread may use `arenas`; one thread uses `pack` and `take_back`."""
+    """Sending side. Any thread may use `arenas`; one thread uses `pack` and `take_back`.
 
-    def __init__(self) -> None:
+    Args:
+        option: The argument of the loader that asks for the other process; messages begin with it.
+    """
+
+    def __init__(self, option: str = ISOLATION) -> None:
         check_shared_memory()
+        self._option = option
         self.arenas = Arenas(0, new_block=self._new_segment, is_required=True)
         self._lock = Lock()
         self._cutting = Lock()  # taken before `_lock`
@@ -104,11 +110,11 @@ class SharedMemorySender:
             file = os.memfd_create("parquet_loader", os.MFD_CLOEXEC)
         except OSError as error:
             if is_out_of_descriptors(error):
-                raise out_of_descriptors("isolation='process': the child process cannot allocate a window", 1) from None
+                raise out_of_descriptors(f"{self._option}: the child process cannot allocate a window", 1) from None
             raise
         try:
             os.ftruncate(file, size)
-            mapped = map_shared(file, size)
+            mapped = map_shared(file, size, self._option)
         except BaseException:
             os.close(file)
             raise
@@ -170,6 +176,17 @@ class SharedMemorySender:
         """Free the segments of these tags for reuse: no array of the receiver views them any more."""
         for tag in tags:
             self._held.pop(tag, None)
+
+    def close(self) -> None:
+        """Release all memory and files that the receiver does not use; nothing is sent afterwards."""
+        self.arenas.clear()
+        self._uncut = None
+        with self._lock:
+            for block in self._blocks.values():
+                if block.file is not None:
+                    os.close(block.file)
+                    block.file = None
+            self._held.clear()
 
     def _copied(self, arrays: list[Memory]) -> Iterator[Memory]:
         """Copy arrays into one segment of shared memory; return an iterator over the copies."""
@@ -260,16 +277,21 @@ def _remove_pages(mapped: mmap.mmap, start: int, size: int) -> None:
 
 
 class SharedMemoryReceiver:
-    """Receiving side. Single-threaded, but its arrays may be freed on any thread."""
+    """Receiving side. Single-threaded, but its arrays may be freed on any thread.
 
-    def __init__(self) -> None:
+    Args:
+        option: As in `SharedMemorySender`.
+    """
+
+    def __init__(self, option: str = ISOLATION) -> None:
+        self._option = option
         self._blocks: dict[int, tuple[mmap.mmap, Memory]] = {}
         self._leases: Leases[int] = Leases()
         self._leased: dict[int, tuple[int, int, int]] = {}
 
     def add_block(self, number: int, nbytes: int, file: int) -> None:
         """Map a new block; its file may be closed afterwards."""
-        mapped = map_shared(file, nbytes)
+        mapped = map_shared(file, nbytes, self._option)
         self._blocks[number] = mapped, np.frombuffer(mapped, np.uint8)
 
     def unpack(self, message: SharedMessage) -> Any:
@@ -305,7 +327,7 @@ class SharedMemoryReceiver:
         self._blocks.clear()
 
 
-def map_shared(file: int, nbytes: int) -> mmap.mmap:
+def map_shared(file: int, nbytes: int, option: str = ISOLATION) -> mmap.mmap:
     """Map a file without keeping it open: before Python 3.13, `mmap.mmap` always keeps a descriptor.
 
     So an anonymous mapping is made first, and the file's pages are then mapped over it.
@@ -316,19 +338,19 @@ def map_shared(file: int, nbytes: int) -> mmap.mmap:
     try:
         mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise _unmappable(nbytes, error) from None
+        raise _unmappable(nbytes, option, error) from None
     address = np.frombuffer(mapped, np.uint8).ctypes.data
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
     if _system_mmap()(address, nbytes, protection, flags, file, 0) != address:
         number = ctypes.get_errno()
         _unmapped.append(mapped)  # kept forever: its addresses may have other owners by now, so it must not unmap them
-        raise _unmappable(nbytes, OSError(number, os.strerror(number)))
+        raise _unmappable(nbytes, option, OSError(number, os.strerror(number)))
     return mapped
 
 
-def _unmappable(nbytes: int, error: OSError) -> OutOfMemoryError:
+def _unmappable(nbytes: int, option: str, error: OSError) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"isolation='process': {nbytes} bytes of shared memory cannot be mapped: {error.strerror}; keep fewer batches, "
+        f"{option}: {nbytes} bytes of shared memory cannot be mapped: {error.strerror}; keep fewer batches, "
         "or raise the limits of the process: ulimit -v, sysctl vm.max_map_count"
     )
 
@@ -347,11 +369,15 @@ def _system_mmap() -> Callable[..., int | None]:
     return function
 
 
-def check_shared_memory() -> None:
+def check_shared_memory(option: str = ISOLATION, instead: str = "isolation='thread'") -> None:
     """Raise if the system has no unnamed shared memory.
+
+    Args:
+        option: The argument of the loader that needs it.
+        instead: The one that does not.
 
     Raises:
         UnsupportedError: not on Linux.
     """
     if not hasattr(os, "memfd_create"):
-        raise UnsupportedError("isolation='process' needs Linux (memfd); isolation='thread' gives the same batches")
+        raise UnsupportedError(f"{option} needs Linux (memfd); {instead} gives the same batches")

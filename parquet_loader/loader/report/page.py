@@ -55,7 +55,7 @@ def page_of(stats: LoaderStats, record: EpochRecord, about: str) -> str:
         record: Its record.
         about: The loader in one line.
     """
-    timeline = timeline_of(record, stats.num_threads)
+    timeline = timeline_of(record, stats.threads)
     title = f"Epoch {stats.epoch}: {stats.rows_per_s:,.0f} rows/s"
     advice = "".join(f"<li>{_marked(finding.text)}</li>" for finding in stats.findings)
     embedded = json.dumps(stats.to_dict()).replace("<", "\\u003c")
@@ -102,7 +102,7 @@ def _charts(stats: LoaderStats, timeline: Timeline) -> str:
     work, deliveries, seconds = timeline.work, timeline.deliveries, timeline.seconds
     spans = [(one.begin, one.end) for one in work]
     delivered = [(one.begin, one.end) for one in deliveries]
-    threads = max(1, stats.num_threads)
+    threads = max(1, stats.threads)
     used = [number for number, stage in enumerate(STAGES) if stats.cpu_s[stage] > 0 or stage == "read"]
     stages = [Series(_STAGE_NAMES[STAGES[n]], STAGES[n], [one.cpu[n] for one in work]) for n in used]
     stages.append(Series("in a job without a processor", "blocked", [one.blocked for one in work]))

@@ -1,0 +1,60 @@
+"""Pickles `transform` for other processes; one that is defined in a script or notebook is pickled by value."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.engine.batch_processor import Transform
+from parquet_loader.engine.child.shared_memory import ISOLATION
+from parquet_loader.errors import ConfigurationError
+
+
+class PackedTransform:
+    """A pickled `transform`, which is unpickled only in the processes that call it.
+
+    Args:
+        transform: The caller's function.
+        option: The argument of the loader that asks for other processes; messages begin with it.
+
+    Raises:
+        ConfigurationError: it cannot be pickled.
+    """
+
+    def __init__(self, transform: Transform, option: str) -> None:
+        self._pickled = by_value(transform, transform, option)
+
+    def unpacked(self) -> Transform:
+        """Return the function; raises what its unpickling raises."""
+        transform: Transform = pickle.loads(self._pickled)  # noqa: S301 - pickled by the caller's process
+        return transform
+
+    def __call__(self, columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        """Call the function."""
+        return self.unpacked()(columns, rng)
+
+
+def by_value(packed: Any, transform: Any, option: str = ISOLATION) -> bytes:
+    """Pickle an object that refers to `transform`.
+
+    Raises:
+        ConfigurationError: it cannot be pickled.
+    """
+    try:
+        pickler: Any = importlib.import_module("cloudpickle")
+    except ImportError:
+        pickler = pickle
+    if pickler is pickle and getattr(transform, "__module__", None) == "__main__":
+        raise ConfigurationError(
+            f"{option}: a transform defined in a script or notebook is sent by value, which needs "
+            "cloudpickle: pip install 'torch-parquet-loader[process]'"
+        )
+    try:
+        return bytes(pickler.dumps(packed))
+    except Exception as error:
+        raise ConfigurationError(
+            f"{option}: transform={transform!r:.80} cannot be sent to another process: {error}"
+        ) from error

@@ -1,0 +1,134 @@
+"""The life of a process of the library: its start, its end with the process that started it, its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.errors import ReadingProcessError
+
+# Niceness of the child, so that training wins if both need the processor. Measured: a training loop busy in Python lost
+# 4 to 7 percent of its time to two reading threads on two processors, and almost none with this.
+NICENESS = 5
+KILLED_S = 5.0
+_POLL_PARENT_MS = 250
+# File descriptors of a socket pair, and those that `subprocess` opens while it starts a process.
+_START_DESCRIPTORS = 6
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[3])
+from {module} import main
+main(int(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+def start_process(
+    option: str, module: str, *, has_own_group: bool = True, environment: dict[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start an interpreter that calls a module's `main` with a socket and this process's id; return it and our socket.
+
+    A plain subprocess needs no main guard, and works in notebooks and in daemonic workers. Call this while SIGINT is
+    deferred.
+
+    Args:
+        option: The argument of the loader that asks for the process; messages begin with it.
+        module: The module.
+        has_own_group: Whether it leads a process group of its own, so that Ctrl-C at a terminal does not reach it.
+        environment: Its environment; None: that of this process.
+
+    Raises:
+        ReadingProcessError: it cannot be started.
+        OpenFilesError: this process may open no more files.
+    """
+    if not sys.executable:
+        raise ReadingProcessError(f"{option}: there is no Python interpreter to start (sys.executable)")
+    try:
+        ours, theirs = socket.socketpair()
+    except OSError as error:
+        raise (_no_descriptors(option) if is_out_of_descriptors(error) else error) from None
+    number = theirs.fileno()
+    command = [
+        sys.executable,
+        "-c",
+        _START.format(module=module),
+        str(number),
+        str(os.getpid()),
+        json.dumps([path for path in sys.path if isinstance(path, str)]),
+    ]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[number],
+            process_group=0 if has_own_group else None,
+            env=environment,
+        )
+    except OSError as error:
+        ours.close()
+        if is_out_of_descriptors(error):
+            raise _no_descriptors(option) from None
+        raise ReadingProcessError(f"{option}: no process can be started: {error}") from error
+    finally:
+        theirs.close()
+    return process, ours
+
+
+def death(process: subprocess.Popen[bytes], name: str) -> ReadingProcessError:
+    """Reap a process that has ended by itself; return the error that names its exit code or signal.
+
+    Args:
+        process: The process.
+        name: What it is, for the message.
+    """
+    try:
+        code: int | None = process.wait(KILLED_S)
+    except subprocess.TimeoutExpired:
+        code = None
+    how = f"with exit code {code}"
+    if code is not None and code < 0:
+        try:
+            how = f"killed by {signal.Signals(-code).name} (exit code {code})"
+        except ValueError:
+            how = f"killed by signal {-code} (exit code {code})"
+    hint = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
+    return ReadingProcessError(f"{name} has ended, {how}{hint}", code)
+
+
+def _no_descriptors(option: str) -> Exception:
+    return out_of_descriptors(f"{option}: no process can be started", _START_DESCRIPTORS)
+
+
+def end_with(end: socket.socket, parent: int) -> None:
+    """End this process when the caller's ends, or closes its end of the socket."""
+    waiting = select.poll()
+    waiting.register(end, select.POLLRDHUP)
+    timeout: int | None = None
+    try:
+        waiting.register(os.pidfd_open(parent), select.POLLIN)
+    except (AttributeError, OSError):
+        timeout = _POLL_PARENT_MS  # old or simulated kernels have no pidfd
+    while os.getppid() == parent and not waiting.poll(timeout):
+        pass
+    os._exit(0)
+
+
+def packed_error(error: BaseException, place: str = "the child process that reads") -> bytes:
+    """Pickle an error with this process's traceback as a note; an error that cannot be pickled becomes its text."""
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(f"in {place}:\n{trace}")
+    try:
+        packed = pickle.dumps(error)
+        pickle.loads(packed)  # noqa: S301 - pickled above; some errors cannot be unpickled
+    except Exception:
+        as_text = ReadingProcessError(f"{type(error).__name__}: {error}")
+        as_text.add_note(f"in {place}:\n{trace}")
+        packed = pickle.dumps(as_text)
+    return packed
