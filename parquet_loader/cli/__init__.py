@@ -9,6 +9,7 @@ imports    imports data sets that are not Parquet: `import`
 inspect    the contents and layout of a data set; `info` is the same
 petastorm  the contents of a Petastorm data set, and a copy of one in this library's layout
 rewrite    rewrites a data set in the layout that loads fastest
+sample     draws a contact sheet of a few rows
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from parquet_loader.cli.imports import imports
 from parquet_loader.cli.inspect import info, inspect
 from parquet_loader.cli.petastorm import petastorm
 from parquet_loader.cli.rewrite import rewrite
+from parquet_loader.cli.sample import sample
 from parquet_loader.cli.version import show_version
 from parquet_loader.errors import ParquetLoaderError
 
@@ -52,6 +54,7 @@ commands.add_command(info)
 commands.add_command(inspect)
 commands.add_command(petastorm)
 commands.add_command(rewrite)
+commands.add_command(sample)
 
 
 def run() -> None:

@@ -56,6 +56,7 @@ from parquet_loader.common.permutations import PERMUTATION_METHOD, OrderMemory, 
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import ShowProgress, no_progress, progress_bar, shown_progress
 from parquet_loader.common.signals import uninterrupted
+from parquet_loader.common.signatures import IMAGE_SUFFIXES, SIGNATURE_BYTES, audio_kind, image_kind, video_kind
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.common.storage.account_file import begin_account, end_account, format_account, parse_account
 from parquet_loader.common.storage.endpoints import (
@@ -109,6 +110,7 @@ __all__ = [
     "ENDED",
     "FULL",
     "GOLDEN",
+    "IMAGE_SUFFIXES",
     "IS_BUILT",
     "KERNELS",
     "LAST_SHIFT",
@@ -119,6 +121,7 @@ __all__ = [
     "NO_MEMORY",
     "PERMUTATION_METHOD",
     "PROBLEM",
+    "SIGNATURE_BYTES",
     "STEPS",
     "SYSTEM",
     "WRITER_KEYWORDS",
@@ -150,6 +153,7 @@ __all__ = [
     "UnreachableError",
     "Words",
     "abort",
+    "audio_kind",
     "available_processors",
     "begin_account",
     "bit_generator",
@@ -179,6 +183,7 @@ __all__ = [
     "holds_exclusive",
     "hub_of",
     "identity_of",
+    "image_kind",
     "inferred_array",
     "is_encrypted",
     "is_local",
@@ -229,6 +234,7 @@ __all__ = [
     "uninterrupted",
     "url_prefix",
     "use_returning_pool",
+    "video_kind",
     "warn_at_caller",
     "warn_deprecated",
     "warn_if_missing",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -167,6 +168,10 @@ class ListedDataset:
             f"{type(self).__name__}({snapshot.rows} rows in {len(snapshot.files)} files and {snapshot.row_groups} row "
             f"groups, {len(self._source.lazy_schema.by_footers)} columns)"
         )
+
+    def _repr_html_(self) -> str:
+        """Return the same line and a table of the fields, which notebooks show; reads no rows."""
+        return f"<p>{escape(repr(self))}</p>{self._source.lazy_schema.by_footers._repr_html_()}"
 
     def _combined(self, filters: pc.Expression | None) -> pc.Expression | None:
         """Return the conjunction of the data set's filter and another one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -101,6 +102,15 @@ class Schema(Mapping[str, Field]):
                 lines.append(f"    {name!r}: {describe(field, most_words=8)},")
         end = "})" if self._extra == "refuse" else f"}}, extra={self._extra!r})"
         return "\n".join(["Schema({", *lines, end]) if lines else f"Schema({{{end}"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the fields, which notebooks show."""
+        rows = "".join(
+            f"<tr><td style='text-align: left'>{escape(name)}</td>"
+            f"<td style='text-align: left'><code>{escape(describe(field, most_words=8))}</code></td></tr>"
+            for name, field in self._fields.items()
+        )
+        return f"<table><tr><th>column</th><th>field</th></tr>{rows}</table>"
 
     def to_json(self) -> str:
         """Return the schema as JSON text, equal for equal schemas; it holds a format version."""

@@ -3,7 +3,6 @@
 importing  the journal of an import, and its publication
 records    what every format hands to it: chunks of rows, and the tally of what was skipped
 report     the result
-media      which bytes are an image
 images     folders of images
 """
 

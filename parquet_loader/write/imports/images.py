@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, PathLike
+from parquet_loader.common import IMAGE_SUFFIXES, SIGNATURE_BYTES, IntArray, PathLike, image_kind
 from parquet_loader.errors import SourceError
 from parquet_loader.schema import Field, Image, Scalar, Schema, Text
 from parquet_loader.write.imports.folder_metadata import METADATA_NAMES, FolderMetadata, find_metadata
 from parquet_loader.write.imports.importing import run_import
-from parquet_loader.write.imports.media import IMAGE_SUFFIXES, SIGNATURE_BYTES, image_kind
 from parquet_loader.write.imports.records import ImportedRows, ImportSource, Position, Prepared, Tally
 from parquet_loader.write.imports.report import ImportReport
 from parquet_loader.write.options import WriteOptions

@@ -1,4 +1,4 @@
-"""Which bytes are an image, by the signature at their start. Nothing is decoded."""
+"""Which bytes are an image, a recording or a video, by the signature at their start. Nothing is decoded."""
 
 from __future__ import annotations
 
@@ -41,3 +41,25 @@ def image_kind(head: bytes) -> str | None:
     if len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3].isspace():
         return "pnm"
     return None
+
+
+def audio_kind(head: bytes) -> str | None:
+    """Return the kind of a recording by its first bytes, as `image_kind` does."""
+    if head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE":
+        return "wav"
+    if head[:4] == b"fLaC":
+        return "flac"
+    if head[:4] == b"OggS":
+        return "ogg"
+    # ID3, or a frame of MPEG layer III with a bit rate and a sample rate.
+    is_frame = len(head) > 2 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2 and head[2] >> 4 not in (0, 15)
+    return "mp3" if head[:3] == b"ID3" or (is_frame and head[2] & 12 != 12) else None
+
+
+def video_kind(head: bytes) -> str | None:
+    """Return the kind of a video by its first bytes, as `image_kind` does."""
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "webm"
+    if head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+        return "avi"
+    return "mp4" if head[4:8] == b"ftyp" and image_kind(head) is None else None
