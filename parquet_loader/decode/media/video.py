@@ -28,7 +28,7 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 # Others are refused: a playlist names files to open, which no row may.
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
-_CODEC_OPTIONS = {"max_pixels": str(2**27), "threads": "1"}
+_CODEC_OPTIONS = {"max_pixels": str(2**25), "threads": "1"}
 # Packets that are read with those of the wanted frames: decoders reorder pictures. What else they take is read then.
 _REORDERED = 4
 # Frames without an index that are decoded rather than sought past.
@@ -167,6 +167,8 @@ class _Decoder:
         for other in self._container.streams:
             if other is not stream:
                 other.discard = "all"
+        if stream.codec_context is None:
+            raise BlobProblem("holds a video stream of a codec that FFmpeg does not decode")
         stream.codec_context.options = _CODEC_OPTIONS
         self._unit = float(stream.time_base)
         rate = stream.average_rate or stream.guessed_rate
@@ -174,9 +176,9 @@ class _Decoder:
             raise BlobProblem("tells no frame rate")
         self.rate = float(rate)
         self._origin = stream.start_time or 0
-        duration = self._duration()
-        self._is_exact = bool(stream.frames) or stream.duration is not None
-        count = stream.frames or round((duration or 0.0) * self.rate)
+        seconds, is_of_stream = self._duration()
+        self._is_exact = bool(stream.frames) or is_of_stream
+        count = stream.frames or round(seconds * self.rate)
         if count < 1:
             raise BlobProblem("tells neither its number of frames nor its duration")
         self.count = int(count)
@@ -185,17 +187,16 @@ class _Decoder:
         self._after: Any = None
         self._frames: Iterator[Any] = iter(())
 
-    def _duration(self) -> float | None:
-        """Return the seconds of the stream, or of the container if it tells none of the stream."""
+    def _duration(self) -> tuple[float, bool]:
+        """Return the length in seconds, and whether it is the stream's own; else another stream may be longer."""
         stream = self._stream
         if stream.duration is not None:
-            return float(stream.duration) * self._unit
+            return float(stream.duration) * self._unit, True
         try:  # Matroska
             hours, minutes, seconds = stream.metadata["DURATION"].split(":")
-            return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+            return int(hours) * 3600 + int(minutes) * 60 + float(seconds), True
         except (KeyError, ValueError):
-            total = self._container.duration
-            return None if total is None else total / 1e6
+            return (self._container.duration or 0) / 1e6, False
 
     def _read_index(self) -> _Index | None:
         entries = list(self._stream.index_entries)

@@ -191,6 +191,12 @@ def test_damage_is_named(data: bytes, message: str) -> None:
         decode_frames(data, [39 / 30])
 
 
+def test_a_truncated_matroska_file_is_an_error() -> None:
+    whole = video(60, format_="matroska", noise=20)
+    with pytest.raises(BlobProblem, match=r"truncated: its last frame is at .* 1.967 s was expected"):
+        decode_frames(whole[: len(whole) // 2], [59 / 30])
+
+
 def test_damage_inside_a_picture_is_an_error() -> None:
     data = bytearray(GOOD)
     with av.open(io.BytesIO(GOOD)) as container:

@@ -1,0 +1,24 @@
+"""Damaged recordings never crash the process: they are decoded, or refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("kind", ["audio", "video"])
+@pytest.mark.parametrize("mutations", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_damaged_recordings_are_decoded_or_refused(kind: str, mutations: int) -> None:
+    for package in ("soundfile", "soxr", "av"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install '.[audio,video]'")
+    command = [sys.executable, "-m", "tests.support.fuzz_media", kind, str(mutations), "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    counts = {name: int(count) for name, count in re.findall(r"'(\w+)': (\d+)", done.stdout)}
+    assert sum(counts.values()) == mutations
+    assert min(counts["decoded"], counts["refused"]) > mutations / 10
