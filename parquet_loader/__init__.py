@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from parquet_loader.collate import Batch
     from parquet_loader.dataset import RowGroup
     from parquet_loader.loader.batched import BatchedDataLoader, LoadedRows
+    from parquet_loader.loader.episodes.episode_loader import EpisodeLoader, EpisodePlan
+    from parquet_loader.loader.episodes.episodes import Episodes
     from parquet_loader.loader.epoch_plan import EpochPlan
     from parquet_loader.loader.from_frames import ConvertedLoader, from_dask, from_pandas, from_spark
     from parquet_loader.loader.iterable_dataset import ParquetIterable
@@ -116,6 +118,8 @@ _MODULES = {
     "parquet_loader.collate": ("Batch",),
     "parquet_loader.dataset": ("RowGroup",),
     "parquet_loader.loader.batched": ("BatchedDataLoader", "LoadedRows"),
+    "parquet_loader.loader.episodes.episode_loader": ("EpisodeLoader", "EpisodePlan"),
+    "parquet_loader.loader.episodes.episodes": ("Episodes",),
     "parquet_loader.loader.epoch_plan": ("EpochPlan",),
     "parquet_loader.loader.from_frames": ("ConvertedLoader", "from_dask", "from_pandas", "from_spark"),
     "parquet_loader.loader.iterable_dataset": ("ParquetIterable",),
@@ -185,6 +189,9 @@ __all__ = [
     "DatasetWriter",
     "DeltaSource",
     "Encoded",
+    "EpisodeLoader",
+    "EpisodePlan",
+    "Episodes",
     "EpochPlan",
     "Evicted",
     "Finding",

@@ -45,9 +45,9 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Load",
         "Data sets, loaders, and what divides their rows. [Quickstart](../quickstart.md) has examples.",
         (
-            "ParquetDataset", "BatchedDataLoader", "Batch", "MixedLoader", "TokenLoader", "RowReader", "ParquetRows",
-            "ParquetIterable", "Shard", "split", "split_rows", "from_pandas", "from_dask", "from_spark",
-            "ConvertedLoader", "LoadedRows", "RowGroup",
+            "ParquetDataset", "BatchedDataLoader", "Batch", "MixedLoader", "TokenLoader", "EpisodeLoader", "Episodes",
+            "RowReader", "ParquetRows", "ParquetIterable", "Shard", "split", "split_rows", "from_pandas", "from_dask",
+            "from_spark", "ConvertedLoader", "LoadedRows", "RowGroup",
         ),
     ),
     "options": (
@@ -85,7 +85,7 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (
             "EpochPlan", "TokenPlan", "MixingScore", "MixingFigures", "SortingFigures", "LoaderStats", "Finding",
             "ShuffleFigures", "StorageFigures", "CodecFigures", "SlowColumns", "SkippedRowGroup", "RemoteFigures",
-            "CacheStats", "SourceChange", "BatchLineage",
+            "CacheStats", "SourceChange", "BatchLineage", "EpisodePlan",
         ),
     ),
     "errors": (

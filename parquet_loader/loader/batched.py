@@ -92,6 +92,7 @@ from parquet_loader.loader.fixed_attribute import FixedAttribute
 from parquet_loader.loader.live_source import Deliveries, EpochFiles, LiveSource
 from parquet_loader.loader.live_table import LiveTable
 from parquet_loader.loader.live_view import Following, files_named
+from parquet_loader.loader.mixing import MixingMeter
 from parquet_loader.loader.report.page import page_of
 from parquet_loader.loader.report.trace import trace_of
 from parquet_loader.loader.sharing import check_still_divided, check_store_ranks, choose_sharding
@@ -193,6 +194,7 @@ class BatchedDataLoader(NotIndexed):
     drop_last = FixedAttribute[bool]()
     num_threads = FixedAttribute[int]()
     _delivers_schema = True
+    _measures_mixing = True
 
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
@@ -348,7 +350,7 @@ class BatchedDataLoader(NotIndexed):
             if ranks is not None:
                 ranks.broadcast_error(error)
             raise
-        self._sharding.warn_if_uneven(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
+        self._sharding.warn_if_uneven(self._planned.rows, self.batch_size, drop_last=self.drop_last)
         self._closed = False
         self._lock = os.getpid(), threading.RLock()
         self._running: weakref.ref[Epoch] | None = None
@@ -363,7 +365,7 @@ class BatchedDataLoader(NotIndexed):
     @property
     def dataset(self) -> LoadedRows:
         """The rows of an epoch, all ranks together; the object has only a length."""
-        return LoadedRows(self._dataset.rows)
+        return LoadedRows(self._planned.rows)
 
     @property
     def window_rows(self) -> int:
@@ -385,6 +387,11 @@ class BatchedDataLoader(NotIndexed):
     @cached_property
     def _staging(self) -> Arenas:
         return Arenas(self._dataset.sizing.made_bytes)
+
+    @property
+    def _planned(self) -> Dataset:
+        """The data set with the number of rows that each row group delivers, by which epochs are planned."""
+        return self._dataset
 
     @property
     def _changes(self) -> bool:
@@ -419,7 +426,7 @@ class BatchedDataLoader(NotIndexed):
     def plan(self) -> EpochPlan:
         """Return figures of the next epoch; no more is read than for `window_rows`."""
         self._check_open()
-        return EpochPlan._from_plan(self._plan(self._next_epoch), self._dataset, self.num_threads)
+        return EpochPlan._from_plan(self._plan(self._next_epoch), self._planned, self.num_threads)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the next epoch.
@@ -577,6 +584,8 @@ class BatchedDataLoader(NotIndexed):
         last = self._figures
         # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
         mixing = last.mixing if last is not None and last.is_complete and self._following is None else None
+        if not self._measures_mixing:
+            mixing = MixingMeter()
         workers = self._options.transform_workers
         figures = EpochFigures(plan, engine, self.num_threads, workers, self._dataset.skipped, first_batch, mixing)
         copies = output is self._output and self._reading is not None and self._allocator.is_required
@@ -743,7 +752,7 @@ class BatchedDataLoader(NotIndexed):
                 figures.storage = storage_figures(self._dataset, self._read_options)
         if not figures.knows_sorting and figures.plan.shuffle and figures.plan.windows > 1:
             figures.knows_sorting = True
-            figures.score = mixing_score(figures.plan, self._dataset.counts)
+            figures.score = mixing_score(figures.plan, self._planned.counts)
             with suppress(ParquetLoaderError, OSError, ValueError):
                 figures.sorting = sorting_of(self._dataset)
         stats = diagnosed(
@@ -950,7 +959,7 @@ class BatchedDataLoader(NotIndexed):
     def _identity(self) -> dict[str, Any]:
         """Everything that the order of rows, and so a state, depends on; see `order_identity`."""
         identity = order_identity(
-            self._dataset,
+            self._planned,
             self._sharding,
             self._filters,
             batch_size=self.batch_size,
@@ -1029,10 +1038,10 @@ class BatchedDataLoader(NotIndexed):
         }
 
     def _division(self) -> Division:
-        return self._sharding.divide(self._dataset.rows, self.batch_size, drop_last=self.drop_last)
+        return self._sharding.divide(self._planned.rows, self.batch_size, drop_last=self.drop_last)
 
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:
-        return self._dataset.plan(
+        return self._planned.plan(
             division or self._division(),
             batch_size=self.batch_size,
             drop_last=self.drop_last,

@@ -9,7 +9,10 @@ from parquet_loader.collate import Batch
 from parquet_loader.common import LOADER_KEYWORDS, OutputOptions, Shard, ShardOptions, explains_keywords
 from parquet_loader.dataset import ListedDataset
 from parquet_loader.engine import Transform
+from parquet_loader.errors import UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.episodes.episode_loader import EpisodeLoader
+from parquet_loader.loader.episodes.episodes import Episodes
 from parquet_loader.loader.rows.row_reader import Row, RowReader
 from parquet_loader.read import Filters
 
@@ -62,6 +65,7 @@ class ParquetDataset(ListedDataset):
         self,
         batch_size: int,
         *,
+        episodes: Episodes | None = None,
         filters: Filters | None = None,
         shuffle: bool = False,
         seed: int = 0,
@@ -87,6 +91,7 @@ class ParquetDataset(ListedDataset):
 
         Args:
             batch_size: Rows of a batch.
+            episodes: Let batches hold samples of consecutive rows of one episode; the loader is an `EpisodeLoader`.
             filters: Rows to read, in addition to the data set's filters, such as ``split("id", 0, 0.9)`` for training.
                 Each loader counts the rows that pass its own filters.
             shuffle, seed, window_rows, drop_last, transform, transform_workers, rows_out: As in `BatchedDataLoader`.
@@ -96,10 +101,35 @@ class ParquetDataset(ListedDataset):
 
         Raises:
             SchemaError: The filters do not fit the files.
+            DataError: The rows of an episode are not consecutive.
             MemoryLimitError: `memory_limit` is too small; the message names one that suffices.
             ConfigurationError: An argument has the wrong kind or value.
             TypeError: There is no such keyword; the message names the equivalent.
         """
+        if episodes is not None:
+            if transform is not None or transform_workers or rows_out is not None:
+                raise UnsupportedError(
+                    "transform with episodes: a transform gets rows, before samples are made of them; apply the "
+                    "function to the batches"
+                )
+            return EpisodeLoader(
+                self,
+                batch_size,
+                episodes=episodes,
+                filters=filters,
+                shuffle=shuffle,
+                seed=seed,
+                window_rows=window_rows,
+                drop_last=drop_last,
+                device=device,
+                memory_limit=memory_limit,
+                shard=shard,
+                num_threads=num_threads,
+                isolation=isolation,
+                progress=progress,
+                shard_options=shard_options,
+                output_options=output_options,
+            )
         return BatchedDataLoader(
             self,
             batch_size,

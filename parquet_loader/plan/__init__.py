@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parquet_loader.plan.deliveries import batches_until_done, counted_here
+from parquet_loader.plan.episodes import EpisodeSamples, ReadPlan, SampleRule, WindowReads, window_reads
 from parquet_loader.plan.epoch import WINDOW_METHOD, WINDOW_METHODS, Plan, RowGroupSlice, plan_epoch
 from parquet_loader.plan.mixing import MixingScore, mixing_score
 from parquet_loader.plan.packing import (
@@ -23,14 +24,18 @@ __all__ = [
     "WINDOW_METHOD",
     "WINDOW_METHODS",
     "Division",
+    "EpisodeSamples",
     "Lengths",
     "MixingScore",
     "Overflow",
     "Pack",
     "Packed",
     "Plan",
+    "ReadPlan",
     "RowGroupSlice",
+    "SampleRule",
     "Sharding",
+    "WindowReads",
     "batches_until_done",
     "count_bins",
     "counted_here",
@@ -41,4 +46,5 @@ __all__ = [
     "piece_counts",
     "plan_epoch",
     "split_over_workers",
+    "window_reads",
 ]

@@ -1,0 +1,1 @@
+"""`EpisodeLoader`: delivers consecutive rows of episodes."""

@@ -1,0 +1,421 @@
+"""`EpisodeLoader`: batches of samples of consecutive rows, each within one episode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from parquet_loader.collate import Batch, Output
+from parquet_loader.common import (
+    OutputOptions,
+    ReadOptions,
+    Shard,
+    ShardOptions,
+    check_bool,
+    check_int,
+    format_bytes,
+    parse_bytes,
+)
+from parquet_loader.dataset import Counted, Dataset, ListedDataset, MemoryBudget, digest
+from parquet_loader.engine import NextPlan
+from parquet_loader.errors import ConfigurationError, UnsupportedError
+from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.episodes.episode_scan import read_episodes
+from parquet_loader.loader.episodes.episodes import Episodes
+from parquet_loader.loader.episodes.sample_output import SampleForm, SampleOutput
+from parquet_loader.loader.epoch import EpochEngine
+from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.live_source import EpochFiles, LiveSource
+from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score, plan_epoch
+from parquet_loader.read import Filters, LocalCache
+from parquet_loader.schema import Image, Schema, masks_of
+from parquet_loader.source import Source, TableLike, TableSource, table_source
+from parquet_loader.window import Arenas
+
+if TYPE_CHECKING:
+    import torch
+
+# Free memory of batches that is kept for the next ones, in batches.
+_KEPT_BATCHES = 4
+MASK = "mask"
+"""The name of the mask in a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodePlan(EpochPlan):
+    """Figures of an epoch of an `EpisodeLoader`, known before it begins.
+
+    `rows` are the samples that this rank delivers; `window_rows`, the most rows that a window reads. The figures here
+    are those of all ranks together.
+
+    Attributes:
+        samples: Samples of the epoch.
+        episodes: Episodes with rows that pass the filters.
+        left_out: Episodes without a sample, because with ``pad="drop"`` they are too short.
+    """
+
+    samples: int
+    episodes: int
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What a pickled loader need not find out again."""
+
+    dataset: Dataset
+    samples: EpisodeSamples
+
+
+@dataclass(frozen=True, slots=True)
+class _NextSamples(NextPlan):
+    """Computes what the next epoch reads. See `NextPlan`.
+
+    Attributes:
+        samples: The samples.
+    """
+
+    samples: EpisodeSamples = field(compare=False)
+
+    def __call__(self, dataset: Dataset) -> Plan:
+        """Return the plan of the rows."""
+        planned = _plan_samples(
+            dataset.sizing,
+            self.samples,
+            self.division,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            epoch=self.epoch,
+            method=self.method,
+        )
+        return ReadPlan.of(planned, self.samples)
+
+
+class EpisodeLoader(BatchedDataLoader):
+    """Iterate over batches of samples: consecutive rows of one episode, shuffled over all episodes.
+
+    A batch is a dict: each column, ``[B, T, ...]``, and ``mask``, bool ``[B, T]``, which is False for rows before the
+    beginning or after the end of the episode. Text, bytes and lists of varying length are a `Ragged` of B lists of T
+    rows each. With `Episodes.deltas`, columns have their own T, or none, and for each column that `deltas` names there
+    is ``<column>_is_pad``, bool ``[B, T]``, which is True for such rows.
+
+    The constructor reads the column `Episodes.by`, once, and checks that the rows of each episode are consecutive. The
+    bounds of episodes take 48 bytes an episode of `memory_limit`. Samples are shuffled inside each window of rows. Each
+    row is read once for all its samples; if an episode continues in another row group, whose rows are not in the same
+    window, the first rows of that row group are read once more.
+
+    All else is as in `BatchedDataLoader`, with samples in the place of rows: epochs, states, ranks, threads and memory.
+
+    Args:
+        source: As in `BatchedDataLoader`, except a `SampleStore`.
+        batch_size: Samples of a batch, B.
+        episodes: The rows of a sample.
+        filters: Choose whole episodes.
+        schema, columns, split, shuffle, seed, drop_last: As in `BatchedDataLoader`.
+        window_rows: As in `BatchedDataLoader`; windows are those of rows.
+        device, memory_limit, shard, num_threads, isolation: As in `BatchedDataLoader`.
+        filesystem, progress, read_options, cache, shard_options: As in `BatchedDataLoader`.
+        output_options: A column of row numbers; the format, tensors or numpy arrays.
+
+    Raises:
+        DataError: The rows of an episode are not consecutive, or not in order.
+        SchemaError, ConfigurationError, SourceError, MemoryLimitError, UnsupportedError: As in `BatchedDataLoader`.
+    """
+
+    _delivers_schema = False
+    _measures_mixing = False  # the rows of a window come in their order in the files
+
+    def __init__(
+        self,
+        source: Source | TableLike | ListedDataset,
+        batch_size: int,
+        *,
+        episodes: Episodes,
+        schema: Schema | None = None,
+        columns: Sequence[str] | None = None,
+        filters: Filters | None = None,
+        split: str | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        window_rows: int | None = None,
+        drop_last: bool = False,
+        device: str | torch.device | None = None,
+        memory_limit: int | str = "1GiB",
+        shard: Shard | None = None,
+        num_threads: int | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        filesystem: pafs.FileSystem | None = None,
+        progress: bool = False,
+        read_options: ReadOptions | None = None,
+        cache: LocalCache | None = None,
+        shard_options: ShardOptions | None = None,
+        output_options: OutputOptions | None = None,
+    ) -> None:
+        self._own_arguments = {
+            name: value
+            for name, value in locals().items()
+            if name not in ("self", "__class__", "source", "filesystem", "shard", "schema", "columns", "split", "cache")
+        }
+        if not isinstance(episodes, Episodes):
+            raise ConfigurationError(f"episodes={episodes!r:.80}: expected Episodes(by=...)")
+        check_int("batch_size", batch_size, 1, 2**31)
+        check_bool("progress", progress)
+        if output_options is not None and output_options.format not in ("torch", "numpy"):
+            raise UnsupportedError(
+                f"output_options={output_options!r}: samples are tensors or numpy arrays; choose one of these formats"
+            )
+        limit = parse_bytes(memory_limit)
+        self._samples: EpisodeSamples
+        opened: Any
+        if isinstance(source, _Opened):
+            opened, self._samples = source.dataset, source.samples
+        else:
+            opened = _listed(source, schema, columns, filesystem, split, read_options, cache, shard)
+            _check_columns(opened.schema, episodes, output_options)
+            bounds = read_episodes(
+                opened,
+                episodes.by,
+                episodes.order,
+                filters=filters,
+                shard=shard if shard is not None else opened._shard,
+                memory_limit_bytes=limit,
+                num_threads=num_threads,
+                isolation=isolation,
+                progress=progress,
+            )
+            self._samples = EpisodeSamples(bounds.rows, bounds.row_begins, episodes.rule)
+            least = self._samples.most_rows(2 * batch_size)
+            if window_rows is not None and isinstance(window_rows, int) and window_rows < least:
+                raise ConfigurationError(
+                    f"window_rows={window_rows}: two batches of {batch_size} samples span up to {least} rows; pass "
+                    f"window_rows={least} or more, or a smaller batch_size"
+                )
+        self.episodes = episodes
+        super().__init__(
+            opened,
+            batch_size,
+            filters=filters,
+            shuffle=shuffle,
+            seed=seed,
+            window_rows=window_rows,
+            drop_last=drop_last,
+            device=device,
+            memory_limit=limit - self._samples.nbytes,
+            shard=shard,
+            num_threads=num_threads,
+            isolation=isolation,
+            progress=progress,
+            read_options=read_options if isinstance(opened, Dataset) else None,
+            shard_options=shard_options,
+            output_options=output_options,
+        )
+        if not np.array_equal(np.diff(self._samples.row_begins), self._dataset.counts):
+            self.close()
+            raise ConfigurationError("the files changed while the loader was made; make it again")
+        self._form = _form_of(self.schema, episodes)
+
+    def __repr__(self) -> str:
+        part = f"rank {self.shard.rank} of {self.shard.world_size}: " if self.shard.world_size > 1 else ""
+        order = "shuffled" if self.shuffle else "in order"
+        return (
+            f"EpisodeLoader({len(self._samples.bounds) - 1} episodes, {self._samples.samples} samples of "
+            f"{self._samples.rule.rows} rows, {part}{len(self)} batches of {self.batch_size} {order}, at most "
+            f"{format_bytes(self._dataset.budget.limit_bytes)}{', closed' if self._closed else ''})"
+        )
+
+    def plan(self) -> EpisodePlan:
+        """Return figures of the next epoch; nothing more is read than for `window_rows`."""
+        self._check_open()
+        plan, samples = self._plan(self._next_epoch), self._samples
+        base = EpochPlan._from_plan(ReadPlan.of(plan, samples), self._dataset, self.num_threads)
+        figures = {name.name: getattr(base, name.name) for name in fields(EpochPlan)}
+        figures |= {
+            "rows": min(plan.batches * plan.batch_size, plan.delivered_rows),
+            "steps": plan.batches,
+            "predicted_peak_bytes": base.predicted_peak_bytes + samples.nbytes,
+            "mixing": mixing_score(plan, samples.counts),
+        }
+        return EpisodePlan(
+            **figures,
+            samples=samples.samples,
+            episodes=len(samples.bounds) - 1,
+            left_out=int(np.count_nonzero(np.diff(samples.begins) == 0)),
+        )
+
+    # ------------------------------------------------------------------ what the base class asks for
+
+    @property
+    def _planned(self) -> Dataset:
+        """The data set with the number of samples of each row group."""
+        return replace(self._dataset, counted=Counted(self._samples.counts))
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        offsets = {name: self.episodes.offsets(name) for name in self.schema}
+        listed = repr({name: None if rows is None else rows.tolist() for name, rows in offsets.items()})
+        bounds = np.ascontiguousarray(self._samples.bounds, "<i8").tobytes()
+        return {**super()._identity, "episodes": f"{self._samples.rule} ({digest(listed.encode(), bounds)})"}
+
+    @cached_property
+    def _memory(self) -> Any:
+        """The allocator of batches."""
+        row_bytes = sum(column.row_bytes or 0 for column in self._dataset.reader.columns)
+        return self._output.allocator(_KEPT_BATCHES * row_bytes * self.batch_size * self._samples.rule.rows)
+
+    def _window_needs(self) -> dict[str, Any]:
+        needs = super()._window_needs()
+        return {**needs, "batch_size": max(1, -(-self._samples.most_rows(2 * needs["batch_size"]) // 2))}
+
+    def _plan(self, epoch: int, division: Division | None = None) -> Plan:
+        return _plan_samples(
+            self._dataset.sizing,
+            self._samples,
+            division or self._division(),
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            epoch=epoch,
+            method=self._window_method,
+        )
+
+    def _next_plan(self, division: Division, epoch: int) -> NextPlan:
+        return _NextSamples(
+            division,
+            self.batch_size,
+            self.drop_last,
+            self.shuffle,
+            self.seed,
+            epoch,
+            self._window_method,
+            samples=self._samples,
+        )
+
+    def _begin_epoch(self, output: Output, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
+        division = self._division()
+        plan, ready = self._plan(self._next_epoch, division), self._ready(division)
+        next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and is_repeated else None
+        return self._begin(plan, self._next_batch, output, files, ready=ready, next_plan=next_plan)
+
+    def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
+        window, _ = plan.beginning_of(first_batch)
+        return super()._engine(ReadPlan.of(plan, self._samples, window), min(1, window), next_plan)
+
+    def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
+        return SampleOutput(plan, self._samples, first_batch, self._form, output, self._memory)
+
+    def close(self) -> None:
+        """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""
+        super().close()
+        if isinstance(memory := self.__dict__.get("_memory"), Arenas):
+            memory.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        super().__reduce__()  # raises if the loader cannot be pickled now
+        arguments = {**self._own_arguments, "shard": self.shard}
+        position = self._next_epoch, self._next_batch
+        opened = _Opened(self._dataset, self._samples)
+        return _restored, (opened, arguments, self._is_part_chosen, *position, self._window_method)
+
+
+def _restored(
+    opened: _Opened, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int, window_method: str
+) -> EpisodeLoader:
+    loader = EpisodeLoader(opened, **arguments)  # type: ignore[arg-type]
+    loader._is_part_chosen = is_part_chosen
+    loader._use_method(window_method)
+    loader._set_position(epoch, batch)
+    return loader
+
+
+def _plan_samples(sizing: MemoryBudget, samples: EpisodeSamples, division: Division, **arguments: Any) -> Plan:
+    """Return the plan of an epoch of samples; arguments as in `plan_epoch`."""
+    return plan_epoch(
+        samples.counts,
+        window_rows=max(samples.in_window(sizing.window_rows), min(2 * arguments["batch_size"], sizing.window_rows)),
+        open_row_groups=sizing.open_row_groups,
+        division=division,
+        **arguments,
+    )
+
+
+def _listed(
+    source: Any,
+    schema: Schema | None,
+    columns: Sequence[str] | None,
+    filesystem: pafs.FileSystem | None,
+    split: str | None,
+    read_options: ReadOptions | None,
+    cache: LocalCache | None,
+    shard: Shard | None,
+) -> ListedDataset:
+    """List a source; arguments as in `EpisodeLoader`.
+
+    Raises:
+        UnsupportedError: the source changes between epochs, or row groups may be skipped.
+    """
+    if isinstance(source, ListedDataset):
+        source._check_left_to_dataset(
+            source._on_error, schema=schema, columns=columns, split=split, filesystem=filesystem,
+            read_options=read_options, cache=cache,
+        )  # fmt: skip
+        if source._on_error == "skip":
+            raise UnsupportedError(
+                "on_error='skip': samples are planned from all rows, so none may be missing; use on_error='raise'"
+            )
+        return source
+    given = table_source(source)
+    if given.follow if isinstance(given, TableSource) else isinstance(given, LiveSource):
+        raise UnsupportedError(
+            "the source changes from epoch to epoch, and samples are planned from all rows; pass a fixed list of "
+            "files, or one version of a table"
+        )
+    return ListedDataset(
+        given, schema, columns, None, filesystem, split=split, read_options=read_options, cache=cache, shard=shard
+    )
+
+
+def _check_columns(schema: Schema, episodes: Episodes, output_options: OutputOptions | None) -> None:
+    """Check that the columns can be delivered as samples.
+
+    Raises:
+        ConfigurationError: `deltas` names a column that there is not, or a mask has the name of a column.
+        UnsupportedError: a column holds images.
+    """
+    names = {*schema, *masks_of(schema).values()}
+    if output_options is not None and output_options.row_numbers is not None:
+        names.add(output_options.row_numbers)
+    for name in episodes.deltas or ():
+        if name not in schema:
+            raise ConfigurationError(f"deltas[{name!r}]: there is no such column; there are {', '.join(schema)}")
+    masks = [MASK] if episodes.deltas is None else [f"{name}_is_pad" for name in episodes.deltas]
+    taken = [name for name in masks if name in names]
+    if taken:
+        raise ConfigurationError(
+            f"column {taken[0]!r}: a batch has a mask of this name; leave the column out with columns=[...]"
+        )
+    for name, of_column in schema.items():
+        if isinstance(of_column, Image):
+            raise UnsupportedError(
+                f"column {name!r} holds images, which are not delivered as samples; leave it out with columns=[...], "
+                f"or let a schema deliver it undecoded: {name!r}: Bytes()"
+            )
+
+
+def _form_of(schema: Schema, episodes: Episodes) -> SampleForm:
+    """Return what a batch holds."""
+    offsets = {name: episodes.offsets(name) for name in schema}
+    offsets |= {mask: offsets[name] for name, mask in masks_of(schema).items()}
+    if episodes.deltas is None:
+        rows = episodes.offsets("")
+        assert rows is not None
+        return SampleForm(offsets, {MASK: rows}, {})
+    pads = {name: episodes.offsets(name) for name in episodes.deltas}
+    return SampleForm(offsets, {}, {f"{name}_is_pad": rows for name, rows in pads.items() if rows is not None})

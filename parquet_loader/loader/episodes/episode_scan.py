@@ -1,0 +1,296 @@
+"""Finds the episodes of a source: reads the column that tells them apart, once, and checks the order of rows."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parquet_loader.common import IntArray, OutputOptions, Shard, format_bytes
+from parquet_loader.dataset import ListedDataset, ranks_to_agree_with
+from parquet_loader.errors import ConfigurationError, DataError, MemoryLimitError, SchemaError
+from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.read import Filters, as_expression
+from parquet_loader.schema import Category, Scalar, Schema, Text, policy_of
+from parquet_loader.source import Snapshot
+
+# Rows of a batch when the column is read.
+_BATCH_ROWS = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeBounds:
+    """The episodes of the rows that pass the filters.
+
+    Attributes:
+        rows: int64 ``[episodes + 1]``: the first row of each, and the number of rows.
+        row_begins: int64 ``[row groups + 1]``: rows before each row group.
+    """
+
+    rows: IntArray
+    row_begins: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Consecutive rows with one value.
+
+    Attributes:
+        value: ``[runs]``.
+        begins: int64 ``[runs + 1]``: the first row of each, and the number of rows.
+        row_begins: As in `EpisodeBounds`.
+    """
+
+    value: pa.Array
+    begins: IntArray
+    row_begins: IntArray
+
+
+def read_episodes(
+    listed: ListedDataset,
+    by: str,
+    order: str | None,
+    *,
+    filters: Filters | None,
+    shard: Shard | None,
+    memory_limit_bytes: int,
+    num_threads: int | None,
+    isolation: Literal["thread", "process"],
+    progress: bool,
+) -> EpisodeBounds:
+    """Return the episodes, and check that the rows of each are consecutive and in order.
+
+    The ranks of `torch.distributed` read a part each, and gather the parts. With a shard of the caller's, this rank
+    reads them all. With filters, the column is read a second time.
+
+    Args:
+        listed: The files.
+        by, order: As in `Episodes`.
+        filters, shard, num_threads, isolation, progress: As in `BatchedDataLoader`.
+        memory_limit_bytes: Limit of what is held while the column is read.
+
+    Raises:
+        SchemaError: there are no such columns, or they have the wrong type.
+        DataError: the rows of an episode are not consecutive, or not in order; or the filters cut one.
+        MemoryLimitError: the episodes take more than half of the memory limit.
+    """
+
+    def read(source: ListedDataset, order: str | None, chosen: Filters | None) -> _Runs:
+        return _read_runs(
+            source,
+            by,
+            order,
+            filters=chosen,
+            shard=shard,
+            memory_limit_bytes=memory_limit_bytes,
+            num_threads=num_threads,
+            isolation=isolation,
+            progress=progress,
+        )
+
+    unfiltered = copy.copy(listed)
+    unfiltered._filters = None
+    runs = read(unfiltered, order, None)
+    snapshot = listed._source.snapshot
+    _check_unique(runs, by, snapshot)
+    if listed._combined(as_expression(filters)) is not None:
+        passing = read(listed, None, filters)
+        _check_whole(passing, runs, by)
+        runs = passing
+    if 48 * len(runs.value) > memory_limit_bytes // 2:
+        raise MemoryLimitError(
+            f"memory_limit={format_bytes(memory_limit_bytes)}: the bounds of {len(runs.value)} episodes take "
+            f"{format_bytes(48 * len(runs.value))}, which may be at most half of it; pass at least "
+            f"{format_bytes(96 * len(runs.value))}"
+        )
+    return EpisodeBounds(runs.begins, runs.row_begins)
+
+
+def _read_runs(
+    listed: ListedDataset,
+    by: str,
+    order: str | None,
+    *,
+    filters: Filters | None,
+    shard: Shard | None,
+    **arguments: Any,
+) -> _Runs:
+    ranks = ranks_to_agree_with(shard)
+    limit = arguments.pop("memory_limit_bytes")
+    columns = [by] if order in (None, by) else [by, order]
+    chosen = listed._with_columns(columns)
+    _check_types(chosen.schema, by, order)
+    with BatchedDataLoader(
+        chosen,
+        _BATCH_ROWS,
+        filters=filters,
+        memory_limit=limit,
+        shard=None if ranks is not None else Shard(0, 1),
+        output_options=OutputOptions(format="arrow"),
+        **arguments,
+    ) as loader:
+        snapshot = loader._dataset.snapshot
+        row_begins = np.zeros(len(loader._dataset.counts) + 1, np.int64)
+        np.cumsum(loader._dataset.counts, out=row_begins[1:])
+        rows = int(row_begins[-1])
+        rank, world_size = (0, 1) if ranks is None else (ranks.shard.rank, ranks.shard.world_size)
+        first, stop = rows * rank // world_size, rows * (rank + 1) // world_size
+
+        def read() -> pa.Table:
+            at, found = first, list[pa.Table]()
+            for batch in loader:
+                if at < stop:
+                    some = pa.table(batch).slice(0, stop - at)
+                    found.append(_runs_of(some, by, order, at, snapshot, row_begins))
+                    at += len(some)
+            if at != stop:
+                raise DataError(f"column {by!r}: {at - first} rows were read, expected {stop - first}")
+            return _joined(found)
+
+        parts = [read()] if ranks is None else map(_unpacked, ranks.gather(lambda: _packed(read())))
+        runs = _joined(list(parts))
+    if order is not None and len(runs):
+        _check_between(runs, by, order, snapshot, row_begins)
+    begins = np.append(runs["begin"].to_numpy(), rows).astype(np.int64)
+    value = runs["value"].combine_chunks()
+    if not len(runs):
+        return _Runs(value, np.zeros(1, np.int64), row_begins)
+    is_new = np.append(True, pc.not_equal(value[1:], value[:-1]).to_numpy(zero_copy_only=False))
+    return _Runs(value.filter(pa.array(is_new)), begins[np.append(is_new, True)], row_begins)
+
+
+def _check_types(schema: Schema, by: str, order: str | None) -> None:
+    """Check the types of the columns.
+
+    Raises:
+        SchemaError: they do not tell episodes or an order, or nulls are replaced.
+    """
+    of_episodes = schema[by]
+    tells = isinstance(of_episodes, Text | Category) or (
+        isinstance(of_episodes, Scalar) and not pa.types.is_floating(of_episodes.type)
+    )
+    if not tells:
+        raise SchemaError(f"by={by!r}: expected a column of integers, text or categories, found {of_episodes!r}")
+    if order is not None and not isinstance(schema[order], Scalar):
+        raise SchemaError(f"order={order!r}: expected a column of numbers or times, found {schema[order]!r}")
+    for label, name in (("by", by), ("order", order)):
+        if name is not None and policy_of(schema[name]) != "refuse":
+            raise SchemaError(
+                f"{label}={name!r}: {schema[name]!r} replaces nulls, which would then be a value like any other; give "
+                "the column no fill and no mask"
+            )
+
+
+def _runs_of(
+    batch: pa.Table, by: str, order: str | None, at: int, snapshot: Snapshot, row_begins: IntArray
+) -> pa.Table:
+    """Return the runs of a batch: begin, value, and the values of `order` in the first and the last row.
+
+    Raises:
+        DataError: `order` does not rise.
+    """
+    value = batch[by].combine_chunks()
+    if isinstance(value, pa.ChunkedArray):
+        value = pa.concat_arrays(value.chunks)
+    if pa.types.is_dictionary(value.type):
+        value = value.dictionary_decode()
+    is_new = np.append(True, pc.not_equal(value[1:], value[:-1]).to_numpy(zero_copy_only=False))
+    begin = np.flatnonzero(is_new)
+    columns = {"begin": begin + at, "value": value.take(pa.array(begin))}
+    if order is not None:
+        of_rows = batch[order].to_numpy()
+        rises = of_rows[1:] > of_rows[:-1]
+        if not (rises | is_new[1:]).all():
+            row = int(np.flatnonzero(~(rises | is_new[1:]))[0]) + 1
+            raise _not_ordered(by, order, value[row], of_rows[row - 1 : row + 1], at + row, snapshot, row_begins)
+        columns |= {"first": of_rows[begin], "last": of_rows[np.append(begin[1:], len(value)) - 1]}
+    return pa.table(columns)
+
+
+def _not_ordered(
+    by: str, order: str, value: Any, found: Any, row: int, snapshot: Snapshot, row_begins: IntArray
+) -> DataError:
+    return DataError(
+        f"{_named(snapshot, row_begins, row)}: column {order!r} is {found[1]}, and {found[0]} in the row before, of "
+        f"the same episode ({by} {value}); the rows of an episode have to be in rising order: sort the files by "
+        f"{by!r} and {order!r}"
+    )
+
+
+def _check_between(runs: pa.Table, by: str, order: str, snapshot: Snapshot, row_begins: IntArray) -> None:
+    """Check the order from one batch to the next. Raises as `_runs_of`."""
+    value = runs["value"].combine_chunks()
+    first, last, begin = (runs[name].to_numpy() for name in ("first", "last", "begin"))
+    is_same = pc.equal(value[1:], value[:-1]).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero(is_same & ~(first[1:] > last[:-1]))
+    if len(wrong):
+        run = int(wrong[0]) + 1
+        raise _not_ordered(by, order, value[run], (last[run - 1], first[run]), int(begin[run]), snapshot, row_begins)
+
+
+def _check_unique(runs: _Runs, by: str, snapshot: Snapshot) -> None:
+    """Check that the rows of each episode are consecutive.
+
+    Raises:
+        DataError: they are not.
+    """
+    if len(pc.unique(runs.value)) == len(runs.value):
+        return
+    encoded = runs.value.dictionary_encode().indices.to_numpy()
+    _, firsts = np.unique(encoded, return_index=True)
+    again = np.ones(len(encoded), np.bool_)
+    again[firsts] = False
+    run = int(np.flatnonzero(again)[0])
+    before = int(np.flatnonzero(encoded == encoded[run])[0])
+    again_at, ended_at = int(runs.begins[run]), int(runs.begins[before + 1]) - 1
+    raise DataError(
+        f"{_named(snapshot, runs.row_begins, again_at)}: {by} is {runs.value[run]} again, whose rows ended in "
+        f"{_named(snapshot, runs.row_begins, ended_at)}; the rows of an episode have to be consecutive: sort the files "
+        f"by {by!r}"
+    )
+
+
+def _check_whole(passing: _Runs, runs: _Runs, by: str) -> None:
+    """Check that filters keep or leave out whole episodes.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    at = pc.index_in(passing.value, runs.value).to_numpy(zero_copy_only=False).astype(np.int64)
+    kept, whole = np.diff(passing.begins), np.diff(runs.begins)[at]
+    if not np.array_equal(kept, whole):
+        run = int(np.flatnonzero(kept != whole)[0])
+        raise ConfigurationError(
+            f"filters: {kept[run]} of the {whole[run]} rows of {by} {passing.value[run]} pass; filters may choose "
+            f"episodes, but not rows of one: filter by {by!r}, or by columns with one value an episode"
+        )
+
+
+def _named(snapshot: Snapshot, row_begins: IntArray, row: int) -> str:
+    """Return the file, row group and row of a row of the data set."""
+    number = int(np.searchsorted(row_begins, row, side="right")) - 1
+    group = snapshot.row_group(number)
+    return f"{group.file.name}, row group {group.number}, row {row - int(row_begins[number])}"
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    tables = [table for table in tables if len(table)] or tables[:1]
+    if not tables:
+        return pa.table({"begin": pa.array([], pa.int64()), "value": pa.array([], pa.int64())})
+    return pa.concat_tables(tables)
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpacked(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(data).read_all()

@@ -1,0 +1,113 @@
+"""`Episodes`: which rows around each row are delivered together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from parquet_loader.common import IntArray, check_choice, check_int
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.plan import SampleRule
+
+# How far a time may be from that of a row, in rows.
+_TOLERANCE = 1e-2
+_MOST_ROWS = 2**20
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Samples of consecutive rows, each within one episode.
+
+    Every `stride`-th row of an episode is an *anchor*. A sample is the anchor with the rows around it.
+
+    Args:
+        by: The column that tells episodes apart: integers, text, or a category. The rows of an episode are consecutive
+            in the files, and may continue in the next row group or file.
+        history: Rows before the anchor.
+        future: Rows after the anchor. A sample has T = `history` + 1 + `future` rows.
+        stride: Rows from one anchor to the next, from the beginning of each episode.
+        pad: At the ends of an episode, ``"mask"`` delivers samples of which some rows do not exist: these repeat the
+            episode's first or last row, and the mask is False for them. ``"drop"`` leaves such samples out.
+        deltas: Instead of `history` and `future`, for each column the rows to deliver, relative to the anchor:
+            ``{"state": [-1, 0], "action": range(16)}``. Columns that are not named are delivered for the anchor alone.
+        fps: Rows a second; `deltas` are seconds then, as LeRobot's ``delta_timestamps``.
+        order: A column that rises from row to row of an episode, such as ``"frame_index"``; it is checked.
+
+    Raises:
+        ConfigurationError: an argument has the wrong kind or value.
+    """
+
+    by: str
+    history: int = 0
+    future: int = 0
+    stride: int = 1
+    pad: Literal["mask", "drop"] = "mask"
+    deltas: Mapping[str, Sequence[float]] | None = None
+    fps: float | None = None
+    order: str | None = None
+
+    def __post_init__(self) -> None:
+        for label, name in (("by", self.by), ("order", self.order)):
+            if (name is not None or label == "by") and (not isinstance(name, str) or not name):
+                raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
+        check_int("history", self.history, 0, _MOST_ROWS)
+        check_int("future", self.future, 0, _MOST_ROWS)
+        check_int("stride", self.stride, 1, 2**40)
+        check_choice("pad", self.pad, ("mask", "drop"))
+        if self.fps is not None and (isinstance(self.fps, bool) or not isinstance(self.fps, int | float)):
+            raise ConfigurationError(f"fps={self.fps!r:.80}: expected a number of rows a second")
+        if self.fps is not None and not 0 < self.fps < float("inf"):
+            raise ConfigurationError(f"fps={self.fps}: expected a number of rows a second, greater than 0")
+        if self.deltas is None:
+            if self.fps is not None:
+                raise ConfigurationError("fps: only with deltas=, which are seconds then; leave it out")
+            return
+        if self.history or self.future:
+            raise ConfigurationError(
+                f"history={self.history}, future={self.future}: deltas= says which rows are delivered; leave them out"
+            )
+        if not isinstance(self.deltas, Mapping) or not self.deltas:
+            raise ConfigurationError(f"deltas={self.deltas!r:.80}: expected a dict of rows by column")
+        rows = {name: self._rows(name, given) for name, given in self.deltas.items()}
+        object.__setattr__(self, "deltas", rows)
+        object.__setattr__(self, "fps", None)
+
+    def _rows(self, name: str, given: Sequence[float]) -> tuple[int, ...]:
+        """Return the rows of a column relative to the anchor."""
+        try:
+            values = [float(value) for value in given]
+        except (TypeError, ValueError):
+            raise ConfigurationError(f"deltas[{name!r}]={given!r:.80}: expected a list of numbers") from None
+        if not values or not isinstance(name, str):
+            raise ConfigurationError(f"deltas[{name!r:.80}]: expected at least one row for a column")
+        found = []
+        for value in values:
+            row = value * (self.fps or 1)
+            if not abs(row) <= _MOST_ROWS:
+                raise ConfigurationError(f"deltas[{name!r}]: {value} is more than {_MOST_ROWS} rows away")
+            if abs(row - round(row)) > (_TOLERANCE if self.fps is not None else 0):
+                raise ConfigurationError(
+                    f"deltas[{name!r}]: {value} s at fps={self.fps} is {row:.4g} rows; give multiples of 1 / fps"
+                    if self.fps is not None
+                    else f"deltas[{name!r}]: {value} is not a whole number of rows; with seconds, pass fps="
+                )
+            found.append(round(row))
+        return tuple(found)
+
+    def offsets(self, column: str) -> IntArray | None:
+        """Return the rows of a column relative to the anchor, int64 ``[T]``; None: the anchor alone, with no axis."""
+        if self.deltas is None:
+            return np.arange(-self.history, self.future + 1)
+        rows = self.deltas.get(column)
+        return None if rows is None else np.array(rows, np.int64)
+
+    @property
+    def rule(self) -> SampleRule:
+        """The rows of a sample, from the first to the last that any column has."""
+        if self.deltas is None:
+            return SampleRule(self.history, self.future, self.stride, self.pad == "drop")
+        rows = [int(row) for some in self.deltas.values() for row in some]
+        return SampleRule(max(0, -min(rows)), max(0, *rows), self.stride, self.pad == "drop")
