@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         StorageFigures,
     )
     from parquet_loader.loader.tokens.token_loader import BatchLineage, TokenLoader, TokenPlan
+    from parquet_loader.loader.tokens.tokenizing import TokenizerOptions
     from parquet_loader.plan import MixingScore
     from parquet_loader.read.cache.options import LocalCache
     from parquet_loader.read.cache.stats import CacheStats
@@ -139,6 +140,7 @@ _MODULES = {
         "StorageFigures",
     ),
     "parquet_loader.loader.tokens.token_loader": ("BatchLineage", "TokenLoader", "TokenPlan"),
+    "parquet_loader.loader.tokens.tokenizing": ("TokenizerOptions",),
     "parquet_loader.plan": ("MixingScore",),
     "parquet_loader.read.cache.options": ("LocalCache",),
     "parquet_loader.read.cache.stats": ("CacheStats",),
@@ -257,6 +259,7 @@ __all__ = [
     "Text",
     "TokenLoader",
     "TokenPlan",
+    "TokenizerOptions",
     "TransformError",
     "UnfinishedCommitError",
     "UnsupportedError",

@@ -53,7 +53,10 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "options": (
         "Options",
         "Arguments for [remote files](../remote.md), [ranks](../distributed.md), tables and the [cache](../cache.md).",
-        ("ReadOptions", "RemoteOptions", "ShardOptions", "OutputOptions", "LocalCache", "DeltaSource", "IcebergSource"),
+        (
+            "ReadOptions", "RemoteOptions", "ShardOptions", "OutputOptions", "TokenizerOptions", "LocalCache",
+            "DeltaSource", "IcebergSource",
+        ),
     ),
     "schema": (
         "Schemas and columns",

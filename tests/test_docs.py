@@ -34,13 +34,12 @@ NEEDS = {
     "ray.md": ("ray",),
     "scikit-learn.md": ("sklearn",),
     "tensorflow.md": ("tensorflow", "keras"),
-    "text.md": ("tokenizers",),
     "tfdata.md": ("tensorflow",),
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
 }
 # Blocks marked with a package run if it is installed; no extra brings these.
-OPTIONAL = ("datasets", "streaming")
+OPTIONAL = ("datasets", "streaming", "tokenizers")
 OF_EVERY_DAY = ("iceberg.md", "torchdata.md")
 LANGUAGES = {"python", "python spark", *(f"python {package}" for package in OPTIONAL), "sh", "text", "json"}
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -298,6 +298,7 @@ def test_public_names_are_these() -> None:
         "Text",
         "TokenLoader",
         "TokenPlan",
+        "TokenizerOptions",
         "TransformError",
         "UnfinishedCommitError",
         "UnsupportedError",

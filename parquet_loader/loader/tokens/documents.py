@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from parquet_loader.collate import TOKEN_TYPES, Pieces
 from parquet_loader.common import IntArray
 from parquet_loader.errors import DataError
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
+from parquet_loader.loader.tokens.tokenizing import DocumentEncoder, chunks_of, joined
 from parquet_loader.plan import Packed
 from parquet_loader.schema import Ragged
 from parquet_loader.source import Snapshot
@@ -35,6 +37,7 @@ class BatchForm:
         document_columns: Columns with a value for each document.
         masks_boundaries: Whether labels do not cross from one document to the next.
         padding: The token after the last one of a sequence.
+        encoder: Turns the column of text into tokens; None: it holds tokens.
         multiple: Sequences of a batch are as wide as the longest, rounded up to this; None: `length`.
     """
 
@@ -46,6 +49,7 @@ class BatchForm:
     masks_boundaries: bool
     padding: int
     multiple: int | None
+    encoder: DocumentEncoder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +102,34 @@ class WindowPacker:
     form: BatchForm
     snapshot: Snapshot
 
-    def __call__(self, window: Window, number: int) -> Documents:
+    def chunks(self, window: Window) -> list[tuple[int, int]]:
+        """Return the ranges of rows that are encoded one by one; none if the window holds tokens."""
+        return [] if self.form.encoder is None else chunks_of(self._texts(window))
+
+    def encoded(self, window: Window, first: int, last: int) -> Ragged:
+        """Return the tokens of rows ``first`` to ``last`` (exclusive) of a window of text."""
+        assert self.form.encoder is not None
+        return self.form.encoder(self._texts(window).slice(first, last).to_list())
+
+    def _texts(self, window: Window) -> Ragged:
+        texts = window.arrays[self.form.tokens]
+        assert isinstance(texts, Ragged)
+        return texts
+
+    def __call__(self, window: Window, number: int, encoded: Sequence[Ragged] = ()) -> Documents:
         """Pack a window.
+
+        Args:
+            window: The window.
+            number: Its number.
+            encoded: The tokens of its chunks, if it holds text.
 
         Raises:
             DataError: its documents do not have the lengths of the plan, or columns are not aligned.
         """
         form = self.form
-        values, offsets = _lists(window.arrays[form.tokens])
+        encoder = form.encoder
+        values, offsets = _lists(window.arrays[form.tokens] if encoder is None else joined(encoded, encoder.dtype))
         lengths = np.diff(offsets)
         expected = self.packing.ordered_lengths(number)
         if not np.array_equal(lengths, expected):
@@ -138,6 +162,11 @@ class WindowPacker:
                 f"{len(expected)}"
             )
         row = int(np.flatnonzero(found != expected)[0])
+        if form.encoder is not None and form.lengths is None:
+            raise DataError(
+                f"{self._named(window, row)}: column {form.tokens!r} has {found[row]} tokens, and had {expected[row]} "
+                "when they were counted; the tokenizer is not deterministic, or the file changed"
+            )
         column = f"column {form.lengths!r} says" if form.lengths is not None else "when lengths were read there were"
         raise DataError(
             f"{self._named(window, row)}: {column} {expected[row]} tokens, column {form.tokens!r} has {found[row]}; "

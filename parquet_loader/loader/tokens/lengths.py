@@ -12,6 +12,7 @@ from parquet_loader.common import IntArray, OutputOptions, Shard, format_bytes
 from parquet_loader.dataset import ListedDataset, ranks_to_agree_with
 from parquet_loader.errors import ConfigurationError, DataError, MemoryLimitError, SchemaError
 from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
 from parquet_loader.plan import Lengths, Plan
 from parquet_loader.read import Filters
 from parquet_loader.schema import Ragged
@@ -51,6 +52,7 @@ def read_lengths(
     num_threads: int | None,
     isolation: Literal["thread", "process"],
     progress: bool,
+    encoder: DocumentEncoder | None = None,
 ) -> DocumentLengths:
     """Read the length of each document that passes the filters.
 
@@ -59,9 +61,10 @@ def read_lengths(
 
     Args:
         listed: The files.
-        column: A column of integers, which are the lengths, or a column of lists.
+        column: A column of integers, which are the lengths, or a column of lists, or of text for the encoder.
         filters, shard, num_threads, isolation, progress: As in `TokenLoader`.
         memory_limit_bytes: Limit of what is held while lengths are read.
+        encoder: Turns the column into tokens; None: it needs none.
 
     Raises:
         SchemaError: the column is neither.
@@ -72,6 +75,7 @@ def read_lengths(
     with BatchedDataLoader(
         listed._with_columns([column]),
         _BATCH_ROWS,
+        transform=None if encoder is None else encoder.count_column,
         filters=filters,
         memory_limit=memory_limit_bytes,
         shard=None if ranks is not None else Shard(0, 1),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from parquet_loader.engine import Job, ProcessedBatch, Usage, WindowTask
 from parquet_loader.loader.tokens.documents import Documents, WindowPacker
 from parquet_loader.loader.tokens.sequences import BatchCutter, BatchParts, BatchWriter
+from parquet_loader.schema import Ragged
+from parquet_loader.window import Window, nbytes_of
 
 # Small batches are written several at a time, because a job takes the engine's lock and wakes its threads.
 _JOB_BYTES = 4 * 2**20
@@ -21,6 +23,9 @@ class _Packed:
     Attributes:
         task: The window in the engine.
         documents: Its documents, when they are packed.
+        chunks: Ranges of rows of text that no job encodes yet.
+        encoded: The tokens of each chunk of text, when it is encoded.
+        is_packing: Whether a job packs it, or has packed it.
         is_cut: Whether it is divided into batches.
         batches: Batches that need it and are not written, the one that waits for the next window included.
         not_begun: Batches that need it and are complete, and that no job writes yet.
@@ -29,6 +34,9 @@ class _Packed:
 
     task: WindowTask
     documents: Documents | None = None
+    chunks: deque[tuple[int, tuple[int, int]]] = field(default_factory=deque)
+    encoded: list[Ragged | None] = field(default_factory=list)
+    is_packing: bool = False
     is_cut: bool = False
     batches: int = 0
     not_begun: int = 0
@@ -38,8 +46,9 @@ class _Packed:
 class SequenceScheduler:
     """Packs windows and writes batches; see `Batches`. Guarded by the engine's lock.
 
-    Windows are packed in any order, one job each, as soon as they are finished, and divided into batches in their
-    order. Batches are written in any order and delivered in order. A window is held until its last batch is written.
+    Text is encoded in jobs of about a megabyte. Windows are packed in any order, one job each, as soon as they are
+    finished and encoded, and divided into batches in their order. Batches are written in any order and delivered in
+    order. A window is held until its last batch is written.
 
     Invariant: at most `most_ahead` batches are in progress or ready.
 
@@ -108,24 +117,43 @@ class SequenceScheduler:
         if self._cut and free >= min(self._batches_of_job, len(self._cut)):
             return self._write_job(windows)
         for task in windows:
+            packed = self._packed.get(task.index)
+            if packed is not None and packed.is_packing:
+                continue
             if task.window is None or task.error is not None:
                 return None
-            if task.index not in self._packed:
-                return self._pack_job(task, windows)
+            if packed is None:
+                chunks = self._packer.chunks(task.window)
+                packed = self._packed[task.index] = _Packed(task, chunks=deque(enumerate(chunks)))
+                packed.encoded = [None] * len(chunks)
+            if packed.chunks:
+                return self._encode_job(packed, task.window)
+            if all(part is not None for part in packed.encoded):
+                return self._pack_job(packed, task.window, windows)
         return None
 
-    def _pack_job(self, task: WindowTask, windows: deque[WindowTask]) -> Job[Documents]:
-        window = task.window
-        assert window is not None
-        self._packed[task.index] = packed = _Packed(task)
+    def _encode_job(self, packed: _Packed, window: Window) -> Job[Ragged]:
+        number, (first, last) = packed.chunks.popleft()
+
+        def done(tokens: Ragged) -> None:
+            packed.encoded[number] = tokens
+            packed.task.gathered_bytes += nbytes_of(tokens)
+            self._usage.reserve(nbytes_of(tokens))
+
+        return Job("process", lambda: self._packer.encoded(window, first, last), done, packed.task.fail)
+
+    def _pack_job(self, packed: _Packed, window: Window, windows: deque[WindowTask]) -> Job[Documents]:
+        packed.is_packing = True
+        task, encoded = packed.task, [part for part in packed.encoded if part is not None]
 
         def done(documents: Documents) -> None:
             packed.documents = documents
+            packed.encoded.clear()
             task.gathered_bytes += documents.index_bytes
             self._usage.reserve(documents.index_bytes)
             self._cut_packed(windows)
 
-        return Job("process", lambda: self._packer(window, task.index), done, task.fail)
+        return Job("process", lambda: self._packer(window, task.index, encoded), done, task.fail)
 
     def _cut_packed(self, windows: deque[WindowTask]) -> None:
         """Divide the windows that are packed into batches, in their order."""

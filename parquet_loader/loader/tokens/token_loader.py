@@ -45,9 +45,10 @@ from parquet_loader.loader.tokens.lengths import DocumentLengths, check_lengths_
 from parquet_loader.loader.tokens.packed_output import PackedOutput
 from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
 from parquet_loader.loader.tokens.sequences import TOKEN_BYTES, BatchWriter
+from parquet_loader.loader.tokens.tokenizing import encoder_of
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
 from parquet_loader.read import Filters, LocalCache
-from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Video
+from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video
 from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
 from parquet_loader.window import Allocator, Arenas
 
@@ -133,7 +134,7 @@ class TokenLoader(BatchedDataLoader):
 
     Args:
         source: As in `BatchedDataLoader`, except a `SampleStore`.
-        tokens: The column of token ids: a list of integers.
+        tokens: The column of token ids: a list of integers; or with `tokenizer`, the column of text.
         length: Tokens of a sequence, L.
         batch_size: Sequences of a batch, B.
         batch_tokens: Tokens of a batch instead, padding included; B is the number of sequences that fit.
@@ -141,6 +142,9 @@ class TokenLoader(BatchedDataLoader):
             end, cut wherever a sequence is full. ``"none"``: no sequence has more than one document.
         overflow: What happens to a document of more than `length` tokens: ``"split"`` delivers every token once;
             ``"crop"`` delivers the first `length`; ``"drop"`` leaves the document out.
+        tokenizer: Turns text into tokens in the background: a `tokenizers.Tokenizer`, the path of a
+            ``tokenizer.json``, a fast tokenizer of transformers, or `TokenizerOptions` with special tokens. Without
+            `lengths`, all documents are tokenized once by the constructor, to count their tokens.
         lengths: A column of integers with the number of tokens of each document, so that tokens need not be read for
             it. A number that is wrong raises `DataError` when the document is read.
         boundaries: For rows that are packed already: a column of lists with the first token of each document in the
@@ -175,6 +179,7 @@ class TokenLoader(BatchedDataLoader):
         batch_tokens: int | None = None,
         pack: Pack = "best_fit",
         overflow: Overflow = "split",
+        tokenizer: Any = None,
         lengths: str | None = None,
         boundaries: str | None = None,
         carry: Sequence[str] | None = None,
@@ -215,6 +220,13 @@ class TokenLoader(BatchedDataLoader):
             check_int("pad_to_multiple", pad_to_multiple, 1, 2**24)
         batch_size = _batch_size(batch_size, batch_tokens, length)
         columns = _columns(tokens, boundaries, carry, lengths)
+        encoder = None if tokenizer is None else encoder_of(tokenizer)
+        self._own_arguments["tokenizer"] = encoder
+        if encoder is not None and (isolation == "process" or boundaries is not None):
+            raise UnsupportedError(
+                f"tokenizer= with {'isolation=' + repr(isolation) if boundaries is None else 'boundaries='}: text is "
+                "tokenized by the threads of this process, a row as a document; leave the argument out"
+            )
         if shard_options is not None and shard_options.remainder == "uneven":
             raise UnsupportedError(
                 f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences; choose "
@@ -245,11 +257,12 @@ class TokenLoader(BatchedDataLoader):
                 num_threads=num_threads,
                 isolation=isolation,
                 progress=progress,
+                encoder=None if lengths is not None else encoder,
             )
             opened = listed._with_columns(columns)
-        aligned, others = _roles(opened.schema, tokens, boundaries, carry or ())
+        aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=encoder is not None)
         self._form = BatchForm(
-            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, pad_to_multiple
+            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, pad_to_multiple, encoder
         )  # fmt: skip
         widths = [_token_bytes(opened.schema[name]) for name in aligned]
         self._batch_bytes = batch_size * length * (TOKEN_BYTES + sum(widths))
@@ -403,7 +416,9 @@ class TokenLoader(BatchedDataLoader):
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        return {**super()._identity, "packing": str(self._rule)}
+        encoder = self._form.encoder
+        tokenizer = {} if encoder is None else {"tokenizer": encoder.identity}
+        return {**super()._identity, "packing": str(self._rule), **tokenizer}
 
     @cached_property
     def _memory(self) -> Allocator:
@@ -641,7 +656,7 @@ def _listed(
 
 
 def _roles(
-    schema: Schema, tokens: str, boundaries: str | None, carry: Sequence[str]
+    schema: Schema, tokens: str, boundaries: str | None, carry: Sequence[str], *, is_text: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the carried columns with a value for each token, and those with a value for each document.
 
@@ -649,15 +664,20 @@ def _roles(
         SchemaError: tokens or boundaries are not lists of integers.
         UnsupportedError: a carried column holds images or recordings.
     """
-    for label, name in (("tokens", tokens), ("boundaries", boundaries)):
+    if is_text and not isinstance(schema[tokens], Text):
+        raise SchemaError(f"tokens={tokens!r}: expected a column of text for the tokenizer, found {schema[tokens]!r}")
+    for label, name in (("tokens", None if is_text else tokens), ("boundaries", boundaries)):
         if name is not None and not _is_list_of_integers(schema[name]):
+            text = "; pass tokenizer= for text" if isinstance(schema[name], Text) else ""
             raise SchemaError(
-                f"{label}={name!r}: expected a column with a list of integers in each row, found {schema[name]!r}"
+                f"{label}={name!r}: expected a column with a list of integers in each row, found {schema[name]!r}{text}"
             )
     for name in carry:
         if isinstance(schema[name], Image | Audio | Video):
             kind = "images" if isinstance(schema[name], Image) else "recordings"
             raise UnsupportedError(f"carry: column {name!r} holds {kind}, which are not carried with tokens")
+    if is_text:
+        return (), tuple(carry)
     of_tokens = schema[tokens]
     width = of_tokens.shape[0] if isinstance(of_tokens, Tensor) else None
     aligned = [name for name in carry if _has_value_each(schema[name], width)]
