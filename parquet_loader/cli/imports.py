@@ -9,7 +9,7 @@ import click
 
 from parquet_loader.cli.console import printable, show_json, show_lines
 from parquet_loader.write import WriteOptions
-from parquet_loader.write.imports import ImportReport, import_images
+from parquet_loader.write.imports import ImportReport, import_images, import_webdataset
 
 
 @click.group(name="import", epilog="Example: parquet-loader import images photos data/photos --progress")
@@ -21,13 +21,17 @@ def imports() -> None:
     """
 
 
-def _importer(run: Callable[..., ImportReport], name: str, source: str, example: str) -> Callable[..., Any]:
+def _add(
+    run: Callable[..., ImportReport], name: str, source: str, text: str, example: str, *, has_columns: bool
+) -> None:
     """Add a command that imports one format."""
 
-    def command(source: str, target: str, *, as_json: bool, progress: bool, **sizes: str | None) -> None:
-        options = WriteOptions(**{name: size for name, size in sizes.items() if size is not None})
+    def command(source: str, target: str, *, as_json: bool, progress: bool, **given: str | None) -> None:
+        columns = given.pop("columns", None)
+        chosen = {"columns": [name.strip() for name in columns.split(",")]} if columns is not None else {}
+        options = WriteOptions(**{name: size for name, size in given.items() if size is not None})
         try:
-            report = run(source, target, options=options, progress=progress)
+            report = run(source, target, options=options, progress=progress, **chosen)
         except KeyboardInterrupt:
             click.echo(f"interrupted: the same command continues the import to {printable(target)}", err=True)
             raise
@@ -36,18 +40,24 @@ def _importer(run: Callable[..., ImportReport], name: str, source: str, example:
         else:
             show_lines(*str(report).splitlines())
 
-    command.__doc__ = run.__doc__ and run.__doc__.split("\n\n")[0]
-    for decorate in (
+    command.__doc__ = text
+    decorators = [
         click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
         click.option("--progress", is_flag=True, help="Show a progress bar (needs tqdm)."),
         click.option("--file-bytes", help="Size of a file; default: 512 MiB."),
         click.option("--row-group-bytes", help="Size of a row group once decoded; default: 8 MiB."),
         click.argument("target", metavar="OUT"),
         click.argument("source", metavar=source),
-        imports.command(name=name, epilog=f"Example: parquet-loader import {example}"),
-    ):
-        command = decorate(command)
-    return command
+        imports.command(name=name, epilog=f"Example: parquet-loader import {name} {example}"),
+    ]
+    if has_columns:
+        decorators.insert(0, click.option("--columns", help="Names to import, with commas between them; default: all."))
+    made: Any = command
+    for decorate in decorators:
+        made = decorate(made)
 
 
-images = _importer(import_images, "images", "DIR", "images photos data/photos")
+_add(import_images, "images", "DIR", "Import the folder of images DIR to the directory OUT.", "photos data/photos",
+     has_columns=False)  # fmt: skip
+_add(import_webdataset, "webdataset", "SOURCE", "Import a tar, a directory of tars or a pattern to the directory OUT.",
+     "'shards/train-*.tar' data/train", has_columns=True)  # fmt: skip

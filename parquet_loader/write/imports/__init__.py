@@ -4,11 +4,14 @@ importing  the journal of an import, and its publication
 records    what every format hands to it: chunks of rows, and the tally of what was skipped
 report     the result
 images     folders of images
+sharded    what files of records have in common; values: their fields, and their encoding
+webdataset tars of samples
 """
 
 from __future__ import annotations
 
 from parquet_loader.write.imports.images import import_images
 from parquet_loader.write.imports.report import ImportReport, SkippedRecords
+from parquet_loader.write.imports.webdataset import import_webdataset
 
-__all__ = ["ImportReport", "SkippedRecords", "import_images"]
+__all__ = ["ImportReport", "SkippedRecords", "import_images", "import_webdataset"]

@@ -1,0 +1,185 @@
+"""Finds the fields of records whose columns have no declared types, from all of their values; then encodes them.
+
+A value is bytes, an int, a str, or a numpy array. Every value is looked at before the first row is written, so that no
+later one can fail to fit, and no type depends on the order of records.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.common import SIGNATURE_BYTES, image_kind
+from parquet_loader.errors import SourceError
+from parquet_loader.schema import (
+    Bytes,
+    Encoded,
+    Field,
+    Image,
+    RaggedList,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+    encode_array,
+    encode_columns,
+)
+
+# A black pixel, delivered where an image is missing.
+_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
+)
+_LEAST_INT, _MOST_INT = -(2**63), 2**63 - 1
+
+
+class Digits(bytes):
+    """Bytes that are a number in words, if all of the column are."""
+
+
+@dataclass(slots=True)
+class ColumnValues:
+    """What all values of a column have in common.
+
+    Attributes:
+        count: Values.
+        kinds: Of ``"bytes"``, ``"text"``, ``"int"`` and ``"array"``, those that there are.
+        are_images, are_text, are_numbers: Whether all bytes are images, UTF-8, or whole numbers in words.
+        dtypes, shapes: Of arrays; at most a few shapes are kept.
+    """
+
+    count: int = 0
+    kinds: set[str] = field(default_factory=set)
+    are_images: bool = True
+    are_text: bool = True
+    are_numbers: bool = True
+    dtypes: set[str] = field(default_factory=set)
+    shapes: set[tuple[int, ...]] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+    tails: set[tuple[int, ...]] = field(default_factory=set)
+
+    def add(self, value: Any) -> None:
+        """Look at a value."""
+        self.count += 1
+        if isinstance(value, bytes | memoryview):
+            self.kinds.add("bytes")
+            self.are_numbers = self.are_numbers and isinstance(value, Digits) and whole_number(value) is not None
+            self.are_images = self.are_images and image_kind(bytes(value[:SIGNATURE_BYTES])) is not None
+            self.are_text = self.are_text and not self.are_images and _is_text(value)
+        elif isinstance(value, str):
+            self.kinds.add("text")
+        elif isinstance(value, int):
+            self.kinds.add("int")
+        else:
+            self.add_array(value.dtype, value.shape)
+
+    def add_array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Look at an array of this type and shape."""
+        self.kinds.add("array")
+        self.dtypes.add(dtype.name)
+        for known, found in ((self.shapes, shape), (self.tails, shape[1:])):
+            if len(known) < 2:
+                known.add(found)
+        self.ranks.add(len(shape))
+
+    def field_of(self, where: str, rows: int) -> Field:
+        """Return the field for the column of so many rows; rows without a value are null.
+
+        Args:
+            where: Source and column, for errors.
+            rows: Rows of the source.
+
+        Raises:
+            SourceError: no field holds all values.
+        """
+        null: Any = "refuse" if self.count == rows else "mask"
+        if len(self.kinds) > 1:
+            raise SourceError(f"{where}: values are of several kinds ({', '.join(sorted(self.kinds))})")
+        (kind,) = self.kinds
+        if kind == "bytes":
+            if self.are_numbers:
+                return Scalar("int64", null=null)
+            if self.are_images:
+                return Image() if null == "refuse" else Image(null=null, fill=_PIXEL)
+            return Text(null=null) if self.are_text else Bytes(null=null)
+        if kind == "text":
+            return Text(null=null)
+        if kind == "int":
+            return Scalar("int64", null=null)
+        return self._array_field(where, null)
+
+    def _array_field(self, where: str, null: Any) -> Field:
+        if len(self.dtypes) > 1:
+            raise SourceError(f"{where}: arrays are of several types ({', '.join(sorted(self.dtypes))})")
+        (dtype,) = self.dtypes
+        if np.dtype(dtype).kind not in "biuf":
+            raise SourceError(f"{where}: arrays of {dtype} are not imported; only bool, integers and floats are")
+        if len(self.shapes) == 1:
+            (shape,) = self.shapes
+            if not shape:
+                return Scalar(dtype, null=null)
+            if 0 not in shape:
+                return Tensor(dtype, shape, null=null)
+        if self.ranks == {1}:
+            return RaggedList(dtype, null=null)
+        if len(self.tails) == 1 and len(self.ranks) == 1:
+            (tail,) = self.tails
+            if 0 not in tail:
+                return RaggedList(Tensor(dtype, tail), null=null)
+        if len(self.ranks) == 1 and 0 not in self.ranks:
+            return Encoded(dtype, (None,) * next(iter(self.ranks)), "npy", null=null)
+        raise SourceError(f"{where}: arrays have different numbers of dimensions ({', '.join(map(str, self.ranks))})")
+
+
+def encode_rows(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) -> pa.Table:
+    """Return rows in the stored form; a value that a row lacks is null.
+
+    Args:
+        rows: Values by column.
+        schema: Of the columns.
+        where: Source and position of the first row, for errors.
+
+    Raises:
+        SourceError: a value does not fit its field.
+    """
+    try:
+        columns = {name: [_encoded(row.get(name), one) for row in rows] for name, one in schema.items()}
+        return encode_columns(columns, schema, 0)
+    except ValueError as error:
+        raise SourceError(f"{where}: {error}") from error
+
+
+def _encoded(value: Any, one: Field) -> Any:
+    if isinstance(value, memoryview):
+        value = bytes(value)
+    if isinstance(value, bytes) and isinstance(one, Scalar):
+        return whole_number(value)
+    if isinstance(value, bytes) and isinstance(one, Text):
+        return value.decode("utf-8")
+    if isinstance(one, Encoded) and isinstance(value, np.ndarray):
+        return encode_array(value, "npy")
+    if isinstance(one, Scalar) and isinstance(value, np.ndarray):
+        return value[()]
+    return value
+
+
+def _is_text(value: bytes | memoryview) -> bool:
+    try:
+        str(value, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in bytes(value[:1024])
+
+
+def whole_number(text: bytes) -> int | None:
+    """Return a whole number of 64 bits that is written in the usual way; None for anything else, such as ``007``."""
+    stripped = text.strip()
+    try:
+        number = int(stripped)
+    except ValueError:
+        return None
+    return number if _LEAST_INT <= number <= _MOST_INT and str(number).encode() == stripped else None

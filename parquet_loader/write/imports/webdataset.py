@@ -1,0 +1,181 @@
+"""`import_webdataset`: tars of samples to Parquet. Files of one key are a row; their extensions are its columns.
+
+The bytes stay as they are, but for ``.txt``, ``.json`` and the like, which become text, ``.cls`` and the like, which
+become numbers, and ``.npy``, which become tensors. Pickles are refused: nothing that is read is executed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.common import SIGNATURE_BYTES, PathLike, image_kind
+from parquet_loader.errors import SourceError
+from parquet_loader.write.imports.importing import run_import
+from parquet_loader.write.imports.report import ImportReport
+from parquet_loader.write.imports.sharded import Record, ShardedSource, files_of
+from parquet_loader.write.imports.values import Digits
+from parquet_loader.write.options import WriteOptions
+
+KEY = "__key__"
+
+_NAME = re.compile(r"((?:.*/|)[^./]+)\.([^/]*)", re.DOTALL)
+_NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
+_PICKLES = frozenset(("pkl", "pickle", "pyd", "pth", "pt", "ckpt", "joblib"))
+_OPENERS: tuple[tuple[bytes, Any], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open))
+_MOST_BYTES = 2**31 - 2**20
+
+
+def import_webdataset(
+    source: PathLike,
+    target: PathLike,
+    *,
+    columns: Sequence[str] | None = None,
+    options: WriteOptions | None = None,
+    progress: bool = False,
+) -> ImportReport:
+    """Import the tars of a WebDataset into a new directory, or continue the import that was interrupted.
+
+    The columns are ``__key__`` and one for each extension; dots within one become underscores. The tars are read twice:
+    once to find the columns and their types, once for the rows.
+
+    Args:
+        source: A tar, a directory of tars, or a pattern; tars may be compressed by gzip, bzip2 or xz.
+        target: Directory of the data set: a local one, which does not exist or is empty.
+        columns: Names to import; default: all.
+        options: Sizes and codec.
+        progress: Show a progress bar (needs tqdm).
+
+    Raises:
+        SourceError: a tar cannot be read, is truncated, holds a pickle, or has changed since the interrupted run.
+        WriteError: the target is not empty, or the file system refuses.
+    """
+    return run_import(WebDatasetSource(source, columns), target, options=options, progress=progress)
+
+
+class WebDatasetSource(ShardedSource):
+    """Tars of samples."""
+
+    format = "webdataset"
+
+    def find_files(self) -> list[str]:
+        """Return the tars."""
+        return files_of(self.path, (".tar", ".tgz"), "tars")
+
+    def records(self, path: str, *, scans: bool) -> Iterator[Record]:
+        """Yield the samples of a tar: files that follow each other and have one key."""
+        try:
+            yield from self._samples(path, scans=scans)
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+            raise SourceError(f"{path}: not a whole tar ({error})") from error
+
+    def _samples(self, path: str, *, scans: bool) -> Iterator[Record]:
+        key, nbytes = "", 0
+        values: dict[str, Any] = {}
+        seen: set[str] = set()
+        for name, member, read in _members(path):
+            found = _NAME.fullmatch(name)
+            if not member.isreg() or found is None or os.path.basename(name).startswith("__"):
+                if not member.isdir():
+                    yield Record({}, 0, name, "not a file" if not member.isreg() else "its name has no extension")
+                continue
+            if found[1] != key:
+                if len(values) > 1:
+                    yield Record(values, nbytes)
+                key, values, nbytes = found[1], {KEY: found[1]}, 0
+                if key in seen:
+                    raise SourceError(f"{path}: the files of sample {key!r} do not follow each other")
+                seen.add(key)
+            extension = found[2].lower()
+            column = extension.replace(".", "_")
+            if not self.wants(column):
+                continue
+            if column in values:
+                raise SourceError(f"{path}: sample {key!r} has two files for column {column!r}")
+            if member.size > _MOST_BYTES:
+                raise SourceError(f"{path}: {name} is larger than 2 GiB, the most that a row may hold")
+            values[column] = _value(f"{path}: {name}", extension.rpartition(".")[2], read, scans=scans)
+            nbytes += member.size
+        if len(values) > 1:
+            yield Record(values, nbytes)
+
+
+class _Member:
+    """Reads the bytes of a file in a tar, which must be there as its header says."""
+
+    def __init__(self, where: str, file: Any, size: int) -> None:
+        self._where = where
+        self._file = file
+        self._size = size
+
+    def head(self) -> bytes:
+        return self._read(min(self._size, SIGNATURE_BYTES))
+
+    def all(self, head: bytes = b"") -> bytes:
+        return head + self._read(self._size - len(head))
+
+    def _read(self, count: int) -> bytes:
+        data: bytes = self._file.read(count)
+        if len(data) < count:
+            raise SourceError(f"{self._where}: the tar is truncated")
+        return data
+
+
+def _value(where: str, extension: str, read: _Member, *, scans: bool) -> Any:
+    if extension in _PICKLES:
+        raise SourceError(
+            f"{where}: a pickle (.{extension}) is never loaded, because it may run code; leave it out by --columns, or "
+            "write such columns as .npy or .json"
+        )
+    head = read.head()
+    if scans and image_kind(head):
+        return head
+    data = read.all(head)
+    if extension in _NUMBERS:
+        return Digits(data)
+    if extension == "npy":
+        try:
+            return np.load(io.BytesIO(data), allow_pickle=False)
+        except (ValueError, EOFError, OSError, SyntaxError) as error:
+            raise SourceError(f"{where}: not an array that is imported ({error})") from None
+    return data
+
+
+def _members(path: str) -> Iterator[tuple[str, tarfile.TarInfo, _Member]]:
+    """Yield name, header and reader of each entry of a tar, which must be whole."""
+    with open(path, "rb") as raw:
+        first = raw.read(6)
+    opener = next((opener for magic, opener in _OPENERS if first.startswith(magic)), open)
+    with opener(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        while (member := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # else it keeps all
+            name = member.name.removeprefix("./")
+            data = tar.extractfile(member) if member.isreg() else None
+            yield name, member, _Member(f"{path}: {name}", data, member.size)
+        _check_end(path, file, tar.offset)
+
+
+def _check_end(path: str, file: Any, offset: int) -> None:
+    """Check that blocks of zeros follow the last entry, as writers of whole tars leave them, and nothing else."""
+    file.seek(offset)
+    end = b""
+    is_zero = False
+    while part := file.read(2**20):
+        end = part
+        is_zero = not any(part)
+        if not is_zero:
+            break
+    if not end:
+        raise SourceError(f"{path}: the tar is truncated: the blocks at its end are missing")
+    if not is_zero:
+        raise SourceError(f"{path}: more data follow the end of the tar, or it is damaged there; write one tar a file")
