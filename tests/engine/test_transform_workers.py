@@ -20,6 +20,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from parquet_loader import BatchedDataLoader, OutputOptions
 from parquet_loader.errors import (
@@ -32,7 +33,7 @@ from parquet_loader.errors import (
 from tests.engine.test_isolation import assert_same, numbered, read_line, running
 from tests.support import transforms
 from tests.support.datasets import Layout, write_layout
-from tests.support.processes import children
+from tests.support.processes import children, passes_on_both_sides_of_a_fork
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -395,12 +396,47 @@ def test_closing_does_not_wait_for_a_transform_that_never_ends(root: str, isolat
 
 @pytest.mark.slow
 def test_nothing_has_a_name_in_shared_memory(root: str) -> None:
-    names = set(os.listdir("/dev/shm"))
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:parquet_loader")
+
+    gc.collect()  # of other tests
+    before, names = mapped(), set(os.listdir("/dev/shm"))
     with over_processes(root, transforms.doubled, columns=["id"]) as loader:
         next(iter(loader))
         assert set(os.listdir("/dev/shm")) <= names
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
-    assert "memfd:parquet_loader" not in maps
+    assert mapped() == before
+
+
+@pytest.mark.slow
+def test_both_sides_of_a_fork_have_processes_of_their_own(tmp_path: Path) -> None:
+    passes_on_both_sides_of_a_fork(
+        "from parquet_loader import BatchedDataLoader, OutputOptions\n"
+        "from tests.support.transforms import doubled\n"
+        "loader = BatchedDataLoader(sys.argv[1], 10, transform=doubled, transform_workers=2,"
+        " output_options=OutputOptions(format='numpy'))",
+        numbered(tmp_path),
+    )
+
+
+class InWorkers(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    """A loader that is made where it is used."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def __iter__(self) -> Any:
+        with over_processes(self.source, transforms.doubled) as loader:
+            yield from loader
+
+
+@pytest.mark.slow
+def test_it_works_inside_the_workers_of_a_torch_data_loader(tmp_path: Path) -> None:
+    batches = list(torch.utils.data.DataLoader(InWorkers(numbered(tmp_path)), batch_size=None, num_workers=2))
+    assert sorted(int(i) for b in batches for i in b["twice"]) == sorted(2 * i for i in [*range(300), *range(300)])
+    deadline = time.monotonic() + 10
+    while left := children():
+        assert time.monotonic() < deadline, left
+        psutil.wait_procs(left, 1)
 
 
 SCRIPT = """

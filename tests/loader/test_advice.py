@@ -198,7 +198,7 @@ CASES = {
     ),
     "GIL in transform": Case(
         ("gil",),
-        ("4 workers ran it for 9.0 s", "waited 25.0 s for each other", "large numpy calls"),
+        ("4 workers ran it for 9.0 s", "waited 25.0 s for each other", "large numpy calls", "transform_workers=8"),
         {
             "transforms": True,
             "num_threads": 4,
@@ -228,6 +228,33 @@ CASES = {
             "cpu_s": stages(read=1.0, process=15.0),
             "blocked_s": stages(process=1.0),
             "queued_s": 0.5,
+        },
+    ),
+    "transform in too few processes": Case(
+        ("transform",),
+        ("15.0 ms of processor time a batch in 2 processes", "8 processors: raise transform_workers (now 2)"),
+        {
+            "transforms": True,
+            "transform_workers": 2,
+            "num_threads": 2,
+            "processors": 8,
+            "batches": 1000,
+            "cpu_s": stages(read=1.0, process=15.0),
+            "blocked_s": stages(process=3.0),
+            "queued_s": 0.0,
+            "idle_s": 19.0,
+        },
+    ),
+    "transform that waits in processes": Case(
+        ("transform_waits",),
+        ("blocked for 18.0 s of its 18.5 s", "more transform_workers"),
+        {
+            "transforms": True,
+            "transform_workers": 2,
+            "cpu_s": stages(read=0.5, process=0.5),
+            "blocked_s": stages(process=18.0),
+            "queued_s": 0.0,
+            "idle_s": 19.0,
         },
     ),
     "GIL of the loop": Case(
