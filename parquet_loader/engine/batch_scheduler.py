@@ -75,6 +75,7 @@ class BatchScheduler:
         self._allocator = allocator
         self._ready: dict[int, ProcessedBatch | BaseException] = {}
         self._batch_bytes = int(sizing.row.processed * batch_size)
+        self._is_measured = False
 
     @property
     def is_idle(self) -> bool:
@@ -105,13 +106,14 @@ class BatchScheduler:
         """Whether one more batch may be begun before the next one is delivered.
 
         The share of the limit admits some batches. Processes make further ones in memory that windows leave free:
-        otherwise a `transform` that returns more bytes than it gets would keep few of them busy.
+        otherwise a `transform` that returns more bytes than it gets would keep few of them busy. They begin when the
+        first batch has shown how many bytes one takes.
         """
         begun, units = self._next_begun - self._next_delivered, self._sizing.batches_bytes // max(self._batch_bytes, 1)
         if not self._lanes:
             return begun < max(1, min(BATCHES_AT_ONCE, units))
         return begun < max(BATCHES_AT_ONCE, 2 * self._lanes) and (
-            begun < max(1, units // 2) or self._usage.fits(expected)
+            begun < max(1, units // 2) or (self._is_measured and self._usage.fits(expected))
         )
 
     def job(self, windows: deque[WindowTask], lane: TransformLane | None = None) -> Job[ProcessedBatch] | None:
@@ -147,7 +149,7 @@ class BatchScheduler:
                 task.window = None
 
         def done(batch: ProcessedBatch) -> None:
-            self._batch_bytes = max(self._batch_bytes, batch.nbytes)
+            self._batch_bytes, self._is_measured = max(self._batch_bytes, batch.nbytes), True
             settle(batch, batch.nbytes)
 
         processor: BatchProcessor | TransformLane = lane or self._processor

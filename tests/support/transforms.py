@@ -84,3 +84,7 @@ def fails_at_55(columns: dict[str, Any], _: np.random.Generator) -> dict[str, An
     if 55 in columns["id"]:
         return {"id": 1 // 0}  # the line of the transform
     return columns
+
+
+def four_times_as_large(columns: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+    return {name: array.astype("f4") for name, array in columns.items()}
