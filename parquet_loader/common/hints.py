@@ -15,7 +15,7 @@ from parquet_loader.errors import ArgumentTypeError, ConfigurationError, nearest
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_THREADS = "num_threads=<n> sets the number of background threads (there are no worker processes)"
+_THREADS = "num_threads=<n> sets the number of background threads; transform_workers=<n> runs transform in processes"
 _READ_AHEAD = "memory_limit=<bytes> bounds how much is read ahead"
 _MANY_EPOCHS = "each `for batch in loader` is one epoch; write a loop of epochs around it"
 _PINNED = "batches are in pinned memory where torch sees a GPU; device='cuda' copies them there in the background"
@@ -33,7 +33,7 @@ LOADER_KEYWORDS = {
     "collate_fn": _COLLATE,
     "sampler": _SAMPLING,
     "batch_sampler": _SAMPLING,
-    "worker_init_fn": "there are no worker processes; transform=<function of (columns, rng)> gets a seeded generator",
+    "worker_init_fn": "transform=<function of (columns, rng)> gets a seeded generator, in threads and in processes",
     "generator": "seed=<n> determines the order",
     "timeout": "read_options=ReadOptions(remote=RemoteOptions(deadline_s=<seconds>)) bounds remote reads",
     "multiprocessing_context": "isolation='process' reads in a process of its own",
