@@ -45,25 +45,36 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Load",
         "Data sets, loaders, and what divides their rows. [Quickstart](../quickstart.md) has examples.",
         (
-            "ParquetDataset", "BatchedDataLoader", "Batch", "MixedLoader", "TokenLoader", "EpisodeLoader", "Episodes",
-            "RowReader", "ParquetRows", "ParquetIterable", "Shard", "split", "split_rows", "from_pandas", "from_dask",
-            "from_spark", "ConvertedLoader", "LoadedRows", "RowGroup",
+            "ParquetDataset", "BatchedDataLoader", "Batch", "Shard", "split", "split_rows", "LoadedRows", "RowGroup",
         ),
+    ),
+    "more_loaders": (
+        "Other loaders",
+        "[Mixtures](../mixing.md), [rows by index](../rows.md), and loaders of data frames.",
+        (
+            "MixedLoader", "RowReader", "ParquetRows", "ParquetIterable", "from_pandas", "from_dask", "from_spark",
+            "ConvertedLoader",
+        ),
+    ),
+    "sequences": (
+        "Sequences",
+        "[Token sequences](../tokens.md) for language models, and samples of rows of [episodes](../episodes.md).",
+        ("TokenLoader", "TokenizerOptions", "EpisodeLoader", "Episodes"),
     ),
     "options": (
         "Options",
         "Arguments for [remote files](../remote.md), [ranks](../distributed.md), tables and the [cache](../cache.md).",
         (
-            "ReadOptions", "RemoteOptions", "ShardOptions", "OutputOptions", "TokenizerOptions", "LocalCache",
-            "DeltaSource", "IcebergSource",
+            "ReadOptions", "RemoteOptions", "ShardOptions", "OutputOptions", "LocalCache", "DeltaSource",
+            "IcebergSource",
         ),
     ),
     "schema": (
         "Schemas and columns",
         "The fields of a schema, and columns whose rows vary in length. [Types and nulls](../types.md) explains them.",
         (
-            "Schema", "Scalar", "Tensor", "Group", "Category", "RaggedList", "Text", "Bytes", "Image", "Encoded",
-            "Ragged",
+            "Schema", "Scalar", "Tensor", "Group", "Category", "RaggedList", "Text", "Bytes", "Image", "Audio",
+            "Video", "Encoded", "Ragged",
         ),
     ),
     "writing": (
@@ -171,10 +182,7 @@ def stage(root: Path = ROOT) -> Site:
     places = {source.relative_to(root).as_posix(): path for path, source in sources.items()} | HOME
     linked: set[str] = set()
     for path, source in sources.items():
-        if source.name == "SKILL.md":  # for programs, as it is
-            site.raw[path] = source
-        else:
-            site.pages[path] = _rewritten(source.read_text(encoding="utf-8"), source, path, root, places, linked)
+        site.pages[path] = _rewritten(source.read_text(encoding="utf-8"), source, path, root, places, linked)
     for name in sorted(linked):
         _add_file(site, root / name, name)
     for folder in ("assets", "images"):
@@ -184,7 +192,7 @@ def stage(root: Path = ROOT) -> Site:
     site.pages |= {f"reference/{name}.md": text for name, (_, text) in reference.items()}
     nav = _expanded(config["nav"], site.pages)
     named = set(paths_of(nav))
-    own = [path for path in sources if path in site.pages and path not in OTHER_PAGES.values()]
+    own = [path for path in sources if path not in OTHER_PAGES.values() and not path.startswith("skill/")]
     site.unlisted = [path for path in own if path not in named]
     entries = [{title: f"reference/{name}.md"} for name, (title, _) in reference.items()]
     site.nav = _filled(nav, entries)
@@ -222,7 +230,7 @@ def write(site: Site, target: Path) -> None:
 def llms_txt(site: Site) -> str:
     """Return the index for language models (llmstxt.org): each page of the nav with its first sentence, as Markdown."""
     lines = [f"# {site.config['site_name']}", "", f"> {site.config['site_description']}", ""]
-    lines += ["Each link is a page as Markdown.", ""]
+    lines += ["Each link is a page as Markdown. [SKILL.md](skill/parquet-loader/SKILL.md) is a short guide.", ""]
     for group in site.nav:
         (title, entries), *_ = group.items()
         if isinstance(entries, str) or title == "Reference":
@@ -235,7 +243,7 @@ def llms_txt(site: Site) -> str:
     return "\n".join(lines)
 
 
-def build(root: Path = ROOT) -> int:
+def build(target: Path = ROOT / "site", staged: Path = ROOT / STAGED, root: Path = ROOT) -> int:
     """Stage and build; return the exit code."""
     from mkdocs.commands.build import build as run_mkdocs  # noqa: PLC0415 - staging does without
     from mkdocs.config import load_config  # noqa: PLC0415
@@ -245,11 +253,11 @@ def build(root: Path = ROOT) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
     site = stage(root)
-    write(site, root / STAGED)
+    write(site, staged)
     for path in site.unlisted:
         print(f"note: docs/{path} is in no group of mkdocs.yml; it is listed under More")
     os.chdir(root)
-    config = load_config("mkdocs.yml", nav=site.nav, docs_dir=str(root / STAGED))
+    config = load_config("mkdocs.yml", nav=site.nav, docs_dir=str(staged), site_dir=str(target))
     config.plugins.on_startup(command="build", dirty=False)
     try:
         run_mkdocs(config)
@@ -258,13 +266,15 @@ def build(root: Path = ROOT) -> int:
         return 1
     finally:
         config.plugins.on_shutdown()
-    for page in (root / "site/reference").glob("*.html"):
-        page.write_text(_linked_docstrings(page.read_text(encoding="utf-8"), site), encoding="utf-8")
+    for page in target.rglob("*.html"):
+        html = _named(page.read_text(encoding="utf-8"))
+        is_reference = page.parent.name == "reference"
+        page.write_text(_linked_docstrings(html, site) if is_reference else html, encoding="utf-8")
     for path, text in site.pages.items():  # for llms.txt
         if not path.startswith(("reference/", "files/")):
-            (root / "site" / path).write_text(text, encoding="utf-8")
-    (root / "site/llms.txt").write_text(llms_txt(site), encoding="utf-8")
-    print(f"site/: {len(site.pages)} pages in {time.perf_counter() - started:.0f} s; open site/index.html")
+            (target / path).write_text(text, encoding="utf-8")
+    (target / "llms.txt").write_text(llms_txt(site), encoding="utf-8")
+    print(f"{len(site.pages)} pages in {time.perf_counter() - started:.0f} s; open {target}/index.html")
     return 0
 
 
@@ -315,7 +325,7 @@ def _rewritten(text: str, source: Path, path: str, root: Path, places: dict[str,
         if not target or ":" in target:
             return match[0]
         name = os.path.relpath(os.path.normpath(source.parent / target), root)
-        if match["image"] or name.startswith(("docs/images/", "docs/assets/", "docs/skill/")):
+        if match["image"] or name.startswith(("docs/images/", "docs/assets/")):
             new = os.path.relpath(os.path.relpath(name, "docs"), here or ".")
             if match["image"] and new.endswith(".svg") and DARK.search((root / name).read_text(encoding="utf-8")):
                 light, dark = (f"![{match['text']}]({new[:-4]}.{mode}.svg#only-{mode})" for mode in ("light", "dark"))
@@ -335,6 +345,12 @@ def _rewritten(text: str, source: Path, path: str, root: Path, places: dict[str,
         parts += [LINK.sub(link, text[end : fence.start()]), re.sub(r"^```python \w+", "```python", fence[0])]
         end = fence.end()
     return "".join([*parts, LINK.sub(link, text[end:])])
+
+
+def _named(html: str) -> str:
+    """Return a page whose search field has a name for screen readers; code blocks that scroll get focus by script."""
+    search = 'data-md-component="search" role="dialog"'
+    return html.replace(search, f'{search} aria-label="Search"')
 
 
 def _linked_docstrings(html: str, site: Site) -> str:

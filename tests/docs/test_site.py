@@ -82,4 +82,16 @@ def test_the_index_for_language_models_names_every_page_with_its_first_sentence(
     links = re.findall(r"^- \[[^]]+\]\(([^)]+)\)(: .+)?$", text, re.MULTILINE)
     own = [path for path in docs_site.paths_of(site.nav) if not path.startswith("reference/")]
     assert [path for path, _ in links] == [path for path in own if path != "index.md"]
+    assert "[SKILL.md](skill/parquet-loader/SKILL.md)" in text
+    assert "skill/parquet-loader/SKILL.md" in site.pages
     assert "[Quickstart](quickstart.md): This page writes a data set and trains on it." in text
+
+
+def test_the_skill_for_coding_agents_is_short_and_names_what_exists(site: docs_site.Site) -> None:
+    skill = (ROOT / "docs/skill/parquet-loader/SKILL.md").read_text(encoding="utf-8")
+    head, body = re.match(r"---\n(.*?)\n---\n(.*)", skill, re.DOTALL).groups()  # type: ignore[union-attr]
+    assert re.findall(r"^(\w+):", head, re.MULTILINE) == ["name", "description"]
+    assert len(head) < 1024
+    assert len(body.splitlines()) < 100
+    names = set(re.findall(r"`([A-Z]\w+)[`(]", body))
+    assert names <= {*parquet_loader.__all__, "DistributedSampler"}
