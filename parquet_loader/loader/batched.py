@@ -403,6 +403,15 @@ class BatchedDataLoader(NotIndexed):
         """Whether epochs may differ in their number of batches, although the source does not change."""
         return False
 
+    def _steps_of(self, epoch: int) -> int:  # noqa: ARG002  (a TokenLoader's epochs differ)
+        """Return the number of batches of an epoch."""
+        return len(self)
+
+    @property
+    def _size(self) -> int:
+        """The size by which a mixture may weigh this loader: rows of an epoch, those of all ranks together."""
+        return self._dataset.rows
+
     @property
     def shard(self) -> Shard:
         """The rank for which this loader reads, and the number of ranks."""

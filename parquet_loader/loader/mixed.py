@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -46,6 +47,28 @@ def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop
     return schedule
 
 
+def staged(stages: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]) -> IntArray:
+    """Return which loader gives each batch: indices into `names`, int64 ``[batches]``.
+
+    Each stage has as many batches as it says, in the order of method ``strides-1``, as if its loaders had no end.
+    """
+    parts = [np.zeros(0, np.int64)]
+    for steps, weights in stages:
+        total = sum(weights.values())
+        most = {name: int((steps + len(names)) * weight / total) + 1 for name, weight in weights.items()}
+        counts = [min(steps, most.get(name, 0)) for name in names]
+        due = [(np.arange(n) + 0.5) / weights[name] for n, name in zip(counts, names, strict=True) if n]
+        given_by = np.repeat(np.arange(len(names)), counts)
+        parts.append(given_by[np.argsort(np.concatenate(due), kind="stable")][:steps])
+    return np.concatenate(parts)
+
+
+def tempered(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
+    """Return weights proportional to ``size ** (1 / temperature)``, which sum to 1."""
+    powers = {name: float(size) ** (1 / temperature) for name, size in sizes.items()}
+    return {name: power / sum(powers.values()) for name, power in powers.items()}
+
+
 def _due_before(end: float, share: float, most: int | None = None) -> int:
     """Return how many batches of a share are due before `end`, at most `most`."""
     count = max(0, int(end * share - 0.5) - 1)
@@ -61,9 +84,17 @@ class MixedLoader(NotIndexed):
     loader divides its own rows), and a state can name any batch in it. There is one iterator at a time: a new one ends
     the previous one. It owns the loaders: `close` closes them.
 
+    Batches of `TokenLoader`s of one `length` and `batch_size` have the same number of tokens, so weights are shares of
+    tokens. If they shuffle, their epochs may differ by a few batches, and so do those of the mixture.
+
     Args:
         loaders: The loaders by name. Their batches may differ in columns and in size.
         weights: Share of each loader's batches, by name, greater than 0; they need not sum to 1.
+        temperature: Instead of `weights`: the share of a loader is proportional to ``size ** (1 / temperature)``. The
+            size is the number of its rows, or of its tokens. 1 is in proportion, a large number is equal shares.
+        stages: Instead of both: pairs of a number of batches and the weights for them, one after another; a loader
+            that a stage does not name gives none. Together they are one epoch. Loaders that end begin their next epoch,
+            and go on where they are in the next stage and the next epoch of the mixture.
         stop: When an epoch ends. ``"first_exhausted"``: when the next batch is due from a loader that has no more; the
             rest of the other loaders is left out. ``"all_exhausted"``: when all loaders have given their epoch, each
             row once; the remaining ones share the rest. ``"repeat"``: when each loader has given its epoch at least
@@ -77,12 +108,14 @@ class MixedLoader(NotIndexed):
     def __init__(
         self,
         loaders: Mapping[str, BatchedDataLoader],
-        weights: Mapping[str, float],
+        weights: Mapping[str, float] | None = None,
         *,
+        temperature: float | None = None,
+        stages: Sequence[tuple[int, Mapping[str, float]]] | None = None,
         stop: Stop = "first_exhausted",
         named: bool = False,
     ) -> None:
-        if not isinstance(loaders, Mapping) or not isinstance(weights, Mapping):
+        if not isinstance(loaders, Mapping) or not isinstance(weights, Mapping | None):
             raise ConfigurationError(
                 "MixedLoader: expected two dicts, such as {'a': loader, 'b': other}, {'a': 3, 'b': 1}"
             )
@@ -93,11 +126,21 @@ class MixedLoader(NotIndexed):
                 "a SampleStore changes from epoch to epoch, so positions in a mixture would change too; mix loaders of "
                 "fixed lists of files"
             )
-        if any(loader._steps_differ for loader in loaders.values()):
+        self._steps_differ = any(loader._steps_differ for loader in loaders.values())
+        if self._steps_differ and stop == "repeat" and stages is None:
             raise UnsupportedError(
-                "epochs of a shuffled TokenLoader may differ by a few batches, so positions in a mixture would change; "
-                "pass shuffle=False to it, or alternate between loaders in the training loop"
+                "stop='repeat': epochs of a shuffled TokenLoader may differ by a few batches, so positions in a "
+                "mixture would change; pass stages=[(steps, weights)], which repeats loaders too"
             )
+        if sum(given is not None for given in (weights, temperature, stages)) != 1:
+            raise ConfigurationError("MixedLoader: give one of weights, temperature and stages")
+        self._stages = None if stages is None else _checked(stages, list(loaders))
+        if temperature is not None:
+            if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature > 0:
+                raise ConfigurationError(f"temperature={temperature!r}: expected a number greater than 0")
+            weights = tempered({name: max(1, loader._size) for name, loader in loaders.items()}, temperature)
+        if weights is None:
+            weights = dict.fromkeys(loaders, 1.0)
         if set(weights) != set(loaders):
             raise ConfigurationError(
                 f"weights: expected a weight for each of {sorted(loaders)}, found weights for {sorted(weights)}"
@@ -112,22 +155,62 @@ class MixedLoader(NotIndexed):
         self._weights = {name: float(weights[name]) for name in self._names}
         self._stop: Stop = stop
         self._named = named
-        self._schedule = mixture({name: len(loader) for name, loader in self.loaders.items()}, self._weights, stop)
-        counts = np.bincount(self._schedule, minlength=len(self._names)).tolist()
+        if self._stages is not None:
+            empty = [name for name in self._names if not len(self.loaders[name])]
+            if any(name in weights for _, weights in self._stages for name in empty):
+                raise ConfigurationError(f"stages: loader {empty[0]!r} has no batches; leave it out")
+        self._scheduled: tuple[int, IntArray] | None = None
+        self._begins: dict[str, list[int]] = {name: [0] for name in self._names}
+        counts = np.bincount(self._schedule(0), minlength=len(self._names)).tolist()
         # The number of epochs of each loader that one epoch of the mixture begins.
         lengths = [max(1, len(loader)) for loader in self.loaders.values()]
         self._epochs = [max(1, -(-count // length)) for count, length in zip(counts, lengths, strict=True)]
+        self._given = counts
         self._next = (0, 0)
         self._at = (0, 0)
         self._is_position_chosen = True
         self._is_running = False
         self._iteration = 0
 
+    def _schedule(self, epoch: int) -> IntArray:
+        """Return which loader gives each batch of an epoch; it differs between epochs only if those of loaders do."""
+        epoch = epoch if self._steps_differ and self._stages is None else 0
+        if self._scheduled is None or self._scheduled[0] != epoch:
+            if self._stages is not None:
+                made = staged(self._stages, self._names)
+            else:
+                lengths = {name: loader._steps_of(epoch) for name, loader in self.loaders.items()}
+                made = mixture(lengths, self._weights, self._stop)
+            self._scheduled = epoch, made
+        return self._scheduled[1]
+
+    def _position_in(self, which: int, epoch: int, given: int) -> tuple[int, int]:
+        """Return the epoch and batch of a loader that has given this many batches in an epoch of the mixture."""
+        loader = self.loaders[self._names[which]]
+        if self._stages is None:
+            inner, batch = (0, given) if self._steps_differ else divmod(given, len(loader))
+            return epoch * self._epochs[which] + inner, batch
+        batch = epoch * self._given[which] + given
+        if not loader._steps_differ:
+            length = len(loader)
+            return batch // length, batch % length
+        begins = self._begins[self._names[which]]  # batches before each of its epochs
+        while begins[-1] <= batch:
+            begins.append(begins[-1] + loader._steps_of(len(begins) - 1))
+        inner = bisect_right(begins, batch) - 1
+        return inner, batch - begins[inner]
+
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return len(self._schedule)
+        """Return the number of batches of the epoch that `state_dict` names."""
+        return len(self._schedule(self._place()[0]))
+
+    def _place(self) -> tuple[int, int]:
+        """Return the epoch and batch that a state names, except that it may be after the epoch's last batch."""
+        return self._at if self._is_running or not self._is_position_chosen else self._next
 
     def __repr__(self) -> str:
+        if self._stages is not None:
+            return f"MixedLoader({len(self)} batches of {', '.join(self._names)} in {len(self._stages)} stages)"
         shares = ", ".join(f"{name}: {weight:g}" for name, weight in self._weights.items())
         return f"MixedLoader({len(self)} batches of {shares}, stop={self._stop!r})"
 
@@ -154,7 +237,7 @@ class MixedLoader(NotIndexed):
             ConfigurationError: the epoch has no such batch.
         """
         check_int("epoch", epoch, 0, 2**62)
-        self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
+        self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self._schedule(epoch)) - 1)))
 
     def _set_position(self, epoch: int, batch: int) -> None:
         self._next, self._is_position_chosen = (epoch, batch), True
@@ -172,17 +255,17 @@ class MixedLoader(NotIndexed):
                 self._is_running = False
 
     def _deliver(self, epoch: int, first: int) -> Iterator[Any]:
-        number = self._iteration
-        given = np.bincount(self._schedule[:first], minlength=len(self._names)).tolist()
+        number, schedule = self._iteration, self._schedule(epoch)
+        given = np.bincount(schedule[:first], minlength=len(self._names)).tolist()
         running: dict[int, Iterator[Batch]] = {}
-        for at in range(first, len(self)):
-            which = int(self._schedule[at])
+        for at in range(first, len(schedule)):
+            which = int(schedule[at])
             name = self._names[which]
             loader = self.loaders[name]
-            inner, first_batch = divmod(given[which], len(loader))
+            inner_epoch, first_batch = self._position_in(which, epoch, given[which])
             if which not in running or not first_batch:
                 running.pop(which, None)
-                loader.seek(epoch * self._epochs[which] + inner, first_batch)
+                loader.seek(inner_epoch, first_batch)
                 running[which] = iter(loader)
             batch = next(running[which])
             given[which] += 1
@@ -195,6 +278,13 @@ class MixedLoader(NotIndexed):
                     "closed, which ended this iterator; loops that run at the same time need a MixedLoader each"
                 )
 
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """What the order depends on, besides the loaders."""
+        if self._stages is not None:
+            return {"stages": [[steps, dict(weights)] for steps, weights in self._stages]}
+        return {"weights": dict(self._weights), "stop": self._stop}
+
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position as a dict of JSON values: the next batch, and the states of the loaders.
 
@@ -203,18 +293,18 @@ class MixedLoader(NotIndexed):
         Args:
             batches: Batches of this epoch that were used, if fewer than were delivered.
         """
-        epoch, batch = self._at if self._is_running or not self._is_position_chosen else self._next
+        epoch, batch = self._place()
+        length = len(self._schedule(epoch))
         if batches is not None:
-            batch = check_int("batches", batches, 0, len(self))
-        if batch >= len(self) > 0:
+            batch = check_int("batches", batches, 0, length)
+        if batch >= length > 0:
             epoch, batch = epoch + 1, 0
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
             "batch": batch,
             "mixture": MIXTURE_METHOD,
-            "weights": dict(self._weights),
-            "stop": self._stop,
+            **self._identity,
             "loaders": {name: loader.state_dict() for name, loader in self.loaders.items()},
         }
 
@@ -227,7 +317,7 @@ class MixedLoader(NotIndexed):
         if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION or "loaders" not in state:
             raise ResumeError(f"expected a result of MixedLoader.state_dict(), found {state!r:.80}")
         self.reset()
-        own = {"mixture": MIXTURE_METHOD, "weights": self._weights, "stop": self._stop, "loaders": self._names}
+        own = {"mixture": MIXTURE_METHOD, **self._identity, "loaders": self._names}
         theirs = {**state, "loaders": list(state["loaders"])}
         differing = [f"{n}: {theirs.get(n)!r} in the state, {v!r} here" for n, v in own.items() if theirs.get(n) != v]
         if differing:
@@ -238,10 +328,11 @@ class MixedLoader(NotIndexed):
             except ResumeError as error:
                 raise ResumeError(f"loader {name!r}: {error}") from error
         epoch, batch = state.get("epoch"), state.get("batch")
-        if not isinstance(epoch, int) or not isinstance(batch, int) or epoch < 0 or not 0 <= batch <= len(self):
-            raise ResumeError(
-                f"the state names epoch {epoch!r}, batch {batch!r}; expected a batch from 0 to {len(self)}"
-            )
+        if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch <= 2**62:
+            raise ResumeError(f"the state names epoch {epoch!r}; expected a number from 0 on")
+        length = len(self._schedule(epoch))
+        if not isinstance(batch, int) or not 0 <= batch <= length:
+            raise ResumeError(f"the state names epoch {epoch!r}, batch {batch!r}; expected a batch from 0 to {length}")
         self._set_position(epoch, batch)
 
     def reset(self) -> None:
@@ -262,3 +353,38 @@ class MixedLoader(NotIndexed):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _checked(
+    stages: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
+) -> list[tuple[int, dict[str, float]]]:
+    """Return stages of positive weights.
+
+    Raises:
+        ConfigurationError: they are no such stages, or one names no loader that there is.
+    """
+    found = []
+    for number, stage in enumerate(stages):
+        try:
+            steps, weights = stage
+            is_known = not set(weights) - set(names)
+            shares = {
+                name: float(weights[name])
+                for name in names
+                if name in weights and not isinstance(weights[name], bool) and 0 <= weights[name] < float("inf")
+            }
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"stages[{number}]={stage!r:.80}: expected a number of batches and weights, such as "
+                "(1000, {'web': 3, 'books': 1})"
+            ) from error
+        if not is_known or len(shares) < len(weights) or not any(shares.values()):
+            raise ConfigurationError(
+                f"stages[{number}]: weights={dict(weights)!r:.80}; expected numbers from 0 on, not all 0, for some of "
+                f"{list(names)}"
+            )
+        check_int(f"stages[{number}]: steps", steps, 1, 2**40)
+        found.append((steps, {name: share for name, share in shares.items() if share}))
+    if not found:
+        raise ConfigurationError("stages=[]: expected at least one stage")
+    return found

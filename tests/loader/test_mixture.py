@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +25,11 @@ from parquet_loader import (
     Scalar,
     Schema,
     Shard,
+    TokenLoader,
     UnsupportedError,
+    write_dataset,
 )
-from parquet_loader.loader.mixed import Stop, mixture
+from parquet_loader.loader.mixed import Stop, mixture, staged
 from tests.support.datasets import write_numbered
 
 STOPS: tuple[Stop, ...] = ("first_exhausted", "all_exhausted", "repeat")
@@ -160,3 +164,123 @@ def test_a_store_does_not_mix_because_its_epochs_change(roots: dict[str, str], t
         with pytest.raises(UnsupportedError, match="a SampleStore changes from epoch to epoch"):
             MixedLoader({"growing": growing, "fixed": fixed}, {"growing": 1, "fixed": 1})
         assert sum(len(batch["id"]) for batch in growing) == 20  # unharmed
+
+
+def numbers(first: int, rows: int, folder: Path) -> Path:
+    write_dataset({"x": np.arange(first, first + rows)}, folder)
+    return folder
+
+
+def loader_of(folder: Path, **arguments: Any) -> BatchedDataLoader:
+    return BatchedDataLoader(folder, 5, shuffle=True, memory_limit="64MiB", num_threads=1, **arguments)
+
+
+def test_stages_follow_one_another_and_loaders_go_on_where_they_are(tmp_path: Path) -> None:
+    a, b = numbers(0, 50, tmp_path / "a"), numbers(1000, 30, tmp_path / "b")
+    stages = [(8, {"a": 3, "b": 1}), (9, {"b": 1}), (4, {"a": 1, "b": 0})]
+    with MixedLoader({"a": loader_of(a), "b": loader_of(b)}, stages=stages, named=True) as mixed:
+        assert len(mixed) == 21
+        epochs = [[(name, batch["x"].tolist()) for name, batch in mixed] for _ in range(3)]
+        names = [name for name, _ in epochs[0]]
+        assert Counter(names[:8]) == {"a": 6, "b": 2}
+        assert set(names[8:17]) == {"b"}
+        assert set(names[17:]) == {"a"}
+        for name, root, length in (("a", a, 10), ("b", b, 6)):
+            given = [rows for epoch in epochs for which, rows in epoch if which == name]
+            with loader_of(root) as alone:
+                expected = [batch["x"].tolist() for _ in range(-(-len(given) // length)) for batch in alone]
+            assert given == expected[: len(given)]
+        for epoch, first in ((0, 0), (0, 11), (1, 20), (2, 3), (0, 20)):
+            mixed.seek(epoch, first)
+            iterator = iter(mixed)
+            next(iterator)
+            state = json.loads(json.dumps(mixed.state_dict()))
+            with MixedLoader({"a": loader_of(a), "b": loader_of(b)}, stages=stages, named=True) as other:
+                other.load_state_dict(state)
+                found = [(name, batch["x"].tolist()) for name, batch in other]
+                assert found == (epochs[epoch][first + 1 :] or epochs[epoch + 1])
+        with (
+            MixedLoader({"a": loader_of(a), "b": loader_of(b)}, stages=stages[:2]) as other,
+            pytest.raises(ResumeError, match="stages"),
+        ):
+            other.load_state_dict(mixed.state_dict())
+
+
+@given(
+    stages=st.lists(
+        st.tuples(st.integers(1, 80), st.dictionaries(st.sampled_from("abcdefg"), st.integers(1, 9), min_size=1)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_each_stage_has_its_length_and_its_shares(stages: list[tuple[int, dict[str, float]]]) -> None:
+    names = list("abcdefg")
+    order = staged(stages, names).tolist()
+    assert len(order) == sum(steps for steps, _ in stages)
+    for steps, weights in stages:
+        part, order = order[:steps], order[steps:]
+        assert {names[n] for n in part} <= set(weights)
+        for name, weight in weights.items():
+            assert abs(part.count(names.index(name)) - steps * weight / sum(weights.values())) <= len(weights)
+
+
+def test_temperature_weighs_by_size(tmp_path: Path) -> None:
+    loaders = {name: loader_of(numbers(0, rows, tmp_path / name)) for name, rows in (("a", 900), ("b", 100))}
+    with MixedLoader(loaders, temperature=2, named=True) as mixed:
+        found = Counter(name for name, _ in mixed)
+        assert mixed.state_dict()["weights"] == pytest.approx({"a": 0.75, "b": 0.25})
+    assert found["a"] == pytest.approx(3 * found["b"], abs=3)
+
+
+def test_a_mixture_is_weighed_in_one_way(tmp_path: Path) -> None:
+    with loader_of(numbers(0, 50, tmp_path / "a")) as loader:
+        for text, wrong in (
+            ("one of weights", {}),
+            ("one of weights", {"weights": {"a": 1}, "temperature": 1}),
+            ("temperature", {"temperature": 0}),
+            ("at least one stage", {"stages": []}),
+            ("steps", {"stages": [(0, {"a": 1})]}),
+            ("for some of", {"stages": [(1, {"b": 1})]}),
+            ("not all 0", {"stages": [(1, {"a": 0})]}),
+            ("such as", {"stages": [{"a": 1}]}),
+        ):
+            with pytest.raises(ConfigurationError, match=text):
+                MixedLoader({"a": loader}, **wrong)
+
+
+@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted", "stages"])
+def test_shuffled_token_loaders_mix_by_tokens_and_resume_at_each_batch(tmp_path: Path, stop: str) -> None:
+    rng = np.random.default_rng(0)
+    roots, arguments = {}, dict[str, Any](length=16, batch_size=2, shuffle=True, window_rows=12, num_threads=1)
+    for number, name in enumerate("ab"):
+        lengths = rng.integers(1, 60, 40)
+        tokens = 10_000 * number + np.arange(lengths.sum())
+        documents = np.split(tokens, np.cumsum(lengths)[:-1])
+        roots[name] = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"input_ids": [d.tolist() for d in documents]}), roots[name], row_group_size=5)
+
+    def make() -> MixedLoader:
+        loaders = {name: TokenLoader(root, **arguments) for name, root in roots.items()}
+        if stop == "stages":
+            return MixedLoader(loaders, stages=[(30, {"a": 2, "b": 1}), (40, {"b": 1})])
+        return MixedLoader(loaders, {"a": 2, "b": 1}, stop=stop)  # type: ignore[arg-type]
+
+    with make() as mixed, make() as other:
+        epochs = []
+        for epoch in range(3):
+            epochs.append([batch["input_ids"].tolist() for batch in mixed])
+            mixed.set_epoch(epoch)
+            assert len(mixed) == len(epochs[-1])
+            mixed.set_epoch(epoch + 1)
+        if stop == "stages":
+            of_a = [batch for epoch in epochs for batch in epoch if batch[0][0] < 10_000]
+            with TokenLoader(roots["a"], **arguments) as alone:
+                whole = [batch["input_ids"].tolist() for _ in range(3) for batch in alone]
+            assert of_a == whole[: len(of_a)]
+        mixed.set_epoch(1)
+        iterator = iter(mixed)
+        for done in range(1, len(epochs[1]), 7):
+            while mixed.state_dict()["batch"] < done:
+                next(iterator)
+            other.load_state_dict(json.loads(json.dumps(mixed.state_dict())))
+            assert [batch["input_ids"].tolist() for batch in other] == epochs[1][done:]

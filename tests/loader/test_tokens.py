@@ -568,7 +568,7 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
     with TokenLoader(d, **fits) as loader, pytest.raises(ConfigurationError, match="batch"):
         loader.seek(0, len(loader))
     with TokenLoader(d, **fits, shuffle=True) as loader, pytest.raises(UnsupportedError, match="differ by a few"):
-        MixedLoader({"d": loader}, {"d": 1})
+        MixedLoader({"d": loader}, {"d": 1}, stop="repeat")
     with TokenLoader(d, length=16, batch_tokens=50) as loader:
         assert loader.batch_size == 3
         assert [len(b["input_ids"]) for b in ParquetIterable(loader)] == [len(b["input_ids"]) for b in loader]

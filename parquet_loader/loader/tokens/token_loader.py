@@ -414,6 +414,13 @@ class TokenLoader(BatchedDataLoader):
     def _steps_differ(self) -> bool:
         return self.shuffle
 
+    def _steps_of(self, epoch: int) -> int:
+        return self._packing(epoch).steps
+
+    @property
+    def _size(self) -> int:
+        return int(kept_tokens(self._lengths.tokens, self._rule.length, self._rule.overflow).sum())
+
     @cached_property
     def _identity(self) -> dict[str, Any]:
         encoder = self._form.encoder
