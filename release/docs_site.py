@@ -98,8 +98,8 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "What a loader says of an epoch before and after it. [Tuning](../tuning.md) explains the figures.",
         (
             "EpochPlan", "TokenPlan", "MixingScore", "MixingFigures", "SortingFigures", "LoaderStats", "Finding",
-            "ShuffleFigures", "StorageFigures", "CodecFigures", "SlowColumns", "SkippedRowGroup", "RemoteFigures",
-            "CacheStats", "SourceChange", "BatchLineage", "EpisodePlan",
+            "ShuffleFigures", "StorageFigures", "CodecFigures", "SlowColumns", "SkippedRowGroup", "ReplacedRow",
+            "RemoteFigures", "CacheStats", "SourceChange", "BatchLineage", "EpisodePlan",
         ),
     ),
     "errors": (

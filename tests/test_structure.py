@@ -268,6 +268,7 @@ def test_public_names_are_these() -> None:
         "RemoteError",
         "RemoteFigures",
         "RemoteOptions",
+        "ReplacedRow",
         "ResumeError",
         "RewriteReport",
         "RowGroup",

@@ -24,6 +24,7 @@ class Stream(IntEnum):
     TRANSFORM = 3
     SEQUENCES = 4
     STRATA = 5
+    MEDIA = 6
     REWRITE = 8
     # Jobs that shuffle, see `write.shuffle`; the partition takes the epoch's place.
     JOB_CHUNK = 16

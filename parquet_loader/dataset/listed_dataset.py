@@ -96,7 +96,7 @@ class ListedDataset:
         columns: Sequence[str] | None = None,
         filters: Filters | None = None,
         filesystem: pafs.FileSystem | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
+        on_error: Literal["raise", "skip", "skip_row"] = "raise",
         *,
         split: str | None = None,
         read_options: ReadOptions | None = None,
@@ -112,7 +112,7 @@ class ListedDataset:
             )
         check_dataset_arguments(schema, columns, split, on_error, read_options, cache, shard)
         self._filters = as_expression(filters)
-        self._on_error: Literal["raise", "skip"] = on_error
+        self._on_error: Literal["raise", "skip", "skip_row"] = on_error
         self._read_options = read_options or ReadOptions()
         self._cache = cache
         self._shard = shard
@@ -230,7 +230,7 @@ def check_dataset_arguments(
     Raises:
         ConfigurationError: an argument has the wrong kind or value.
     """
-    check_choice("on_error", on_error, ("raise", "skip"))
+    check_choice("on_error", on_error, ("raise", "skip", "skip_row"))
     check_columns(columns)
     check_split(split)
     check_kind("schema", schema, Schema)

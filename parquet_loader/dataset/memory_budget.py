@@ -24,7 +24,7 @@ import pyarrow as pa
 from parquet_loader.common import IntArray, format_bytes
 from parquet_loader.decode import Arrangement, Column, arrangement_of
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
-from parquet_loader.read import BUFFER_BYTES, RowGroupReader
+from parquet_loader.read import BUFFER_BYTES, HIDDEN_ROW_NUMBERS, RowGroupReader
 from parquet_loader.source import RowGroupRef, Snapshot
 
 SHARE_WINDOWS = 0.40
@@ -213,7 +213,8 @@ def row_sizes(
         ragged: Bytes of a row of each column of varying width.
         sampled_rows: Rows that were decoded to measure these.
     """
-    columns = reader.columns
+    # Hidden numbers of rows are left out, so that windows, and the order, are the same with and without them.
+    columns = [c for c in reader.columns if c.name != HIDDEN_ROW_NUMBERS]
     wide = sum(c.row_bytes or 0 for c in columns if arrangement_of(c) is Arrangement.DIRECT)
     gathered: float = sum(c.row_bytes or 0 for c in columns) - wide
     gathered += sum(nbytes for _, nbytes in ragged)

@@ -24,9 +24,10 @@ from parquet_loader.dataset.memory_budget import (
 from parquet_loader.dataset.resolved_source import ResolvedSource
 from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
 from parquet_loader.dataset.schema_resolution import decoders_of
+from parquet_loader.decode import columns_of
 from parquet_loader.errors import SchemaError
 from parquet_loader.plan import WINDOW_METHOD, Division, Plan, plan_epoch
-from parquet_loader.read import LocalCache, NullAdvice, RowFilter, RowGroupReader
+from parquet_loader.read import HIDDEN_ROW_NUMBERS, LocalCache, NullAdvice, RowFilter, RowGroupReader
 from parquet_loader.schema import Scalar, Schema
 from parquet_loader.source import Snapshot
 
@@ -149,12 +150,14 @@ def open_dataset(
     side_by_side: int = 1,
     ranks: Ranks | None = None,
     row_numbers: str | None = None,
+    names_rows: bool = False,
     known: PriorCounts | None = None,
 ) -> Dataset:
     """Count the rows that pass the filter, and divide the memory limit; arguments as in `BatchedDataLoader`.
 
     `batch_size` and `side_by_side` (parts of the epoch in each window) are those of the fewest ranks. All `ranks`
-    together count rows, except those that are `known`.
+    together count rows, except those that are `known`. With `names_rows`, columns that are decoded batch by batch come
+    with the rows' numbers.
 
     With a filter, this reads the filter's columns of all row groups that may match. If columns vary in width, a few
     thousand rows are decoded at the first use of the memory budget: the first plan, or `state_dict` before it. They are
@@ -173,7 +176,7 @@ def open_dataset(
         skips=skips,
         num_threads=num_threads,
         ranks=ranks,
-        row_numbers=row_numbers,
+        row_numbers=_numbered(source.schema, row_numbers, names_rows=names_rows),
         known=known,
     )
     chosen, reader, counted = opened.schema, opened.reader, opened.counted
@@ -202,6 +205,13 @@ def open_dataset(
     return Dataset(snapshot, chosen, reader, counted, budget)
 
 
+def _numbered(schema: Schema, row_numbers: str | None, *, names_rows: bool) -> str | None:
+    """Return the name of the column of the rows' numbers, hidden if only decoding needs it; None: there is none."""
+    if row_numbers is None and names_rows and any(c.image is not None for c in columns_of(schema)):
+        return HIDDEN_ROW_NUMBERS
+    return row_numbers
+
+
 def open_rows(
     source: ResolvedSource,
     *,
@@ -227,7 +237,7 @@ def open_rows(
     reader = RowGroupReader(
         snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache, advice
     )
-    if row_numbers is not None:
+    if row_numbers is not None and row_numbers != HIDDEN_ROW_NUMBERS:
         if row_numbers in (column.name for column in reader.columns[:-1]):
             raise SchemaError(f"row_numbers={row_numbers!r}: a column has this name already; choose another name")
         chosen = Schema({**chosen, row_numbers: Scalar(pa.int64())})

@@ -8,10 +8,9 @@ from parquet_loader.decode.array_formats import (
     npy_array,
     npz_array,
     pillow_image,
-    unreadable_image,
 )
 from parquet_loader.decode.chunk_pages import PageMap, begins_within_row, indexed_pages, walked_pages
-from parquet_loader.decode.columns import Column, number_type
+from parquet_loader.decode.columns import Column, columns_of, number_type
 from parquet_loader.decode.converters import (
     coded_words,
     convert,
@@ -22,7 +21,6 @@ from parquet_loader.decode.converters import (
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.expected_routes import ChunkRoute, chunk_routes
-from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
 from parquet_loader.decode.lazy_rows import (
     READ_ERRORS,
     DeferredColumns,
@@ -31,6 +29,7 @@ from parquet_loader.decode.lazy_rows import (
     StraightTargets,
     Target,
 )
+from parquet_loader.decode.media import image_pixels
 from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
     NativeChunks,
@@ -91,18 +90,18 @@ __all__ = [
     "chunk_bounds",
     "chunk_routes",
     "coded_words",
+    "columns_of",
     "convert",
     "cut_at_once",
     "decodable_chunks",
-    "decode_jpeg",
     "decode_pages",
     "file_of_pages",
     "first_beyond_nanoseconds",
     "image_array",
+    "image_pixels",
     "indexed_pages",
     "is_known_codec",
     "is_known_type",
-    "jpeg_shape",
     "npy_array",
     "npz_array",
     "number_type",
@@ -122,6 +121,5 @@ __all__ = [
     "top_level_of",
     "type_at",
     "unpack",
-    "unreadable_image",
     "walked_pages",
 ]

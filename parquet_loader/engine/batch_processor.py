@@ -1,10 +1,10 @@
-"""Processes a batch on the reading side, after the permutation: decodes images and calls `transform`."""
+"""Processes a batch on the reading side, after the permutation: decodes media and calls `transform`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from parquet_loader.common import Stream, bit_generator
 from parquet_loader.decode import Column, pillow_image
-from parquet_loader.engine.image_decoding import ImageMemory, Images, decoded_arrays, decoded_images
+from parquet_loader.engine.media_decoding import BatchArrays, BatchRows, DamagedRow, Images, MediaMemory, decode_media
 from parquet_loader.errors import ConfigurationError, TransformError
-from parquet_loader.schema import Encoded, Image, Ragged
+from parquet_loader.read import HIDDEN_ROW_NUMBERS
+from parquet_loader.schema import Image, Ragged
 from parquet_loader.window import Allocator, Array, Window, copied, nbytes_of
 
 Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
-BatchArrays: TypeAlias = "dict[str, Array | Images]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,14 @@ class ProcessedBatch:
         arrays: ``[rows, ...]`` by name; a list if images differ in size.
         owners: The owners of memory that is not numpy's, by name; tensors are made from them.
         nbytes: Bytes of all arrays.
+        replaced: The rows whose media are damaged, in whose stead other rows of the batch are delivered again.
     """
 
     rows: int
     arrays: BatchArrays
     owners: Mapping[str, Any]
     nbytes: int
+    replaced: tuple[DamagedRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class BatchProcessor:
         transform: The caller's function, or None.
         seed, epoch, part: Seed the generator passed to `transform`, with the number of the batch.
         rows_out: How many rows `transform` returns; None: as many as it gets.
+        row_numbers: Name of the column of the rows' numbers in the data set, if there is one.
+        replaces: Whether rows with damaged media are replaced; needs the rows' numbers.
 
     Raises:
         ConfigurationError: there are images, and Pillow is not installed.
@@ -86,15 +90,20 @@ class BatchProcessor:
         epoch: int,
         part: int,
         rows_out: RowsOut | None = None,
+        row_numbers: str | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
-        self._images = [c for c in columns if c.image is not None]
-        if any(isinstance(c.image, Image) or (c.image and c.image.is_image) for c in self._images):
+        self._media = [c for c in columns if c.image is not None]
+        if any(isinstance(c.image, Image) or (c.image and c.image.is_image) for c in self._media):
             pillow_image()  # imported here, so that no worker imports it between two batches
         self._transform = transform
         self._seed = seed
         self._epoch = epoch
         self._part = part
         self._rows_out = rows_out
+        self._row_numbers = row_numbers
+        self._replaces = replaces
 
     @staticmethod
     def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
@@ -114,9 +123,9 @@ class BatchProcessor:
             DataError: an image cannot be decoded, or has another size than its field says.
             TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
         """
-        images = ImageMemory(None if self._transform is not None and allocator.is_required else allocator)
-        arrays = self._processed(window.slice(start, stop), stop - start, batch, images, is_own=False)
-        return allocated(_batch_of(arrays, images.owners), allocator)
+        memory = MediaMemory(None if self._transform is not None and allocator.is_required else allocator)
+        arrays, replaced = self._processed(window.slice(start, stop), stop - start, batch, memory, is_own=False)
+        return allocated(_batch_of(arrays, memory.owners, replaced), allocator)
 
     def processed(self, arrays: Mapping[str, Array], rows: int, batch: int) -> ProcessedBatch:
         """Return rows as batch number `batch`; raises as `__call__`.
@@ -126,24 +135,23 @@ class BatchProcessor:
             rows: Their number.
             batch: The number of the batch.
         """
-        return _batch_of(self._processed(arrays, rows, batch, ImageMemory(None), is_own=True), {})
+        done, replaced = self._processed(arrays, rows, batch, MediaMemory(None), is_own=True)
+        return _batch_of(done, {}, replaced)
 
     def _processed(
-        self, views: Mapping[str, Array], rows: int, batch: int, memory: ImageMemory, *, is_own: bool
-    ) -> BatchArrays:
+        self, views: Mapping[str, Array], rows: int, batch: int, memory: MediaMemory, *, is_own: bool
+    ) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
         done: BatchArrays = dict(views)
-        for column in self._images:
-            field, name = column.image, column.name
-            assert field is not None
-            valid = done[f"{name}_valid"] if field.null == "mask" else None
-            if isinstance(field, Encoded):
-                done[name] = decoded_arrays(name, field, done[name], valid, batch)
-            else:
-                done[name] = decoded_images(name, field, done[name], valid, batch, memory)
-        own = {column.name for column in self._images}
-        done = {name: array if is_own or name in own else _owned(array) for name, array in done.items()}
+        replaced: tuple[DamagedRow, ...] = ()
+        if self._media:
+            numbers: Any = None if self._row_numbers is None else views[self._row_numbers]
+            identities = BatchRows(rows, batch, numbers, self._seed, self._epoch)
+            done, replaced = decode_media(self._media, views, identities, memory, replaces=self._replaces)
+        done.pop(HIDDEN_ROW_NUMBERS, None)
+        if not is_own:
+            done = {name: _owned(array) if array is views.get(name) else array for name, array in done.items()}
         if self._transform is None:
-            return done
+            return done, replaced
         stream = bit_generator(self._seed, Stream.TRANSFORM, self._epoch, self._part << 40 | batch)
         rng = np.random.Generator(stream)
         given = {name: _for_transform(array) for name, array in done.items()}
@@ -152,7 +160,7 @@ class BatchProcessor:
         except Exception as error:
             error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
             raise
-        return _checked(returned, rows, self._rows_out, f"transform in batch {batch} of epoch {self._epoch}")
+        return _checked(returned, rows, self._rows_out, f"transform in batch {batch} of epoch {self._epoch}"), replaced
 
 
 def allocated(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
@@ -163,11 +171,12 @@ def allocated(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
     for name, array in arrays.items():
         if isinstance(array, np.ndarray) and name not in owners:
             arrays[name], owners[name] = copied(array, allocator)
-    return ProcessedBatch(batch.rows, arrays, owners, batch.nbytes)
+    return replace(batch, arrays=arrays, owners=owners)
 
 
-def _batch_of(arrays: BatchArrays, owners: Mapping[str, Any]) -> ProcessedBatch:
-    return ProcessedBatch(len(next(iter(arrays.values()))), arrays, owners, sum(map(_nbytes, arrays.values())))
+def _batch_of(arrays: BatchArrays, owners: Mapping[str, Any], replaced: tuple[DamagedRow, ...]) -> ProcessedBatch:
+    rows = len(next(iter(arrays.values())))
+    return ProcessedBatch(rows, arrays, owners, sum(map(_nbytes, arrays.values())), replaced)
 
 
 def _nbytes(array: Array | Images) -> int:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
+from parquet_loader.common import IntArray
 from parquet_loader.dataset import BATCHES_AT_ONCE, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.child.transforms import TransformLane
+from parquet_loader.engine.media_decoding import RowError
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job
+from parquet_loader.errors import DataError
 from parquet_loader.window import Allocator
+
+Locate: TypeAlias = Callable[[IntArray], list[tuple[str, int, int]]]
 
 
 class Batches(Protocol):
@@ -51,6 +59,7 @@ class BatchScheduler:
         first_batch: The batch with which the epoch begins.
         sizing: The division of the memory limit.
         allocator: Provides the memory of delivered rows.
+        locate: Returns the file, row group and row of rows' numbers in the data set.
         usage: The counters of the epoch, to which batches are added.
         lanes: Number of processes that make batches, instead of the processor.
     """
@@ -62,6 +71,7 @@ class BatchScheduler:
         first_batch: int,
         sizing: MemoryBudget,
         allocator: Allocator,
+        locate: Locate,
         usage: Usage,
         lanes: int = 0,
     ) -> None:
@@ -73,6 +83,7 @@ class BatchScheduler:
         self._sizing = sizing
         self._usage = usage
         self._allocator = allocator
+        self._locate = locate
         self._ready: dict[int, ProcessedBatch | BaseException] = {}
         self._batch_bytes = int(sizing.row.processed * batch_size)
         self._is_measured = False
@@ -150,6 +161,7 @@ class BatchScheduler:
 
         def done(batch: ProcessedBatch) -> None:
             self._batch_bytes, self._is_measured = max(self._batch_bytes, batch.nbytes), True
+            self._usage.add_replaced(batch.replaced)
             settle(batch, batch.nbytes)
 
         processor: BatchProcessor | TransformLane = lane or self._processor
@@ -157,6 +169,15 @@ class BatchScheduler:
             "process",
             lambda: processor(window, start, stop, number, self._allocator),
             done,
-            lambda error: settle(error, 0),
+            lambda error: settle(self._located(error), 0),
             float if lane is None else lambda: lane.cpu_s,
         )
+
+    def _located(self, error: BaseException) -> BaseException:
+        """Return an error about a row with the row's file, row group and number in it."""
+        if not isinstance(error, RowError):
+            return error
+        (file, row_group, row), *_ = self._locate(np.array([error.number]))
+        located = DataError(f"{file}, row group {row_group}, row {row}, {error.reason}")
+        located.__cause__ = error.__cause__
+        return located

@@ -60,6 +60,7 @@ class EngineOptions:
         skips: Whether a row group that cannot be read is skipped; if not, its error is raised.
         transform_workers: Number of processes that call `transform`; 0: the worker threads call it.
         rows_out: How many rows `transform` returns; None: as many as it gets.
+        replaces: Whether a row with damaged media is replaced by another row of its batch; if not, its error is raised.
     """
 
     transform: Transform | None
@@ -68,6 +69,7 @@ class EngineOptions:
     skips: bool
     transform_workers: int = 0
     rows_out: RowsOut | None = None
+    replaces: bool = False
 
 
 def transform_processes(options: EngineOptions, *, is_nested: bool = False) -> TransformProcesses | None:
@@ -95,10 +97,26 @@ def open_engine(
     lanes: list[TransformLane] = []
     if batches is None and BatchProcessor.is_needed(columns, options.transform):
         part = plan.parts[0].number if plan.parts else 0
-        processor = BatchProcessor(columns, options.transform, options.seed, plan.epoch, part, options.rows_out)
+        processor = BatchProcessor(
+            columns,
+            options.transform,
+            options.seed,
+            plan.epoch,
+            part,
+            options.rows_out,
+            dataset.reader.row_numbers,
+            replaces=options.replaces,
+        )
         lanes = [] if transforms is None else transforms.lanes(processor)
         batches = partial(
-            BatchScheduler, processor, plan.batch_size, first_batch, dataset.sizing, allocator, lanes=len(lanes)
+            BatchScheduler,
+            processor,
+            plan.batch_size,
+            first_batch,
+            dataset.sizing,
+            allocator,
+            dataset.snapshot.locate,
+            lanes=len(lanes),
         )
     return Engine(
         plan,
@@ -296,6 +314,8 @@ class Engine:
             bytes_read=usage.bytes_read,
             row_groups=usage.row_groups,
             skipped=tuple(usage.skipped),
+            replaced_rows=usage.replaced_rows,
+            replaced=tuple(usage.replaced),
             held_bytes=usage.held_bytes,
             peak_bytes=usage.peak_bytes,
             footers_bytes=footers_bytes,

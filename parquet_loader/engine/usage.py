@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from parquet_loader.engine.media_decoding import DamagedRow
 from parquet_loader.engine.worker_pool import STAGES
 from parquet_loader.read import CacheStats
 from parquet_loader.source import RemoteFigures
+
+# Replaced rows that are named in the figures; all are counted.
+MOST_REPLACED = 100
 
 
 @dataclass(slots=True)
@@ -22,6 +26,8 @@ class Usage:
         bytes_read: Stored bytes of the column chunks read.
         row_groups: Row groups read to their end.
         skipped: Row groups skipped because of an error: index in the snapshot, and the reason.
+        replaced_rows: Rows with damaged media, in whose stead others were delivered again.
+        replaced: The first of them.
         before: The counters of the epoch that is still consumed, if this one is read ahead. Its bytes count towards the
             limit and the peak; they are read without its lock.
     """
@@ -34,11 +40,18 @@ class Usage:
     bytes_read: int = 0
     row_groups: int = 0
     skipped: list[tuple[int, str]] = field(default_factory=list)
+    replaced_rows: int = 0
+    replaced: list[DamagedRow] = field(default_factory=list)
     before: Usage | None = None
 
     @property
     def _before_bytes(self) -> int:
         return 0 if self.before is None else self.before.held_bytes
+
+    def add_replaced(self, rows: Sequence[DamagedRow]) -> None:
+        """Count replaced rows, and keep the first `MOST_REPLACED`."""
+        self.replaced_rows += len(rows)
+        self.replaced += rows[: MOST_REPLACED - len(self.replaced)]
 
     def reserve(self, change: int) -> None:
         """Reserve bytes; a negative number releases them."""
@@ -57,7 +70,7 @@ class EngineFigures:
     Attributes:
         cpu_s, blocked_s: Processor seconds, and seconds without a processor, of the workers by stage.
         disk_bytes: Bytes that the workers read from a local disk, not from the page cache.
-        bytes_read, row_groups, skipped, held_bytes, peak_bytes: As in `Usage`.
+        bytes_read, row_groups, skipped, held_bytes, peak_bytes, replaced_rows, replaced: As in `Usage`.
         footers_bytes: Bytes of parsed footers in the child process; 0 without one.
         cache: Figures of the local cache, if there is one.
         remote: Figures of remote reads; None if files are local.
@@ -76,6 +89,8 @@ class EngineFigures:
     cache: CacheStats | None = None
     remote: RemoteFigures | None = None
     queued_s: float | None = None
+    replaced_rows: int = 0
+    replaced: tuple[DamagedRow, ...] = ()
 
     @classmethod
     def nothing(cls) -> EngineFigures:

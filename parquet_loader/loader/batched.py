@@ -168,6 +168,8 @@ class BatchedDataLoader(NotIndexed):
             the same order, and does not share the GIL with the training loop. A `transform` from a script or notebook
             is sent there by value, which needs cloudpickle. Linux only.
         on_error: ``"skip"`` skips row groups that cannot be read, and lists them in `stats`; only with one rank.
+            ``"skip_row"`` replaces a row whose image or other media cannot be decoded by the next row of its batch that
+            can, and counts it in `stats`; all other errors are raised.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         progress: Show a progress bar (needs tqdm).
         read_options: Checksums and remote requests.
@@ -218,7 +220,7 @@ class BatchedDataLoader(NotIndexed):
         shard: Shard | None = None,
         num_threads: int | None = None,
         isolation: Literal["thread", "process"] = "thread",
-        on_error: Literal["raise", "skip"] = "raise",
+        on_error: Literal["raise", "skip", "skip_row"] = "raise",
         filesystem: pafs.FileSystem | None = None,
         progress: bool = False,
         read_options: ReadOptions | None = None,
@@ -292,6 +294,7 @@ class BatchedDataLoader(NotIndexed):
             on_error == "skip",
             workers,
             None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
+            on_error == "skip_row",
         )
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
@@ -310,6 +313,7 @@ class BatchedDataLoader(NotIndexed):
             "transform": transform is not None,
             "num_threads": self.num_threads,
             "row_numbers": None if output_options is None else output_options.row_numbers,
+            "names_rows": self._options.replaces,
         }
         skips = self._options.skips
 

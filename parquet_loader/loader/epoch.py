@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from parquet_loader.collate import Batch, Output, rows_of
 from parquet_loader.common import is_local
 from parquet_loader.engine import (
@@ -23,7 +25,7 @@ from parquet_loader.engine import (
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.loader.live_source import Deliveries
 from parquet_loader.loader.mixing import MixingMeter, SortingFigures
-from parquet_loader.loader.stats import LoaderStats, SkippedRowGroup, StorageFigures
+from parquet_loader.loader.stats import LoaderStats, ReplacedRow, SkippedRowGroup, StorageFigures
 from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Snapshot
 from parquet_loader.window import Allocator, Window
@@ -371,6 +373,8 @@ class EpochFigures:
         left_out = (*self._skipped, *account.skipped)
         row_groups = ((snapshot.row_group(index), reason) for index, reason in left_out)
         skipped = (SkippedRowGroup(group.file.name, group.number, reason) for group, reason in row_groups)
+        origins = snapshot.locate(np.array([row.number for row in account.replaced], np.int64))
+        replaced = (ReplacedRow(*origin, row.reason) for origin, row in zip(origins, account.replaced, strict=True))
         return LoaderStats(
             epoch=self.epoch,
             rows=self._rows,
@@ -386,6 +390,8 @@ class EpochFigures:
             bytes_from_disk=_fetched_bytes(account, is_local=is_local(snapshot.filesystem)),
             row_groups=account.row_groups,
             skipped_row_groups=tuple(skipped),
+            replaced_rows=account.replaced_rows,
+            first_replaced=tuple(replaced),
             held_bytes=account.held_bytes + footers_bytes,
             peak_bytes=account.peak_bytes + footers_bytes,
             memory_limit_bytes=memory_limit_bytes,

@@ -42,7 +42,8 @@ class ParquetDataset(ListedDataset):
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
         filters: Rows to read, in all loaders; `batches` takes further filters. As in `BatchedDataLoader`.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
-        on_error: ``"skip"``: loaders leave out row groups that cannot be read; only with one rank.
+        on_error: ``"skip"``: loaders leave out row groups that cannot be read; only with one rank. ``"skip_row"``: they
+            replace rows whose media cannot be decoded by others of the same batch.
         split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories, or
             by a partition column ``split`` of a table; ``"all"`` reads all of them. Default: all files; if they belong
             to different splits, an error.

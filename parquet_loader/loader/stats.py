@@ -35,6 +35,23 @@ class SkippedRowGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacedRow:
+    """A row with damaged media, in whose stead another row was delivered again under ``on_error="skip_row"``.
+
+    Attributes:
+        file: Path of its file.
+        row_group: The number of its row group in the file.
+        row: Its number in the row group.
+        reason: The column and what is wrong with it.
+    """
+
+    file: str
+    row_group: int
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One cause that slows an epoch, or makes its shuffle worse.
 
@@ -169,6 +186,8 @@ class LoaderStats:
         growth: How the source changed since the previous epoch; None if it cannot change.
         cache: Counters of the local cache, if there is one.
         queued_s: Of `blocked_s`, seconds of all stages that workers waited for a processor (Linux); None: not known.
+        replaced_rows: Rows with damaged media that were replaced under ``on_error="skip_row"``.
+        first_replaced: The first 100 of them.
         processors: Processors that the process may use, by affinity and container quota.
         isolation: As given to the loader.
         transforms: Whether batches go through image decoding or `transform`.
@@ -202,6 +221,8 @@ class LoaderStats:
     cache: CacheStats | None = None
     remote: RemoteFigures | None = None
     queued_s: float | None = None
+    replaced_rows: int = 0
+    first_replaced: tuple[ReplacedRow, ...] = ()
     processors: int = 0
     isolation: str = "thread"
     transforms: bool = False
@@ -350,6 +371,10 @@ class LoaderStats:
         if self.skipped_row_groups:
             names = "; ".join(s.reason for s in self.skipped_row_groups[:3])
             lines.append(f"left out {len(self.skipped_row_groups)} row groups: {names}")
+        if self.replaced_rows:
+            first = self.first_replaced[0]
+            where = f"{first.file}, row group {first.row_group}, row {first.row}, {first.reason}"
+            lines.append(f"replaced {self.replaced_rows} damaged rows by others of their batches; the first: {where}")
         return "\n".join([*lines, self.verdict, *(f"- {finding.text}" for finding in self.findings)])
 
     __repr__ = __str__  # what a notebook shows

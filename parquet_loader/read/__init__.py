@@ -11,12 +11,13 @@ from parquet_loader.read.cursor import Cursor
 from parquet_loader.read.null_counts import NullAdvice, count_nulls
 from parquet_loader.read.page_reader import PageReader
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
-from parquet_loader.read.row_group_reader import RowGroupReader
+from parquet_loader.read.row_group_reader import HIDDEN_ROW_NUMBERS, RowGroupReader
 from parquet_loader.read.splits import splits_by_position
 
 __all__ = [
     "AT_ONCE_BYTES",
     "BUFFER_BYTES",
+    "HIDDEN_ROW_NUMBERS",
     "CacheContents",
     "CacheStats",
     "ChunkLocation",

@@ -61,6 +61,8 @@ _NOTHING = pa.table({})
 
 # Holds the rows' numbers while the filter runs. No column of a file has this name.
 _ROW_NUMBER = "\0row number"
+HIDDEN_ROW_NUMBERS = _ROW_NUMBER
+"""The column of the rows' numbers in the data set, if decoding needs them and batches do not deliver them."""
 
 
 class RowGroupReader:
@@ -80,6 +82,7 @@ class RowGroupReader:
         columns: Canonical columns, in the order of delivery.
         chunks: Where the row groups' column chunks are.
         positions: The rows' positions, if the filter names them, or None.
+        row_numbers: As given.
         passing: Which row groups pass as a whole, if that is known of all; see `_passing_whole`.
     """
 
@@ -132,7 +135,7 @@ class RowGroupReader:
         self._int96_checked = np.zeros(snapshot.row_groups if any(self._int96_of) else 0, np.bool_)
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.positions else None
         self.passing = self._passing_whole()
-        self._row_numbers = row_numbers
+        self.row_numbers = row_numbers
         self._first_rows = snapshot.first_rows if row_numbers is not None else None
         if row_numbers is not None:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
@@ -224,7 +227,7 @@ class RowGroupReader:
                     chunks, left = opened.chunks, opened.chunks.plan.left
                     names = () if chunks.straight is None else chunks.straight.names
                     # If all columns stay in the file, there is nothing to decode.
-                    is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self._row_numbers is None
+                    is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self.row_numbers is None
                     batches = self._batches(row_group, selection, location, opened)
                     for batch in _behind(first_row, batches):
                         table = _NOTHING
@@ -466,11 +469,11 @@ class RowGroupReader:
             table = row_filter.apply(table, row_group.schema_number, row_group)
             origin = TableOrigin(row_group, is_filtered=True)
         decoded = self._decoded(row_group, table, partitions, origin, deferred)
-        if self._row_numbers is None:
+        if self.row_numbers is None:
             return decoded
         # A table without columns, all of them still in the file, has no rows that a column could be appended to.
         columns = [*decoded.columns, table.column(_ROW_NUMBER)]
-        return pa.Table.from_arrays(columns, names=[*decoded.column_names, self._row_numbers])
+        return pa.Table.from_arrays(columns, names=[*decoded.column_names, self.row_numbers])
 
     def _decoded(
         self,

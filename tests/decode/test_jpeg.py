@@ -17,7 +17,7 @@ from PIL import Image
 from parquet_loader.decode import jpeg
 from parquet_loader.decode.array_formats import BlobProblem, image_array
 from parquet_loader.decode.encoded_columns import unpack
-from parquet_loader.engine.image_decoding import _pixels
+from parquet_loader.decode.media import image_pixels
 from parquet_loader.schema import Encoded
 
 pytest.importorskip("simplejpeg", reason="no simplejpeg: Pillow decodes all")
@@ -43,7 +43,7 @@ def encoded(image: Image.Image, **options: Any) -> bytes:
 
 def outcome(data: bytes, channels: int) -> Any:
     try:
-        return _pixels(data, channels, None)
+        return image_pixels(data, channels, None)
     except BlobProblem as problem:
         return str(problem)
 
@@ -90,21 +90,21 @@ def test_plain_images_do_not_need_pillow_to_decode(monkeypatch: pytest.MonkeyPat
     data = encoded(picture(20, 30, mode))
     expected = np.asarray(Image.open(io.BytesIO(data))).reshape(20, 30, stored)
     monkeypatch.setattr(Image.Image, "load", None)
-    np.testing.assert_array_equal(_pixels(data, stored, None), expected)
+    np.testing.assert_array_equal(image_pixels(data, stored, None), expected)
     np.testing.assert_array_equal(image_array(data), expected if stored == 3 else expected[..., 0])
 
 
 def test_pixels_are_put_where_they_belong() -> None:
     data = encoded(picture(20, 30, "RGB"))
     batch = np.full((3, 20, 30, 3), 7, np.uint8)
-    assert np.shares_memory(_pixels(data, 3, batch[1]), batch[1])
+    assert np.shares_memory(image_pixels(data, 3, batch[1]), batch[1])
     np.testing.assert_array_equal(batch[1], np.asarray(Image.open(io.BytesIO(data))))
     assert (batch[[0, 2]] == 7).all()
 
 
 def test_an_image_of_another_size_than_expected_is_not_written_anywhere() -> None:
     batch = np.full((3, 20, 31, 3), 7, np.uint8)
-    assert _pixels(encoded(picture(20, 30, "RGB")), 3, batch[1]).shape == (20, 30, 3)
+    assert image_pixels(encoded(picture(20, 30, "RGB")), 3, batch[1]).shape == (20, 30, 3)
     assert (batch == 7).all()
 
 
@@ -112,11 +112,11 @@ def test_images_that_pillow_refuses_for_their_size_are_refused(monkeypatch: pyte
     data = encoded(picture(40, 50, "RGB"))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40 * 50 // 3)
     with pytest.raises(BlobProblem, match="exceeds limit"):
-        _pixels(data, 3, None)
+        image_pixels(data, 3, None)
     with pytest.raises(BlobProblem, match="exceeds limit"):
         image_array(data)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    assert _pixels(data, 3, None).shape == (40, 50, 3)
+    assert image_pixels(data, 3, None).shape == (40, 50, 3)
 
 
 @pytest.mark.parametrize("progressive", [False, True])
@@ -129,7 +129,7 @@ def test_cut_images_are_refused_as_by_pillow(monkeypatch: pytest.MonkeyPatch, pr
 @pytest.mark.parametrize("data", [b"", b"nothing", b"\xff\xd8\xff"])
 def test_bytes_that_are_no_image_are_described_by_their_number_alone(data: bytes) -> None:
     said = f"{len(data)} bytes that are not a readable JPEG or PNG: cannot identify image file"
-    for decode in (lambda: _pixels(data, 3, None), lambda: image_array(data)):
+    for decode in (lambda: image_pixels(data, 3, None), lambda: image_array(data)):
         with pytest.raises(BlobProblem, match=f"^{said}$"):
             decode()
 

@@ -1,0 +1,261 @@
+"""Decodes rows that stay encoded until their batch: images to pixels, `np.save` bytes to arrays.
+
+One mechanism for all kinds of media. A `MediaRows` decodes the rows of one column of one batch, one at a time, straight
+to the batch's memory if rows have one size. `decode_media` calls it, names the row of an error, and replaces damaged
+rows if that is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.common import IntArray, Stream, bit_generator
+from parquet_loader.decode import BlobProblem, Column, image_pixels, read_array
+from parquet_loader.errors import DataError
+from parquet_loader.schema import Encoded, Image, Ragged
+from parquet_loader.window import Allocator, Array
+
+Images: TypeAlias = "list[npt.NDArray[Any]]"
+BatchArrays: TypeAlias = "dict[str, Array | Images]"
+
+
+class MediaMemory:
+    """Memory for the decoded rows of one batch.
+
+    Attributes:
+        owners: As in `ProcessedBatch`.
+
+    Args:
+        allocator: Provides the memory; None: new ordinary memory.
+    """
+
+    def __init__(self, allocator: Allocator | None) -> None:
+        self._allocator = allocator
+        self.owners: dict[str, Any] = {}
+
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return memory for a column's decoded rows, of this shape and dtype; its content is undefined."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if self._allocator is None or not nbytes:
+            return np.empty(shape, dtype)
+        array, self.owners[name] = self._allocator.allocate(nbytes)
+        return array[:nbytes].view(dtype).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The rows of a batch whose media are decoded.
+
+    Attributes:
+        count: Number of rows.
+        batch: Number of the batch.
+        numbers: int64 ``[rows]``, the rows' numbers in the data set; None unless a column is random, or damaged rows
+            are replaced.
+        seed, epoch: Those of the loader.
+    """
+
+    count: int
+    batch: int
+    numbers: IntArray | None
+    seed: int
+    epoch: int
+
+    def random(self, row: int) -> np.random.Generator:
+        """Return the random numbers of a row: a function of the seed, the epoch and the row's number in the data set.
+
+        All columns of a row draw the same numbers, so that an image and its mask are cropped alike.
+        """
+        assert self.numbers is not None
+        return np.random.Generator(bit_generator(self.seed, Stream.MEDIA, self.epoch, int(self.numbers[row])))
+
+
+class MediaRows(Protocol):
+    """The rows of one column of one batch, in their decoded form. Used by one thread."""
+
+    def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
+        """Decode one row.
+
+        Raises:
+            BlobProblem: the bytes are damaged, or are not what the field says.
+        """
+
+    def fill_gap(self, row: int) -> None:
+        """Make a row the value that stands for a null."""
+
+    def repeat(self, row: int, source: int) -> None:
+        """Make a row a copy of another one."""
+
+    def columns(self) -> BatchArrays:
+        """Return the columns to deliver, by name: the column itself, and others that belong to it."""
+
+
+class ImageRows:
+    """uint8 ``[rows, height, width, channels]``, or a list of images if the field leaves their sizes open."""
+
+    def __init__(self, name: str, field: Image, count: int, memory: MediaMemory) -> None:
+        height, width, self._channels = field.shape
+        self._name = name
+        self._list: Images = []
+        self._array: npt.NDArray[np.uint8] | None = None
+        if height is not None and width is not None:
+            self._array = memory.allocate(name, (count, height, width, self._channels), np.dtype(np.uint8))
+        else:
+            self._list = [np.empty(0, np.uint8)] * count
+
+    def decode(self, row: int, data: bytes, rows: BatchRows) -> None:  # noqa: ARG002 - nothing is random
+        """Decode an image, to its row of the array if there is one."""
+        if self._array is None:
+            self._list[row] = image_pixels(data, self._channels, None)
+            return
+        out = self._array[row]
+        pixels = image_pixels(data, self._channels, out)
+        if pixels.shape != out.shape:
+            raise BlobProblem(
+                f"the image is {pixels.shape[0]} x {pixels.shape[1]}, not the {out.shape[0]} x {out.shape[1]} of its "
+                "field; Image() without a shape takes images of any size"
+            )
+        if not np.may_share_memory(pixels, out):
+            out[...] = pixels
+
+    def fill_gap(self, row: int) -> None:
+        """Fill the row with zeros."""
+        assert self._array is not None
+        self._array[row] = 0
+
+    def repeat(self, row: int, source: int) -> None:
+        """Copy `source` to `row`."""
+        if self._array is None:
+            self._list[row] = self._list[source].copy()
+        else:
+            self._array[row] = self._array[source]
+
+    def columns(self) -> BatchArrays:
+        """Return the column."""
+        return {self._name: self._list if self._array is None else self._array}
+
+
+class ArrayRows:
+    """Arrays of `Encoded`: stacked if the field has a fixed shape, else a list."""
+
+    def __init__(self, name: str, field: Encoded, count: int) -> None:
+        self._name = name
+        self._field = field
+        self._arrays: Images = [np.empty(0, field.dtype)] * count
+
+    def decode(self, row: int, data: bytes, rows: BatchRows) -> None:  # noqa: ARG002 - nothing is random
+        """Decode an array."""
+        self._arrays[row] = np.array(read_array(data, self._field), self._field.dtype, order="C")
+
+    def fill_gap(self, row: int) -> None:
+        """Fill the row with zeros."""
+        self._arrays[row] = np.zeros([n or 0 for n in self._field.shape], self._field.dtype)
+
+    def repeat(self, row: int, source: int) -> None:
+        """Copy `source` to `row`."""
+        self._arrays[row] = self._arrays[source].copy()
+
+    def columns(self) -> BatchArrays:
+        """Return the column."""
+        return {self._name: np.stack(self._arrays) if self._field.is_fixed and self._arrays else self._arrays}
+
+
+def _opened(column: Column, count: int, memory: MediaMemory) -> MediaRows:
+    field = column.image
+    if isinstance(field, Encoded):
+        return ArrayRows(column.name, field, count)
+    assert field is not None
+    return ImageRows(column.name, field, count, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRow:
+    """A row whose media cannot be decoded.
+
+    Attributes:
+        number: Its number in the data set.
+        reason: The column and what is wrong.
+    """
+
+    number: int
+    reason: str
+
+
+class RowError(DataError):
+    """A row that cannot be decoded. `BatchScheduler` replaces it by a `DataError` that names the file."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number = number
+        self.reason = reason
+
+
+def decode_media(
+    columns: Sequence[Column], arrays: Mapping[str, Array], rows: BatchRows, memory: MediaMemory, *, replaces: bool
+) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
+    """Return a batch with its media decoded, and the rows that were replaced.
+
+    Args:
+        columns: The columns to decode.
+        arrays: The batch: ``[rows, ...]`` by name, and a `Ragged` of the encoded bytes for each of `columns`.
+        rows: The batch's rows.
+        memory: Memory for rows of one size.
+        replaces: Whether a row that cannot be decoded is replaced, in all columns, by the next row of the batch that
+            can; if not, its error is raised.
+
+    Raises:
+        DataError: a row cannot be decoded, or is not as its field says; with `replaces`, no row of the batch can.
+    """
+    done: BatchArrays = dict(arrays)
+    damaged: dict[int, tuple[str, BlobProblem]] = {}
+    opened: list[MediaRows] = []
+    for column in columns:
+        encoded = done.pop(column.name)
+        assert column.image is not None
+        assert isinstance(encoded, Ragged)
+        valid = arrays[f"{column.name}_valid"] if column.image.null == "mask" else None
+        media = _opened(column, rows.count, memory)
+        opened.append(media)
+        for row, data in enumerate(encoded.to_list()):
+            try:
+                if not data and valid is not None and not valid[row]:
+                    media.fill_gap(row)
+                elif row not in damaged:
+                    media.decode(row, data, rows)
+            except BlobProblem as problem:
+                damaged[row] = column.name, problem
+                if not replaces:
+                    raise _error(row, damaged, rows) from problem.__cause__
+    replaced: tuple[DamagedRow, ...] = ()
+    if damaged:
+        sound = [row for row in range(rows.count) if row not in damaged]
+        if not sound:
+            raise _error(0, damaged, rows) from damaged[0][1].__cause__
+        assert rows.numbers is not None
+        sources = {row: next((s for s in sound if s > row), sound[0]) for row in damaged}
+        taken = np.array([sources.get(row, row) for row in range(rows.count)])
+        done = {name: array if isinstance(array, list) else array[taken] for name, array in done.items()}
+        for media in opened:
+            for row, source in sources.items():
+                media.repeat(row, source)
+        replaced = tuple(
+            DamagedRow(int(rows.numbers[row]), f"column {name!r}: {problem}")
+            for row, (name, problem) in sorted(damaged.items())
+        )
+    decoded = {column.name: media.columns() for column, media in zip(columns, opened, strict=True)}
+    inserted: BatchArrays = {}
+    for name in arrays:
+        inserted |= decoded[name] if name in decoded else {name: done[name]}
+    return inserted, replaced
+
+
+def _error(row: int, damaged: Mapping[int, tuple[str, BlobProblem]], rows: BatchRows) -> DataError:
+    name, problem = damaged[row]
+    if rows.numbers is not None:
+        return RowError(int(rows.numbers[row]), f"column {name!r}: {problem}")
+    return DataError(f"column {name!r}, row {row} of batch {rows.batch}: {problem}")
