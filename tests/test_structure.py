@@ -135,6 +135,7 @@ MAY_ASK_FOR_KERNELS = {
     "decode.routes",
     "plan.packing",
     "source.native_footers",
+    "write.imports.crc32c",
     "window.variable_width",  # takes views, which only kernels find
 }
 

@@ -9,7 +9,7 @@ import click
 
 from parquet_loader.cli.console import printable, show_json, show_lines
 from parquet_loader.write import WriteOptions
-from parquet_loader.write.imports import ImportReport, import_images, import_webdataset
+from parquet_loader.write.imports import ImportReport, import_images, import_tfrecord, import_webdataset
 
 
 @click.group(name="import", epilog="Example: parquet-loader import images photos data/photos --progress")
@@ -61,3 +61,5 @@ _add(import_images, "images", "DIR", "Import the folder of images DIR to the dir
      has_columns=False)  # fmt: skip
 _add(import_webdataset, "webdataset", "SOURCE", "Import a tar, a directory of tars or a pattern to the directory OUT.",
      "'shards/train-*.tar' data/train", has_columns=True)  # fmt: skip
+_add(import_tfrecord, "tfrecord", "SOURCE", "Import TFRecord files of tf.train.Example to the directory OUT.",
+     "'records/train-*.tfrecord' data/train", has_columns=True)  # fmt: skip

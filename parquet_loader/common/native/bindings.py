@@ -74,6 +74,8 @@ def _load(path: Path) -> tuple[Any, str]:
         pointer, ctypes.c_int, *[pointer] * 4, number, number, number, ctypes.c_int, number, number, *[pointer] * 4,
     )  # fmt: skip
     library.packing_write.restype = None
+    library.crc32c.argtypes = (ctypes.c_char_p, number)
+    library.crc32c.restype = ctypes.c_uint32
     library.permute.argtypes = (pointer, pointer, number, pointer, pointer)
     library.permute.restype = ctypes.c_int
     return library, ""

@@ -6,12 +6,14 @@ report     the result
 images     folders of images
 sharded    what files of records have in common; values: their fields, and their encoding
 webdataset tars of samples
+tfrecord   files of tf.train.Example; crc32c, protobuf: its checksums and messages
 """
 
 from __future__ import annotations
 
 from parquet_loader.write.imports.images import import_images
 from parquet_loader.write.imports.report import ImportReport, SkippedRecords
+from parquet_loader.write.imports.tfrecord import import_tfrecord
 from parquet_loader.write.imports.webdataset import import_webdataset
 
-__all__ = ["ImportReport", "SkippedRecords", "import_images", "import_webdataset"]
+__all__ = ["ImportReport", "SkippedRecords", "import_images", "import_tfrecord", "import_webdataset"]

@@ -7,7 +7,9 @@ the number of a file and of a record in it.
 from __future__ import annotations
 
 import glob
+import lzma
 import os
+import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,9 +125,11 @@ class ShardedSource(ImportSource):
         yield ImportedRows(batch.table(), at, tally, done + len(batch.rows))
 
     def _opened(self, path: str, *, scans: bool) -> Iterator[Record]:
-        """Yield records; errors of the file system name the file."""
+        """Yield records; errors of the file system and of decompression name the file."""
         try:
             yield from self.records(path, scans=scans)
+        except (EOFError, zlib.error, lzma.LZMAError) as error:
+            raise SourceError(f"{path}: truncated or damaged ({error})") from error
         except OSError as error:
             if isinstance(error, SourceError):
                 raise

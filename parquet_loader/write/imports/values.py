@@ -41,6 +41,19 @@ class Digits(bytes):
     """Bytes that are a number in words, if all of the column are."""
 
 
+@dataclass(frozen=True, slots=True)
+class ValueList:
+    """Values of one type, at least one; a column of lists of one is a column of values.
+
+    Attributes:
+        dtype: ``"bytes"``, or the name of a dtype.
+        items: A list of bytes, or an array ``[length]``.
+    """
+
+    dtype: str
+    items: Any
+
+
 @dataclass(slots=True)
 class ColumnValues:
     """What all values of a column have in common.
@@ -61,6 +74,7 @@ class ColumnValues:
     shapes: set[tuple[int, ...]] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
     tails: set[tuple[int, ...]] = field(default_factory=set)
+    lengths: set[int] = field(default_factory=set)
 
     def add(self, value: Any) -> None:
         """Look at a value."""
@@ -74,8 +88,20 @@ class ColumnValues:
             self.kinds.add("text")
         elif isinstance(value, int):
             self.kinds.add("int")
+        elif isinstance(value, ValueList):
+            self._add_list(value)
         else:
             self.add_array(value.dtype, value.shape)
+
+    def _add_list(self, value: ValueList) -> None:
+        self.kinds.add("list")
+        self.dtypes.add(value.dtype)
+        if len(self.lengths) < 2:
+            self.lengths.add(len(value.items))
+        if value.dtype == "bytes":
+            for item in value.items:
+                self.are_images = self.are_images and image_kind(item[:SIGNATURE_BYTES]) is not None
+                self.are_text = self.are_text and _is_text(item)
 
     def add_array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Look at an array of this type and shape."""
@@ -110,7 +136,25 @@ class ColumnValues:
             return Text(null=null)
         if kind == "int":
             return Scalar("int64", null=null)
-        return self._array_field(where, null)
+        return self._list_field(where, null) if kind == "list" else self._array_field(where, null)
+
+    def _list_field(self, where: str, null: Any) -> Field:
+        """Return the field of lists: of the values if all lists have one; else a tensor, or lists, empty if absent."""
+        if len(self.dtypes) > 1:
+            raise SourceError(f"{where}: lists are of several types ({', '.join(sorted(self.dtypes))})")
+        (dtype,) = self.dtypes
+        if dtype == "bytes":
+            item = Text if self.are_text else Bytes
+            if self.lengths != {1}:
+                return RaggedList(item())
+            if self.are_images:
+                return Image() if null == "refuse" else Image(null=null, fill=_PIXEL)
+            return item(null=null)
+        if self.lengths == {1}:
+            return Scalar(dtype, null=null)
+        if len(self.lengths) == 1 and null == "refuse":
+            return Tensor(dtype, tuple(self.lengths))
+        return RaggedList(dtype)
 
     def _array_field(self, where: str, null: Any) -> Field:
         if len(self.dtypes) > 1:
@@ -148,15 +192,24 @@ def encode_rows(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) -
     """
     try:
         columns = {name: [_encoded(row.get(name), one) for row in rows] for name, one in schema.items()}
-        return encode_columns(columns, schema, 0)
+        # Images stay as they are: not even their headers are parsed, as writers do.
+        plain = Schema({name: Bytes(null=one.null) if isinstance(one, Image) else one for name, one in schema.items()})
+        return encode_columns(columns, plain, 0).cast(schema.arrow_schema())
     except ValueError as error:
         raise SourceError(f"{where}: {error}") from error
 
 
 def _encoded(value: Any, one: Field) -> Any:
+    if isinstance(one, RaggedList) and one.null == "refuse" and value is None:
+        return []
     if isinstance(value, memoryview):
         value = bytes(value)
-    if isinstance(value, bytes) and isinstance(one, Scalar):
+    if isinstance(value, ValueList):
+        if isinstance(one, Tensor | RaggedList):
+            is_text = isinstance(one, RaggedList) and isinstance(one.item, Text)
+            return [item.decode("utf-8") for item in value.items] if is_text else value.items
+        value = value.items[0]
+    if isinstance(value, Digits) and isinstance(one, Scalar):
         return whole_number(value)
     if isinstance(value, bytes) and isinstance(one, Text):
         return value.decode("utf-8")

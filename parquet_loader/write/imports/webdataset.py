@@ -13,7 +13,6 @@ import lzma
 import os
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -76,7 +75,7 @@ class WebDatasetSource(ShardedSource):
         """Yield the samples of a tar: files that follow each other and have one key."""
         try:
             yield from self._samples(path, scans=scans)
-        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        except tarfile.TarError as error:
             raise SourceError(f"{path}: not a whole tar ({error})") from error
 
     def _samples(self, path: str, *, scans: bool) -> Iterator[Record]:
