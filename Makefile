@@ -8,7 +8,7 @@
 #   make test-hdfs                                 HDFS itself, a Hadoop of two processes; needs a JDK and a C compiler
 #   make test-oldest the core tests with the oldest pyarrow and numpy that are supported
 #   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel: core tests of one
-#   make docs        the documentation site, in site/
+#   make docs        the documentation site, in site/      make test-docs: links, weight, contrast
 #   make lint        ruff and mypy                  make format     what lint expects of layout
 #   make fuzz        changed pages under gcc's sanitizers, for FUZZ_SECONDS (600), with new seeds from FUZZ_SEED on
 #   make bench       loaders side by side            make clean      removes the environment, demo data and caches
@@ -33,7 +33,7 @@ FUZZ_SEED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all docs lint format fuzz bench clean
+.PHONY: help demo demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all docs test-docs lint format fuzz bench clean
 
 help:
 	@sed -n '3,14s/^# *//p' Makefile
@@ -132,6 +132,9 @@ $(VENV)/docs: $(VENV)/made pyproject.toml constraints.txt
 
 docs: $(VENV)/docs
 	$(PY) release/docs_site.py
+
+test-docs: $(VENV)/dev $(VENV)/docs
+	$(PY) -m pytest -m slow tests/docs
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .
