@@ -2,6 +2,7 @@
 #
 #   make demo                                      real data, prepared, written as Parquet, trained on
 #   make demo DATA=/path/to/parquet TARGET=column  the same training from data of your own
+#   make demo-lm                                   a small GPT on the documentation that Python ships, stopped and resumed
 #   make demo-store                                sampling from an S3 server into a store that training reads
 #   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
 #   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray, JAX, TensorFlow and others
@@ -33,10 +34,10 @@ FUZZ_SEED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all docs test-docs lint format fuzz bench clean
+.PHONY: help demo demo-lm demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all docs test-docs lint format fuzz bench clean
 
 help:
-	@sed -n '3,14s/^# *//p' Makefile
+	@sed -n '3,15s/^# *//p' Makefile
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
@@ -68,6 +69,13 @@ else
 	$(PY) -m demo.prepare
 	$(PY) -m demo.train
 endif
+
+$(VENV)/demo-lm: $(VENV)/made pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[demo-lm]'
+	@touch $@
+
+demo-lm: $(VENV)/demo-lm
+	$(PY) -m demo.language_model
 
 $(VENV)/store-demo: $(VENV)/made pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[store-demo]'

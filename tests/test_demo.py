@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,15 @@ def test_training_beats_predicting_the_mean(directory: Path, capsys: pytest.Capt
     assert errors["model"].mse < 0.5 * errors["the mean"].mse
     report(errors)
     assert "% less" in capsys.readouterr().out
+
+
+def test_a_language_model_that_is_stopped_has_the_losses_of_one_that_is_not(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="needs tokenizers: pip install '.[demo-lm]'")
+    from demo.language_model import documents, train
+
+    texts = list(islice(documents(), 12))
+    assert all(text["text"] and text["source"].startswith("topic") for text in texts)
+    losses, again = train(tmp_path, texts, steps=10, vocabulary=300, length=64, batch_tokens=256)
+    assert len(losses) == 10
+    assert again == pytest.approx(losses[5:], abs=1e-3)
+    assert losses[-1] < losses[0]
