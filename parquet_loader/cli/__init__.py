@@ -10,6 +10,8 @@ inspect    the contents and layout of a data set; `info` is the same
 petastorm  the contents of a Petastorm data set, and a copy of one in this library's layout
 rewrite    rewrites a data set in the layout that loads fastest
 sample     draws a contact sheet of a few rows
+setups     the options that describe a loader
+simulate   predicts an epoch from a short calibration
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from parquet_loader.cli.inspect import info, inspect
 from parquet_loader.cli.petastorm import petastorm
 from parquet_loader.cli.rewrite import rewrite
 from parquet_loader.cli.sample import sample
+from parquet_loader.cli.simulate import simulate
 from parquet_loader.cli.version import show_version
 from parquet_loader.errors import ParquetLoaderError
 
@@ -55,6 +58,7 @@ commands.add_command(inspect)
 commands.add_command(petastorm)
 commands.add_command(rewrite)
 commands.add_command(sample)
+commands.add_command(simulate)
 
 
 def run() -> None:

@@ -6,7 +6,14 @@ from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformProcesses, check_transform_workers, transform_option
-from parquet_loader.engine.engine import Engine, EngineOptions, open_engine, transform_processes
+from parquet_loader.engine.engine import (
+    WIDE_WINDOWS_AHEAD,
+    WINDOWS_AHEAD,
+    Engine,
+    EngineOptions,
+    open_engine,
+    transform_processes,
+)
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.usage import EngineFigures, Usage
@@ -15,6 +22,8 @@ from parquet_loader.engine.worker_pool import STAGES, Job
 
 __all__ = [
     "STAGES",
+    "WIDE_WINDOWS_AHEAD",
+    "WINDOWS_AHEAD",
     "BatchProcessor",
     "Engine",
     "EngineFigures",

@@ -365,6 +365,8 @@ class LoaderStats:
             f"{self.threads} workers, processor seconds: {stages}; blocked in reads {self.blocked_s['read']:.2f}",
             f"read {format_bytes(self.bytes_read)} in {self.row_groups} row groups; held at most {held}",
         ]
+        has_changed = self.growth is not None and (self.growth.new_files or self.growth.gone_files)
+        lines += [f"source: {self.growth}"] if has_changed else []
         lines += [] if self.cache is None else [str(self.cache)]
         lines += [] if self.remote is None else [str(self.remote)]
         lines += [f"kernels not used: {self.kernels}"] if self.kernels else []

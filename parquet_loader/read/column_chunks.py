@@ -258,6 +258,10 @@ class ColumnChunkSource:
         """Whether a row group was in the local cache at its last read; does no I/O and takes no lock."""
         return self.cache is not None and self.cache.is_known(row_group)
 
+    def holds(self, row_group: RowGroupRef) -> bool:
+        """Whether the local cache has a file for a row group's columns; lists a directory, and reads no file."""
+        return self.cache is not None and self.cache.holds(row_group, self.columns_read(row_group))
+
     def cache_figures(self, before: CacheStats | None = None) -> CacheStats | None:
         """Return the counters of the local cache, since `before` if given; None without a cache."""
         if self.cache is None:

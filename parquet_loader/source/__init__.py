@@ -19,6 +19,7 @@ from parquet_loader.source.metadata import (
     ReadableChunk,
     RowGroupFooter,
 )
+from parquet_loader.source.remote.concurrency import ConcurrencyLimit
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
@@ -78,6 +79,7 @@ __all__ = [
     "ColumnChunk",
     "ColumnName",
     "CompactReader",
+    "ConcurrencyLimit",
     "Deletes",
     "DeletesError",
     "DeltaSource",

@@ -167,6 +167,11 @@ class CacheDirectory:
                 return LookupResult(path, nbytes, damaged)
         return LookupResult(None, 0, damaged)
 
+    def has_file(self, wanted: RequestedRowGroup) -> bool:
+        """Whether there is a file for exactly these columns of a row group, which may be damaged."""
+        same = self._paths.for_row_group(wanted.file, wanted.row_group)
+        return any(name.columns == wanted.columns for name in same)
+
     def _held(self, path: str, name: EntryName, wanted: RequestedRowGroup) -> int | None:
         """Return the bytes of a row group's columns in a file; None if some columns are missing."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | NO_LINK)

@@ -136,6 +136,12 @@ class RowGroupCache:
         """Whether the last lookup found a row group's columns; takes no lock."""
         return bool(self._known[row_group.index])
 
+    def holds(self, row_group: RowGroupRef, columns: Sequence[str]) -> bool:
+        """Whether there is a file for a row group's columns, which may be damaged; reads no file."""
+        self._check_process()
+        directory = self._opened()
+        return directory is not None and directory.has_file(self._wanted(row_group, columns))
+
     def _local_path(self, row_group: RowGroupRef, wanted: RequestedRowGroup) -> str | None:
         directory = self._opened()
         path = self._found(directory, wanted)

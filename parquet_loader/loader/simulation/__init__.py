@@ -1,0 +1,7 @@
+"""Predicts an epoch: its first batch, time, waits, memory, requests and cost.
+
+model        calibration, plan and budget -> prediction; pure
+network      requests that share a link, in simulated time; pure
+calibration  reads the beginning of an epoch, and measures the rates that the model needs
+prices       what requests and transfers cost at object stores
+"""
