@@ -496,6 +496,35 @@ def test_a_script_without_a_main_guard_and_however_it_ends(
         process.communicate()
 
 
+OF_A_SCRIPT = """
+    import sys
+    from parquet_loader import BatchedDataLoader, OutputOptions
+
+    class Unlucky(Exception):
+        pass
+
+    def failing(columns, rng):
+        raise Unlucky(int(columns["id"][0]))
+
+    for isolation in ("thread", "process"):
+        with BatchedDataLoader(
+            sys.argv[1], 10, transform=failing, transform_workers=1, output_options=OutputOptions(format="numpy"),
+            isolation=isolation,
+        ) as loader:
+            try:
+                next(iter(loader))
+            except Unlucky as error:
+                print(error.args, "raise Unlucky" in "".join(error.__notes__) or "Unlucky: 0" in error.__notes__[-1])
+"""
+
+
+@pytest.mark.slow
+def test_an_error_of_a_class_in_the_script_is_of_that_class(tmp_path: Path) -> None:
+    process = running(OF_A_SCRIPT, numbered(tmp_path))
+    out, err = process.communicate(timeout=55)
+    assert out.splitlines() == ["(0,) True"] * 2, out + err
+
+
 AT_RANDOM_MOMENTS = """
     import gc, random, signal, sys, psutil
     from parquet_loader import BatchedDataLoader, OutputOptions

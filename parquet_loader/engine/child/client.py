@@ -22,7 +22,7 @@ from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.packed_transform import by_value
-from parquet_loader.engine.child.process import KILLED_S, death, start_process
+from parquet_loader.engine.child.process import KILLED_S, death, start_process, unpacked_error
 from parquet_loader.engine.child.server import Begin, Drop, Next, Open, Release, Reply
 from parquet_loader.engine.child.shared_memory import ISOLATION, SharedMemoryReceiver, check_shared_memory
 from parquet_loader.engine.engine import EngineOptions
@@ -236,7 +236,7 @@ class IsolatedEngine:
         self._account = reply.account
         self._record.add(reply.record)
         if reply.error is not None:
-            raise pickle.loads(reply.error)  # noqa: S301 - of our own process
+            raise unpacked_error(reply.error)
         if reply.parcel is None:
             self._is_over = True
             return None

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 
 from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import ReadingProcessError
@@ -20,6 +21,7 @@ from parquet_loader.errors import ReadingProcessError
 NICENESS = 5
 KILLED_S = 5.0
 _POLL_PARENT_MS = 250
+_ORIGINAL = "_pickled_error"
 # File descriptors of a socket pair, and those that `subprocess` opens while it starts a process.
 _START_DESCRIPTORS = 6
 _START = """
@@ -121,14 +123,40 @@ def end_with(end: socket.socket, parent: int) -> None:
 
 
 def packed_error(error: BaseException, place: str = "the child process that reads") -> bytes:
-    """Pickle an error with this process's traceback as a note; an error that cannot be pickled becomes its text."""
-    trace = "".join(traceback.format_exception(error))
-    error.add_note(f"in {place}:\n{trace}")
+    """Pickle an error with this process's traceback as a note, for `unpacked_error`."""
+    note = f"in {place}:\n{''.join(traceback.format_exception(error))}"
+    error.add_note(note)
+    as_text = ReadingProcessError(f"{type(error).__name__}: {error}")
+    as_text.add_note(note)
+    return pickle.dumps((vars(error).get(_ORIGINAL) or _pickled(error), as_text))
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """Pickle an error; None if it cannot be pickled, or not be unpickled.
+
+    The class of an error from the caller's script or notebook came by value. It is pickled by its name, because the
+    caller has the class itself.
+    """
+    kind, script = type(error), sys.modules["__main__"]
+    if kind.__module__ == "__main__" and not hasattr(script, kind.__qualname__):
+        setattr(script, kind.__qualname__, kind)
     try:
         packed = pickle.dumps(error)
-        pickle.loads(packed)  # noqa: S301 - pickled above; some errors cannot be unpickled
+        pickle.loads(packed)  # noqa: S301 - pickled above
     except Exception:
-        as_text = ReadingProcessError(f"{type(error).__name__}: {error}")
-        as_text.add_note(f"in {place}:\n{trace}")
-        packed = pickle.dumps(as_text)
+        return None
     return packed
+
+
+def unpacked_error(packed: bytes) -> BaseException:
+    """Return an error of a process of the library; one that cannot be unpickled here as its text.
+
+    The text keeps the pickled error, for the process that this one may send it to.
+    """
+    pickled, as_text = pickle.loads(packed)  # noqa: S301 - of our own process
+    error: BaseException = as_text
+    if pickled is not None:
+        vars(as_text)[_ORIGINAL] = pickled
+        with suppress(Exception):
+            error = pickle.loads(pickled)  # noqa: S301 - likewise
+    return error

@@ -21,7 +21,7 @@ from parquet_loader.common import uninterrupted
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, allocated
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.packed_transform import PackedTransform
-from parquet_loader.engine.child.process import KILLED_S, death, start_process
+from parquet_loader.engine.child.process import KILLED_S, death, start_process, unpacked_error
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, SharedMemorySender, check_shared_memory
 from parquet_loader.engine.child.transform_server import PLACE, MadeBatch, MakeBatch, UnprocessedBatch, UseTransform
 from parquet_loader.errors import LoaderStateError, ParquetLoaderError
@@ -196,7 +196,7 @@ class _Process:
                 self._is_used = False
                 if self._is_ended:
                     self._close()
-        raise pickle.loads(made.error)  # noqa: S301 - of our own process
+        raise unpacked_error(made.error)
 
     def _exchange(self, rows: UnprocessedBatch, processor: bytes | None) -> MadeBatch:
         if self._begin is not None:
