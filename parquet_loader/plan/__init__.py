@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parquet_loader.plan.deliveries import batches_until_done, counted_here
-from parquet_loader.plan.episodes import EpisodeSamples, ReadPlan, SampleRule, WindowReads, window_reads
+from parquet_loader.plan.episodes import EpisodeSamples, ReadPlan, SampleRows, SampleRule, WindowReads, window_reads
 from parquet_loader.plan.epoch import WINDOW_METHOD, WINDOW_METHODS, Plan, RowGroupSlice, plan_epoch
 from parquet_loader.plan.mixing import MixingScore, mixing_score
 from parquet_loader.plan.packing import (
@@ -33,6 +33,7 @@ __all__ = [
     "Plan",
     "ReadPlan",
     "RowGroupSlice",
+    "SampleRows",
     "SampleRule",
     "Sharding",
     "WindowReads",

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.collate import Batch, Output
-from parquet_loader.common import BoolArray, IntArray
+from parquet_loader.common import KERNELS, BoolArray, IntArray, take_ragged
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import DataError
-from parquet_loader.plan import EpisodeSamples, Plan, WindowReads, window_reads
+from parquet_loader.plan import EpisodeSamples, Plan, SampleRows, WindowReads, window_reads
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocation, Allocator, Window
 
@@ -229,33 +229,25 @@ class SampleOutput:
             bridged = begins < reads.begin[slice_]
             shift[bridged] = samples.bridge.shift[slice_[bridged]]
             bridged = bridged if bridged.any() else None
-        places: dict[bytes, tuple[IntArray, BoolArray]] = {}
+        found: dict[bytes, _Places] = {}
 
-        def places_of(offsets: IntArray | None) -> tuple[IntArray, BoolArray]:
-            """Return the place of each row, int64 ``[samples, T]`` or ``[samples]``, and whether it exists."""
+        def places_of(offsets: IntArray | None) -> _Places:
             key = b"" if offsets is None else offsets.tobytes()
-            if key not in places:
-                if offsets is None:
-                    places[key] = rows.anchor + shift, np.ones(len(numbers), np.bool_)
-                else:
-                    wanted = rows.anchor[:, None] + offsets
-                    found = np.clip(wanted, rows.first[:, None], rows.stop[:, None] - 1)
-                    exists = found == wanted
-                    found += shift[:, None]
-                    places[key] = found, exists
-            return places[key]
+            if key not in found:
+                found[key] = _places(rows, shift, offsets, bridged)
+            return found[key]
 
         for name, offsets in form.masks.items():
-            made[name][...] = places_of(offsets)[1]
+            made[name][...] = places_of(offsets).exists
         for name, offsets in form.pads.items():
-            np.logical_not(places_of(offsets)[1], out=made[name])
+            np.logical_not(places_of(offsets).exists, out=made[name])
         for name, wanted_offsets in form.offsets.items():
-            place, _ = places_of(wanted_offsets)
+            places = places_of(wanted_offsets)
             other = None if samples.bridge is None else samples.bridge.arrays[name]
             if name in made:
-                _take(samples.arrays[name], other, place, bridged, made[name])
+                _take(samples.arrays[name], other, places, bridged, made[name])
             else:
-                lists[name].append(_take_ragged(samples.arrays[name], other, place, bridged))
+                lists[name].append(_take_ragged(samples.arrays[name], other, places.rows, bridged))
 
     def _allocated(self, shapes: Mapping[str, tuple[tuple[int, ...], Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return arrays in one block of memory, and its owners, by name."""
@@ -272,13 +264,75 @@ class SampleOutput:
         return arrays, owners
 
 
-def _take(array: Any, other: Any, place: IntArray, from_other: BoolArray | None, out: npt.NDArray[Any]) -> None:
+class _Places(NamedTuple):
+    """Where the rows of samples are.
+
+    Attributes:
+        rows: int64 ``[samples, T]`` or ``[samples]``: the place of each row in its array.
+        exists: bool, of the same shape: whether it is a row of the sample, or repeats another one.
+        blocks: bool ``[samples]``: the samples whose rows are consecutive in the window's array; None: it is not known.
+    """
+
+    rows: IntArray
+    exists: BoolArray
+    blocks: BoolArray | None
+
+
+def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None, bridged: BoolArray | None) -> _Places:
+    """Return where the rows of samples are.
+
+    Args:
+        rows: The samples.
+        shift: int64 ``[samples]``: what to add to a row's number in the data set for its place.
+        offsets: The rows to deliver, relative to the anchor, int64 ``[T]``; None: the anchor alone.
+        bridged: bool ``[samples]``: those that are not in the window's array; None: all are there.
+    """
+    if offsets is None:
+        return _Places(rows.anchor + shift, np.ones(len(shift), np.bool_), None)
+    wanted = rows.anchor[:, None] + offsets
+    found = np.clip(wanted, rows.first[:, None], rows.stop[:, None] - 1)
+    exists: BoolArray = found == wanted
+    found += shift[:, None]
+    blocks = None
+    if KERNELS is not None and len(offsets) > 1 and (np.diff(offsets) == 1).all():
+        blocks = np.asarray(exists.all(axis=1))
+        if bridged is not None:
+            blocks = blocks & ~bridged
+    return _Places(found, exists, blocks)
+
+
+def _take(array: Any, other: Any, places: _Places, from_other: BoolArray | None, out: npt.NDArray[Any]) -> None:
     """Write rows of one array; for the samples in `from_other`, of another."""
-    if from_other is None:
-        np.take(array, place, axis=0, out=out, mode="clip")
-        return
-    out[~from_other] = array[place[~from_other]]
-    out[from_other] = other[place[from_other]]
+    rows, _, blocks = places
+    if blocks is not None and blocks.any() and array.flags.c_contiguous and array[:1].nbytes:
+        _copy_blocks(array, rows[blocks, 0], np.flatnonzero(blocks), out)
+        if blocks.all():
+            return
+        left = ~blocks if from_other is None else ~(blocks | from_other)
+        out[left] = array[rows[left]]
+    elif from_other is None:
+        np.take(array, rows, axis=0, out=out, mode="clip")
+    else:
+        out[~from_other] = array[rows[~from_other]]
+    if from_other is not None:
+        out[from_other] = other[rows[from_other]]
+
+
+def _copy_blocks(array: npt.NDArray[Any], first: IntArray, samples: IntArray, out: npt.NDArray[Any]) -> None:
+    """Copy consecutive rows to samples.
+
+    Args:
+        array: Rows, in C order.
+        first: int64 ``[n]``: the first row of each.
+        samples: int64 ``[n]``: the samples.
+        out: ``[samples, T, ...]``, in C order.
+    """
+    nbytes, length = array[:1].nbytes, out.shape[1]
+    bounds = np.empty(2 * len(first) + 1, np.int64)
+    bounds[:-1:2], bounds[1::2], bounds[-1] = first, first + length, len(array)
+    bounds *= nbytes
+    source, target = array.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
+    take_ragged(source, bounds, np.arange(0, 2 * len(first), 2), samples * (length * nbytes), target)
 
 
 def _take_ragged(array: Ragged, other: Ragged | None, place: IntArray, from_other: BoolArray | None) -> Ragged:
