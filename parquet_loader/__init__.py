@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from parquet_loader.loader.batched import BatchedDataLoader, LoadedRows
     from parquet_loader.loader.episodes.episode_loader import EpisodeLoader, EpisodePlan
     from parquet_loader.loader.episodes.episodes import Episodes
+    from parquet_loader.loader.episodes.lerobot import LeRobotDataset
     from parquet_loader.loader.epoch_plan import EpochPlan
     from parquet_loader.loader.from_frames import ConvertedLoader, from_dask, from_pandas, from_spark
     from parquet_loader.loader.iterable_dataset import ParquetIterable
@@ -122,6 +123,7 @@ _MODULES = {
     "parquet_loader.loader.batched": ("BatchedDataLoader", "LoadedRows"),
     "parquet_loader.loader.episodes.episode_loader": ("EpisodeLoader", "EpisodePlan"),
     "parquet_loader.loader.episodes.episodes": ("Episodes",),
+    "parquet_loader.loader.episodes.lerobot": ("LeRobotDataset",),
     "parquet_loader.loader.epoch_plan": ("EpochPlan",),
     "parquet_loader.loader.from_frames": ("ConvertedLoader", "from_dask", "from_pandas", "from_spark"),
     "parquet_loader.loader.iterable_dataset": ("ParquetIterable",),
@@ -204,6 +206,7 @@ __all__ = [
     "IcebergSource",
     "Image",
     "JobSummary",
+    "LeRobotDataset",
     "LoadedRows",
     "LoaderStateError",
     "LoaderStats",

@@ -59,7 +59,7 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "sequences": (
         "Sequences",
         "[Token sequences](../tokens.md) for language models, and samples of rows of [episodes](../episodes.md).",
-        ("TokenLoader", "TokenizerOptions", "EpisodeLoader", "Episodes"),
+        ("TokenLoader", "TokenizerOptions", "EpisodeLoader", "Episodes", "LeRobotDataset"),
     ),
     "options": (
         "Options",

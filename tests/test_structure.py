@@ -242,6 +242,7 @@ def test_public_names_are_these() -> None:
         "IcebergSource",
         "Image",
         "JobSummary",
+        "LeRobotDataset",
         "LoadedRows",
         "LoaderStateError",
         "LoaderStats",

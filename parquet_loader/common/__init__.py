@@ -50,6 +50,7 @@ from parquet_loader.common.native.permute import (
     take_columns,
     take_ragged,
     take_rows,
+    take_runs,
 )
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.common.permutations import PERMUTATION_METHOD, OrderMemory, Stream, bit_generator, permutation
@@ -231,6 +232,7 @@ __all__ = [
     "take_columns",
     "take_ragged",
     "take_rows",
+    "take_runs",
     "uninterrupted",
     "url_prefix",
     "use_returning_pool",

@@ -88,6 +88,9 @@ class ListedDataset:
     the same time and end in any order.
     """
 
+    # Where frames of the rows are that are no column: those of a `LeRobotDataset`.
+    _videos: Any = None
+
     @explains_keywords(DATASET_KEYWORDS)
     def __init__(
         self,

@@ -29,7 +29,7 @@ from parquet_loader.decode.lazy_rows import (
     StraightTargets,
     Target,
 )
-from parquet_loader.decode.media import image_pixels
+from parquet_loader.decode.media import RangeFile, decode_frames, image_pixels
 from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
     NativeChunks,
@@ -76,6 +76,7 @@ __all__ = [
     "OpenChunks",
     "PageFileSchema",
     "PageMap",
+    "RangeFile",
     "RawColumn",
     "RawFile",
     "RawPages",
@@ -94,6 +95,7 @@ __all__ = [
     "convert",
     "cut_at_once",
     "decodable_chunks",
+    "decode_frames",
     "decode_pages",
     "file_of_pages",
     "first_beyond_nanoseconds",

@@ -122,9 +122,14 @@ class EpisodeSamples:
         found: IntArray = self._sample_begins[row_group] + sample
         return found
 
+    def episodes_of(self, numbers: IntArray) -> IntArray:
+        """Return the number of each sample's episode, in the order of the snapshot."""
+        episode: IntArray = np.searchsorted(self.begins, numbers, side="right") - 1
+        return episode
+
     def rows_of(self, numbers: IntArray) -> SampleRows:
         """Return the rows of samples."""
-        episode = np.searchsorted(self.begins, numbers, side="right") - 1
+        episode = self.episodes_of(numbers)
         first = self.bounds[episode]
         anchor = first + self.rule.first_anchor + (numbers - self.begins[episode]) * self.rule.stride
         return SampleRows(anchor, first, self.bounds[episode + 1])

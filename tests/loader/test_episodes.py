@@ -21,6 +21,7 @@ from parquet_loader import (
     DataError,
     EpisodeLoader,
     Episodes,
+    Image,
     MixedLoader,
     OutputOptions,
     ParquetDataset,
@@ -426,8 +427,12 @@ def test_nulls_in_the_column_of_episodes_are_refused(tmp_path: Path) -> None:
 
 
 def test_names_of_masks_and_images_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"episode": [0], "photo": [b"x"]}), tmp_path / "a.parquet")
+    schema = Schema({"episode": Scalar("int64"), "photo": Image()})
+    with pytest.raises(UnsupportedError, match="column 'photo' holds Image values"):
+        EpisodeLoader(str(tmp_path), 1, episodes=Episodes("episode"), schema=schema)
     pq.write_table(pa.table({"episode": [0], "mask": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(ConfigurationError, match="column 'mask': a batch has a mask of this name"):
+    with pytest.raises(ConfigurationError, match="column 'mask': a batch has something else of this"):
         EpisodeLoader(str(tmp_path), 1, episodes=Episodes("episode"))
     with EpisodeLoader(str(tmp_path), 1, episodes=Episodes("episode"), columns=["episode"]) as loader:
         assert len(loader) == 1

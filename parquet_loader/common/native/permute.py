@@ -106,6 +106,30 @@ def ragged_offsets(offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) 
     return found
 
 
+def take_runs(
+    source: npt.NDArray[Any], first: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], out: npt.NDArray[Any]
+) -> None:
+    """Copy runs of consecutive rows: ``out[numbers[i]]`` becomes the rows of `source` from row ``first[i]`` on.
+
+    Args:
+        source: Rows, in C order, of at least one byte each.
+        first: ``[n]``; not checked by the kernel.
+        numbers: ``[n]``, each once; not checked by the kernel.
+        out: ``[runs, rows, ...]``, in C order, writable, of the same dtype.
+    """
+    length = out.shape[1]
+    if KERNELS is None:
+        out[numbers] = source[first[:, None] + np.arange(length)]
+        return
+    nbytes = source[:1].nbytes
+    bounds = np.empty(2 * len(first) + 1, np.int64)
+    bounds[:-1:2], bounds[1::2], bounds[-1] = first, first + length, len(source)
+    bounds *= nbytes
+    rows = np.arange(0, 2 * len(first), 2)
+    data, written = source.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
+    take_ragged(data, bounds, rows, numbers * (length * nbytes), written)
+
+
 def take_ragged(
     data: npt.NDArray[np.uint8],
     offsets: npt.NDArray[np.int64],

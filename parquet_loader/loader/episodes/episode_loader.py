@@ -28,12 +28,13 @@ from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.episodes.episode_scan import read_episodes
 from parquet_loader.loader.episodes.episodes import Episodes
 from parquet_loader.loader.episodes.sample_output import SampleForm, SampleOutput
+from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.live_source import EpochFiles, LiveSource
 from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score, plan_epoch
 from parquet_loader.read import Filters, LocalCache
-from parquet_loader.schema import Image, Schema, masks_of
+from parquet_loader.schema import Audio, Image, Schema, Video, masks_of
 from parquet_loader.source import Source, TableLike, TableSource, table_source
 from parquet_loader.window import Arenas
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 _KEPT_BATCHES = 4
 MASK = "mask"
 """The name of the mask in a batch."""
+EPISODE = "episode_index"
+"""The column that tells the episodes of LeRobot's data sets apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,7 @@ class _Opened:
 
     dataset: Dataset
     samples: EpisodeSamples
+    frames: VideoFrames | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +177,14 @@ class EpisodeLoader(BatchedDataLoader):
             )
         limit = parse_bytes(memory_limit)
         self._samples: EpisodeSamples
+        self._frames: VideoFrames | None
         opened: Any
         if isinstance(source, _Opened):
-            opened, self._samples = source.dataset, source.samples
+            opened, self._samples, self._frames = source.dataset, source.samples, source.frames
         else:
             opened = _listed(source, schema, columns, filesystem, split, read_options, cache, shard)
-            _check_columns(opened.schema, episodes, output_options)
+            frames = opened._videos if episodes.by == EPISODE else None
+            _check_columns(opened.schema, episodes, output_options, () if frames is None else tuple(frames.cameras))
             bounds = read_episodes(
                 opened,
                 episodes.by,
@@ -191,6 +197,7 @@ class EpisodeLoader(BatchedDataLoader):
                 progress=progress,
             )
             self._samples = EpisodeSamples(bounds.rows, bounds.row_begins, episodes.rule)
+            self._frames = None if frames is None else frames.chosen(bounds.ids, self._samples)
             least = self._samples.most_rows(2 * batch_size)
             if window_rows is not None and isinstance(window_rows, int) and window_rows < least:
                 raise ConfigurationError(
@@ -219,7 +226,7 @@ class EpisodeLoader(BatchedDataLoader):
         if not np.array_equal(np.diff(self._samples.row_begins), self._dataset.counts):
             self.close()
             raise ConfigurationError("the files changed while the loader was made; make it again")
-        self._form = _form_of(self.schema, episodes)
+        self._form = _form_of(self.schema, episodes, self._frames)
 
     def __repr__(self) -> str:
         part = f"rank {self.shard.rank} of {self.shard.world_size}: " if self.shard.world_size > 1 else ""
@@ -321,7 +328,7 @@ class EpisodeLoader(BatchedDataLoader):
         super().__reduce__()  # raises if the loader cannot be pickled now
         arguments = {**self._own_arguments, "shard": self.shard}
         position = self._next_epoch, self._next_batch
-        opened = _Opened(self._dataset, self._samples)
+        opened = _Opened(self._dataset, self._samples, self._frames)
         return _restored, (opened, arguments, self._is_part_chosen, *position, self._window_method)
 
 
@@ -382,7 +389,9 @@ def _listed(
     )
 
 
-def _check_columns(schema: Schema, episodes: Episodes, output_options: OutputOptions | None) -> None:
+def _check_columns(
+    schema: Schema, episodes: Episodes, output_options: OutputOptions | None, cameras: Sequence[str]
+) -> None:
     """Check that the columns can be delivered as samples.
 
     Raises:
@@ -393,29 +402,33 @@ def _check_columns(schema: Schema, episodes: Episodes, output_options: OutputOpt
     if output_options is not None and output_options.row_numbers is not None:
         names.add(output_options.row_numbers)
     for name in episodes.deltas or ():
-        if name not in schema:
-            raise ConfigurationError(f"deltas[{name!r}]: there is no such column; there are {', '.join(schema)}")
+        if name not in schema and name not in cameras:
+            there_are = ", ".join((*schema, *cameras))
+            raise ConfigurationError(f"deltas[{name!r}]: there is no such column; there are {there_are}")
     masks = [MASK] if episodes.deltas is None else [f"{name}_is_pad" for name in episodes.deltas]
+    masks += [f"{camera}_{end}" for camera in cameras for end in ("path", "timestamp")]
     taken = [name for name in masks if name in names]
     if taken:
         raise ConfigurationError(
-            f"column {taken[0]!r}: a batch has a mask of this name; leave the column out with columns=[...]"
+            f"column {taken[0]!r}: a batch has something else of this name; leave the column out with columns=[...]"
         )
     for name, of_column in schema.items():
-        if isinstance(of_column, Image):
+        if isinstance(of_column, Image | Audio | Video):
             raise UnsupportedError(
-                f"column {name!r} holds images, which are not delivered as samples; leave it out with columns=[...], "
+                f"column {name!r} holds {type(of_column).__name__} values, which are not decoded into samples; leave "
+                "it out with columns=[...], "
                 f"or let a schema deliver it undecoded: {name!r}: Bytes()"
             )
 
 
-def _form_of(schema: Schema, episodes: Episodes) -> SampleForm:
+def _form_of(schema: Schema, episodes: Episodes, frames: VideoFrames | None) -> SampleForm:
     """Return what a batch holds."""
     offsets = {name: episodes.offsets(name) for name in schema}
     offsets |= {mask: offsets[name] for name, mask in masks_of(schema).items()}
+    cameras = {} if frames is None else {camera: episodes.offsets(camera) for camera in frames.cameras}
     if episodes.deltas is None:
         rows = episodes.offsets("")
         assert rows is not None
-        return SampleForm(offsets, {MASK: rows}, {})
-    pads = {name: episodes.offsets(name) for name in episodes.deltas}
-    return SampleForm(offsets, {}, {f"{name}_is_pad": rows for name, rows in pads.items() if rows is not None})
+        return SampleForm(offsets, {MASK: rows}, {}, frames, cameras)
+    pads = {f"{name}_is_pad": rows for name in episodes.deltas if (rows := episodes.offsets(name)) is not None}
+    return SampleForm(offsets, {}, pads, frames, cameras)

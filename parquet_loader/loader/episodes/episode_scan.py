@@ -29,10 +29,12 @@ class EpisodeBounds:
     Attributes:
         rows: int64 ``[episodes + 1]``: the first row of each, and the number of rows.
         row_begins: int64 ``[row groups + 1]``: rows before each row group.
+        ids: ``[episodes]``: the value of `by` in each.
     """
 
     rows: IntArray
     row_begins: IntArray
+    ids: pa.Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def read_episodes(
             f"{format_bytes(48 * len(runs.value))}, which may be at most half of it; pass at least "
             f"{format_bytes(96 * len(runs.value))}"
         )
-    return EpisodeBounds(runs.begins, runs.row_begins)
+    return EpisodeBounds(runs.begins, runs.row_begins, runs.value)
 
 
 def _read_runs(

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.collate import Batch, Output
-from parquet_loader.common import KERNELS, BoolArray, IntArray, take_ragged
+from parquet_loader.common import BoolArray, IntArray, take_runs
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import DataError
+from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.plan import EpisodeSamples, Plan, SampleRows, WindowReads, window_reads
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocation, Allocator, Window
@@ -30,11 +31,15 @@ class SampleForm:
         offsets: By column, the rows to deliver, relative to the anchor, int64 ``[T]``; None: the anchor alone.
         masks: The names of masks (True: the row exists), each with the offsets that it is for.
         pads: The names of masks with the opposite meaning (True: the row does not exist).
+        frames: Where the frames of the rows are; None: there are no video files.
+        cameras: By camera, the rows to deliver, as `offsets`.
     """
 
     offsets: Mapping[str, IntArray | None]
     masks: Mapping[str, IntArray]
     pads: Mapping[str, IntArray]
+    frames: VideoFrames | None
+    cameras: Mapping[str, IntArray | None]
 
 
 class _Bridge(NamedTuple):
@@ -195,12 +200,15 @@ class SampleOutput:
         for name, rows in (*form.masks.items(), *form.pads.items()):
             shapes[name] = ((count, len(rows)), np.bool_)
         first = parts[0][0].arrays
+        for camera, offsets in form.cameras.items():
+            shapes[f"{camera}_timestamp"] = ((count, *(() if offsets is None else (len(offsets),))), np.float64)
         for name, offsets in form.offsets.items():
             if isinstance(array := first[name], np.ndarray):
                 axis = () if offsets is None else (len(offsets),)
                 shapes[name] = ((count, *axis, *array.shape[1:]), array.dtype)
         made, owners = self._allocated(shapes)
         lists: dict[str, list[Ragged]] = {name: [] for name in form.offsets if name not in made}
+        numbers = parts[0][1] if len(parts) == 1 else np.concatenate([some for _, some in parts])
         at = 0
         for samples, numbers in parts:
             some = slice(at, at + len(numbers))
@@ -209,7 +217,26 @@ class SampleOutput:
         batch: dict[str, Any] = {name: made[name] for name in (*form.masks, *form.pads)}
         for name, offsets in form.offsets.items():
             batch[name] = made[name] if name in made else _in_samples(_cat(lists[name]), count, offsets)
+        if form.frames is not None:
+            self._write_times(form.frames, numbers, made, batch)
         return self._output.from_batch(ProcessedBatch(count, batch, owners, 0), None)
+
+    def _write_times(
+        self, frames: VideoFrames, numbers: IntArray, made: Mapping[str, npt.NDArray[Any]], batch: dict[str, Any]
+    ) -> None:
+        """Write the file of each sample's frames, and their times."""
+        rows, episode = self._samples.rows_of(numbers), self._samples.episodes_of(numbers)
+        for camera, offsets in self._form.cameras.items():
+            part, times = frames.cameras[camera], made[f"{camera}_timestamp"]
+            first, last = rows.first, rows.stop - 1
+            wanted = rows.anchor if offsets is None else rows.anchor[:, None] + offsets
+            if offsets is not None:
+                first, last = first[:, None], last[:, None]
+            begin = part.begin[episode]
+            np.divide(np.clip(wanted, first, last) - first, frames.fps, out=times)
+            times += begin if offsets is None else begin[:, None]
+            batch[f"{camera}_path"] = Ragged.from_list([frames.paths[number] for number in part.path[episode].tolist()])
+            batch[f"{camera}_timestamp"] = times
 
     def _write(
         self,
@@ -294,7 +321,7 @@ def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None, bridged
     exists: BoolArray = found == wanted
     found += shift[:, None]
     blocks = None
-    if KERNELS is not None and len(offsets) > 1 and (np.diff(offsets) == 1).all():
+    if len(offsets) > 1 and (np.diff(offsets) == 1).all():
         blocks = np.asarray(exists.all(axis=1))
         if bridged is not None:
             blocks = blocks & ~bridged
@@ -305,7 +332,7 @@ def _take(array: Any, other: Any, places: _Places, from_other: BoolArray | None,
     """Write rows of one array; for the samples in `from_other`, of another."""
     rows, _, blocks = places
     if blocks is not None and blocks.any() and array.flags.c_contiguous and array[:1].nbytes:
-        _copy_blocks(array, rows[blocks, 0], np.flatnonzero(blocks), out)
+        take_runs(array, rows[blocks, 0], np.flatnonzero(blocks), out)
         if blocks.all():
             return
         left = ~blocks if from_other is None else ~(blocks | from_other)
@@ -316,23 +343,6 @@ def _take(array: Any, other: Any, places: _Places, from_other: BoolArray | None,
         out[~from_other] = array[rows[~from_other]]
     if from_other is not None:
         out[from_other] = other[rows[from_other]]
-
-
-def _copy_blocks(array: npt.NDArray[Any], first: IntArray, samples: IntArray, out: npt.NDArray[Any]) -> None:
-    """Copy consecutive rows to samples.
-
-    Args:
-        array: Rows, in C order.
-        first: int64 ``[n]``: the first row of each.
-        samples: int64 ``[n]``: the samples.
-        out: ``[samples, T, ...]``, in C order.
-    """
-    nbytes, length = array[:1].nbytes, out.shape[1]
-    bounds = np.empty(2 * len(first) + 1, np.int64)
-    bounds[:-1:2], bounds[1::2], bounds[-1] = first, first + length, len(array)
-    bounds *= nbytes
-    source, target = array.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
-    take_ragged(source, bounds, np.arange(0, 2 * len(first), 2), samples * (length * nbytes), target)
 
 
 def _take_ragged(array: Ragged, other: Ragged | None, place: IntArray, from_other: BoolArray | None) -> Ragged:
