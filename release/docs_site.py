@@ -233,10 +233,13 @@ def llms_txt(site: Site) -> str:
     lines += ["Each link is a page as Markdown. [SKILL.md](skill/parquet-loader/SKILL.md) is a short guide.", ""]
     for group in site.nav:
         (title, entries), *_ = group.items()
-        if isinstance(entries, str) or title == "Reference":
+        if isinstance(entries, str):
             continue
         lines += [f"## {title}", ""]
         for path in paths_of(entries):
+            if path.startswith("reference/"):  # made of docstrings by MkDocs, so there is no Markdown
+                lines.append(f"- [{title_of(site.pages[path])}]({path[:-3]}.html)")
+                continue
             lead = lead_of(site.pages[path])
             lines.append(f"- [{title_of(site.pages[path])}]({path}){': ' + lead if lead else ''}")
         lines.append("")
