@@ -9,7 +9,14 @@ import click
 
 from parquet_loader.cli.console import printable, show_json, show_lines
 from parquet_loader.write import WriteOptions
-from parquet_loader.write.imports import ImportReport, import_images, import_tfrecord, import_webdataset
+from parquet_loader.write.imports import (
+    ImportReport,
+    import_images,
+    import_lmdb,
+    import_mosaicml,
+    import_tfrecord,
+    import_webdataset,
+)
 
 
 @click.group(name="import", epilog="Example: parquet-loader import images photos data/photos --progress")
@@ -63,3 +70,7 @@ _add(import_webdataset, "webdataset", "SOURCE", "Import a tar, a directory of ta
      "'shards/train-*.tar' data/train", has_columns=True)  # fmt: skip
 _add(import_tfrecord, "tfrecord", "SOURCE", "Import TFRecord files of tf.train.Example to the directory OUT.",
      "'records/train-*.tfrecord' data/train", has_columns=True)  # fmt: skip
+_add(import_mosaicml, "mosaicml", "DIR", "Import the MDS shards in DIR to the directory OUT.",
+     "shards/train data/train", has_columns=True)  # fmt: skip
+_add(import_lmdb, "lmdb", "DIR", "Import the LMDB in DIR, or a file, to the directory OUT.", "train.lmdb data/train",
+     has_columns=False)  # fmt: skip
