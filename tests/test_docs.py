@@ -23,6 +23,7 @@ PAGES = [page for page in PAGES if page.exists()]
 # Pages about packages of others.
 NEEDS = {
     "accelerate.md": ("accelerate",),
+    "audio.md": ("soundfile", "soxr"),
     "augmentation.md": ("torchvision", "albumentations", "PIL"),
     "grain.md": ("grain",),
     "keras.md": ("keras",),
@@ -37,10 +38,11 @@ NEEDS = {
     "tfdata.md": ("tensorflow",),
     "torchdata.md": ("torchdata",),
     "transformers.md": ("transformers", "accelerate"),
+    "video.md": ("av",),
 }
 # Blocks marked with a package run if it is installed; no extra brings these.
 OPTIONAL = ("datasets", "streaming", "tokenizers")
-OF_EVERY_DAY = ("iceberg.md", "torchdata.md")
+OF_EVERY_DAY = ("audio.md", "iceberg.md", "torchdata.md", "video.md")
 LANGUAGES = {"python", "python spark", *(f"python {package}" for package in OPTIONAL), "sh", "text", "json"}
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)(?P<target>[^)#]+)(?:#[^)]*)?\)")

@@ -25,8 +25,11 @@ from parquet_loader.common import IntArray, format_bytes
 from parquet_loader.decode import Arrangement, Column, arrangement_of
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
 from parquet_loader.read import BUFFER_BYTES, HIDDEN_ROW_NUMBERS, RowGroupReader
+from parquet_loader.schema import Audio
 from parquet_loader.source import RowGroupRef, Snapshot
 
+# Bytes of a second of encoded audio: 64 kbit/s, as of speech in an MP3. Uncompressed audio has several times as many.
+_AUDIO_BYTES_PER_S = 8000.0
 SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16
 # Footers that are parsed repeatedly cost more memory, in malloc's fragments, than footers that are kept.
@@ -220,6 +223,12 @@ def row_sizes(
     gathered += sum(nbytes for _, nbytes in ragged)
     arrays = [(c.image.shape, np.dtype(c.dtype)) for c in columns if c.row_bytes is None and c.image is not None]
     image_bytes = float(sum(np.prod([n or 1 for n in shape]) * dtype.itemsize for shape, dtype in arrays))
+    widths = dict(ragged)
+    image_bytes += sum(
+        widths.get(c.name, 0.0) * c.image.rate * c.image.channels * 4 / _AUDIO_BYTES_PER_S
+        for c in columns
+        if isinstance(c.image, Audio) and not c.image.is_fixed
+    )
     processed = gathered + wide + image_bytes if processes else 0.0
     staged, cursor = 0, 0
     if len(counts) and counts.max():

@@ -207,7 +207,8 @@ def open_dataset(
 
 def _numbered(schema: Schema, row_numbers: str | None, *, names_rows: bool) -> str | None:
     """Return the name of the column of the rows' numbers, hidden if only decoding needs it; None: there is none."""
-    if row_numbers is None and names_rows and any(c.image is not None for c in columns_of(schema)):
+    media = [c.image for c in columns_of(schema) if c.image is not None]
+    if row_numbers is None and media and (names_rows or any(getattr(field, "is_random", False) for field in media)):
         return HIDDEN_ROW_NUMBERS
     return row_numbers
 

@@ -29,7 +29,15 @@ from parquet_loader.decode.lazy_rows import (
     StraightTargets,
     Target,
 )
-from parquet_loader.decode.media import RangeFile, decode_frames, image_pixels
+from parquet_loader.decode.media import (
+    RangeFile,
+    audio_modules,
+    decode_audio,
+    decode_clips,
+    decode_frames,
+    image_pixels,
+    video_module,
+)
 from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
     NativeChunks,
@@ -86,6 +94,7 @@ __all__ = [
     "Target",
     "ValueProblem",
     "arrangement_of",
+    "audio_modules",
     "begins_within_row",
     "check_pages",
     "chunk_bounds",
@@ -95,6 +104,8 @@ __all__ = [
     "convert",
     "cut_at_once",
     "decodable_chunks",
+    "decode_audio",
+    "decode_clips",
     "decode_frames",
     "decode_pages",
     "file_of_pages",
@@ -123,5 +134,6 @@ __all__ = [
     "top_level_of",
     "type_at",
     "unpack",
+    "video_module",
     "walked_pages",
 ]

@@ -55,7 +55,7 @@ class Column:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] = ()
     item: Column | None = None
-    image: Image | Encoded | None = None
+    image: Image | Audio | Video | Encoded | None = None
     row_bytes: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,8 +99,7 @@ def column_of(name: str, field: Field) -> Column:
         case Image():
             return Column(name, "image", pa.large_binary(), np.dtype(np.uint8), image=field)
         case Audio() | Video():
-            recording: Any = field
-            return Column(name, "image", pa.large_binary(), field.dtype, image=recording)
+            return Column(name, "image", pa.large_binary(), field.dtype, image=field)
         case Encoded():
             unpacked = unpacked_field(field)
             if unpacked is None:

@@ -180,7 +180,7 @@ class Decoder:
         for candidate in names:
             type_ = type_at(self._file_schema, candidate)
             if type_ is not None and _holds_bytes(field) and is_media(_inner(type_)[0]):
-                return f"{candidate}.bytes"
+                return f"{candidate}.{'path' if _is_path(field) else 'bytes'}"
             if type_ is not None or self._partition_type(candidate) is not None:
                 return candidate
         return name
@@ -331,6 +331,11 @@ def _holds_bytes(field: Field) -> bool:
     while isinstance(field, RaggedList):
         field = field.item
     return isinstance(field, Bytes | Image | Audio | Video | Encoded)
+
+
+def _is_path(field: Field) -> bool:
+    """Whether a field's values are paths of recordings."""
+    return isinstance(field, Audio | Video) and field.storage == "path"
 
 
 def _member_hint(name: str, type_: pa.DataType, field: Field) -> str:

@@ -16,6 +16,7 @@ from parquet_loader.engine.engine import (
 )
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
+from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_by
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import STAGES, Job
@@ -39,6 +40,7 @@ __all__ = [
     "Progress",
     "ReadAhead",
     "ReadingProcess",
+    "ReferencedFiles",
     "RowsOut",
     "Sample",
     "SampleLog",
@@ -48,6 +50,7 @@ __all__ = [
     "WindowTask",
     "check_transform_workers",
     "events_of",
+    "files_named_by",
     "open_engine",
     "transform_option",
     "transform_processes",

@@ -13,9 +13,11 @@ import numpy.typing as npt
 from parquet_loader.common import Stream, bit_generator
 from parquet_loader.decode import Column, pillow_image
 from parquet_loader.engine.media_decoding import BatchArrays, BatchRows, DamagedRow, Images, MediaMemory, decode_media
+from parquet_loader.engine.recordings import require_decoders
+from parquet_loader.engine.referenced_files import ReferencedFiles
 from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.read import HIDDEN_ROW_NUMBERS
-from parquet_loader.schema import Image, Ragged
+from parquet_loader.schema import Encoded, Image, Ragged
 from parquet_loader.window import Allocator, Array, Window, copied, nbytes_of
 
 Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
@@ -77,9 +79,10 @@ class BatchProcessor:
         rows_out: How many rows `transform` returns; None: as many as it gets.
         row_numbers: Name of the column of the rows' numbers in the data set, if there is one.
         replaces: Whether rows with damaged media are replaced; needs the rows' numbers.
+        files: Opens the files that rows name.
 
     Raises:
-        ConfigurationError: there are images, and Pillow is not installed.
+        ConfigurationError: there are media, and the packages that decode them are not installed.
     """
 
     def __init__(
@@ -93,10 +96,14 @@ class BatchProcessor:
         row_numbers: str | None = None,
         *,
         replaces: bool = False,
+        files: ReferencedFiles | None = None,
     ) -> None:
         self._media = [c for c in columns if c.image is not None]
-        if any(isinstance(c.image, Image) or (c.image and c.image.is_image) for c in self._media):
-            pillow_image()  # imported here, so that no worker imports it between two batches
+        # Imported here, so that no worker imports them between two batches.
+        if any(isinstance(c.image, Image) or (isinstance(c.image, Encoded) and c.image.is_image) for c in self._media):
+            pillow_image()
+        for column in self._media:
+            require_decoders(column.image)
         self._transform = transform
         self._seed = seed
         self._epoch = epoch
@@ -104,6 +111,7 @@ class BatchProcessor:
         self._rows_out = rows_out
         self._row_numbers = row_numbers
         self._replaces = replaces
+        self._files = files
 
     @staticmethod
     def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
@@ -145,7 +153,7 @@ class BatchProcessor:
         replaced: tuple[DamagedRow, ...] = ()
         if self._media:
             numbers: Any = None if self._row_numbers is None else views[self._row_numbers]
-            identities = BatchRows(rows, batch, numbers, self._seed, self._epoch)
+            identities = BatchRows(rows, batch, numbers, self._seed, self._epoch, self._files)
             done, replaced = decode_media(self._media, views, identities, memory, replaces=self._replaces)
         done.pop(HIDDEN_ROW_NUMBERS, None)
         if not is_own:

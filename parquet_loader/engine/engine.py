@@ -35,6 +35,7 @@ from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.read_ahead import ReadAhead
 from parquet_loader.engine.read_scheduler import ReadScheduler
 from parquet_loader.engine.record import EngineRecord, Sample
+from parquet_loader.engine.referenced_files import files_named_by
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
@@ -106,6 +107,7 @@ def open_engine(
             options.rows_out,
             dataset.reader.row_numbers,
             replaces=options.replaces,
+            files=files_named_by(columns, dataset.reader.snapshot),
         )
         lanes = [] if transforms is None else transforms.lanes(processor)
         batches = partial(

@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from parquet_loader.common import IntArray, Stream, bit_generator
 from parquet_loader.decode import BlobProblem, Column, image_pixels, read_array
+from parquet_loader.engine.recordings import AudioRows, VideoRows
+from parquet_loader.engine.referenced_files import ReferencedFiles
 from parquet_loader.errors import DataError
-from parquet_loader.schema import Encoded, Image, Ragged
+from parquet_loader.schema import Audio, Encoded, Image, Ragged, Video
 from parquet_loader.window import Allocator, Array
 
 Images: TypeAlias = "list[npt.NDArray[Any]]"
@@ -58,6 +60,7 @@ class BatchRows:
         numbers: int64 ``[rows]``, the rows' numbers in the data set; None unless a column is random, or damaged rows
             are replaced.
         seed, epoch: Those of the loader.
+        files: Opens the files that rows name; None: they name none.
     """
 
     count: int
@@ -65,6 +68,7 @@ class BatchRows:
     numbers: IntArray | None
     seed: int
     epoch: int
+    files: ReferencedFiles | None = None
 
     def random(self, row: int) -> np.random.Generator:
         """Return the random numbers of a row: a function of the seed, the epoch and the row's number in the data set.
@@ -169,6 +173,10 @@ def _opened(column: Column, count: int, memory: MediaMemory) -> MediaRows:
     field = column.image
     if isinstance(field, Encoded):
         return ArrayRows(column.name, field, count)
+    if isinstance(field, Audio):
+        return AudioRows(column.name, field, count, memory.allocate)
+    if isinstance(field, Video):
+        return VideoRows(column.name, field, count, memory.allocate)
     assert field is not None
     return ImageRows(column.name, field, count, memory)
 

@@ -33,7 +33,9 @@ class Audio(FieldBase):
             repeated. Other differences are an error.
         at: Where a recording longer than `seconds` is cut: ``"start"``, or ``"random"``, a position that depends on
             the loader's seed, the epoch and the row only.
-        null, fill, missing: As in `Bytes`, with encoded recordings as values; gaps are silent, of length 0.
+        null, fill, missing: As in `Bytes`, with encoded recordings (or paths) as values; gaps are silent, of length 0.
+        storage: ``"bytes"`` stores the bytes of encoded files; ``"path"`` stores text, the path of a file relative to
+            the data set's directory.
         aliases: As in `Scalar`.
     """
 
@@ -42,8 +44,9 @@ class Audio(FieldBase):
     channels: int = 1
     at: Literal["start", "random"] = "start"
     null: NullPolicy = "refuse"
-    fill: bytes | None = None
-    missing: bytes | None = None
+    fill: bytes | str | None = None
+    missing: bytes | str | None = None
+    storage: Literal["bytes", "path"] = "bytes"
     aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -63,7 +66,8 @@ class Audio(FieldBase):
             raise ConfigurationError(f"Audio(at={self.at!r}): expected 'start' or 'random'")
         if self.at == "random" and seconds is None:
             raise ConfigurationError("Audio(at='random') cuts recordings to one length; give seconds=<length> too")
-        self._settle(lambda where, value: instance_of(where, value, bytes))
+        _check_storage(self)
+        self._settle(lambda where, value: instance_of(where, value, str if self.storage == "path" else bytes))
 
     @property
     def samples(self) -> int | None:
@@ -83,6 +87,11 @@ class Audio(FieldBase):
         return np.dtype(np.float32)
 
     @property
+    def is_random(self) -> bool:
+        """Whether rows draw random numbers."""
+        return self.at == "random"
+
+    @property
     def is_fixed(self) -> bool:
         """Whether all rows have one shape."""
         return self.samples is not None
@@ -90,7 +99,7 @@ class Audio(FieldBase):
     @property
     def arrow_type(self) -> pa.DataType:
         """The type of the column as stored."""
-        return pa.binary()
+        return pa.string() if self.storage == "path" else pa.binary()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -108,7 +117,9 @@ class Video(FieldBase):
         clips: Clips of each video; None: one, without an axis of its own.
         at: Where the clips begin: ``"random"``, positions that depend on the loader's seed, the epoch and the row
             only; or ``"regular"``, at equal distances (one clip: in the middle).
-        null, fill, missing: As in `Bytes`, with encoded videos as values; gaps are black frames at NaN seconds.
+        null, fill, missing: As in `Bytes`, with encoded videos (or paths) as values; gaps are black frames at NaN
+            seconds.
+        storage: As in `Audio`. Of a file only the index is read, and the groups of pictures that hold the clips.
         aliases: As in `Scalar`.
     """
 
@@ -118,8 +129,9 @@ class Video(FieldBase):
     clips: int | None = None
     at: Literal["random", "regular"] = "random"
     null: NullPolicy = "refuse"
-    fill: bytes | None = None
-    missing: bytes | None = None
+    fill: bytes | str | None = None
+    missing: bytes | str | None = None
+    storage: Literal["bytes", "path"] = "bytes"
     aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -137,7 +149,8 @@ class Video(FieldBase):
             raise ConfigurationError(f"Video: a row of shape {self.shape} is over the limit of 2 GiB")
         if self.at not in ("random", "regular"):
             raise ConfigurationError(f"Video(at={self.at!r}): expected 'random' or 'regular'")
-        self._settle(lambda where, value: instance_of(where, value, bytes))
+        _check_storage(self)
+        self._settle(lambda where, value: instance_of(where, value, str if self.storage == "path" else bytes))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -151,6 +164,11 @@ class Video(FieldBase):
         return np.dtype(np.uint8)
 
     @property
+    def is_random(self) -> bool:
+        """Whether rows draw random numbers."""
+        return self.at == "random"
+
+    @property
     def is_fixed(self) -> bool:
         """Always True: all rows have one shape."""
         return True
@@ -158,7 +176,12 @@ class Video(FieldBase):
     @property
     def arrow_type(self) -> pa.DataType:
         """The type of the column as stored."""
-        return pa.binary()
+        return pa.string() if self.storage == "path" else pa.binary()
+
+
+def _check_storage(field: Audio | Video) -> None:
+    if field.storage not in ("bytes", "path"):
+        raise ConfigurationError(f"{type(field).__name__}(storage={field.storage!r}): expected 'bytes' or 'path'")
 
 
 def _count(kind: str, name: str, value: Any, most: int) -> int:

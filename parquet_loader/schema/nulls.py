@@ -119,6 +119,8 @@ def lenient(field: Field) -> Field:
             return replace(field, fill=0)
         case Text():
             return replace(field, fill="")
+        case Audio(storage="path") | Video(storage="path"):
+            return replace(field, fill="")
         case Bytes() | Image() | Audio() | Video():
             return replace(field, fill=b"")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parquet_loader.source.arrow_schema import has_int96
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge, row_group_ranges, selected
-from parquet_loader.source.file_types import PARQUET_SUFFIXES
+from parquet_loader.source.file_types import PARQUET_SUFFIXES, common_folder
 from parquet_loader.source.files import ListedFile, Lister, ListingContext, SourceFile, changed_since, seen
 from parquet_loader.source.footers import FooterCache, read_footer
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
@@ -121,6 +121,7 @@ __all__ = [
     "bounds_of",
     "changed_since",
     "chunk_ranges",
+    "common_folder",
     "declared_unischema",
     "dump_snapshot",
     "guarantees",

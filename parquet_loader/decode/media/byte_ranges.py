@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-_BLOCK_BYTES = 2**15
 _MOST_KEPT = 8
 
 
@@ -19,10 +18,12 @@ class RangeFile:
     Args:
         read_at: Takes an offset and a number of bytes, which end before the file's end, and returns these.
         size: Bytes of the file.
+        block_bytes: Bytes that are read at least, if a read asks for less.
     """
 
-    def __init__(self, read_at: Callable[[int, int], bytes], size: int) -> None:
+    def __init__(self, read_at: Callable[[int, int], bytes], size: int, block_bytes: int = 2**15) -> None:
         self._read_at = read_at
+        self._block_bytes = block_bytes
         self.size = size
         self.bytes_read = 0
         self._position = 0
@@ -55,7 +56,7 @@ class RangeFile:
         else:
             if begin >= self.size or not count:
                 return b""
-            self.load(begin, begin + min(count, _BLOCK_BYTES))
+            self.load(begin, begin + self._block_bytes)
             found = self._kept[-1][1][:count]
         self._position = begin + len(found)
         return bytes(found)

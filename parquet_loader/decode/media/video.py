@@ -12,7 +12,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -118,19 +118,36 @@ def decode_frames(
         return out, decoder.read(np.asarray(times, np.float64), out)
 
 
-class _Index(NamedTuple):
+class _Index:
     """What the container says of each packet of a stream, in the order of decoding.
 
-    Attributes:
-        times: Seconds, of the decoding.
-        begins, ends: Byte offsets.
-        keys: The numbers of the packets with key frames.
+    Args:
+        entries: PyAV's index, with an entry for each packet.
+        origin, unit: The timestamp at 0 seconds, and the seconds of a timestamp's unit.
     """
 
-    times: npt.NDArray[np.float64]
-    begins: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    keys: npt.NDArray[np.int64]
+    def __init__(self, entries: Any, origin: int, unit: float) -> None:
+        self._entries = entries
+        self._origin = origin
+        self._unit = unit
+
+    def _found(self, time: float, *, backward: bool = True, any_frame: bool) -> int:
+        timestamp = self._origin + math.floor(time / self._unit + 1e-6)
+        return int(self._entries.search_timestamp(timestamp, backward=backward, any_frame=any_frame))
+
+    def key_before(self, time: float) -> tuple[int, float]:
+        """Return the number of the last key frame that is decoded at or before a time, and its time."""
+        number = max(self._found(time, any_frame=False), 0)
+        return number, (self._entries[number].timestamp - self._origin) * self._unit
+
+    def span(self, first: int, end: float) -> tuple[int, int, int]:
+        """Return the byte range of the packets from one to those of the frame at `end`, and the sum of their sizes."""
+        last = max(self._found(end, any_frame=True), first)
+        following = self._entries.search_timestamp(self._entries[last].timestamp + 1, backward=False, any_frame=False)
+        group_end = following if following > last else len(self._entries)
+        packets = self._entries[first : min(last + 1 + _REORDERED, group_end)]
+        sizes = sum(packet.size for packet in packets)
+        return min(p.pos for p in packets), max(p.pos + p.size for p in packets), sizes
 
 
 class _Decoder:
@@ -199,12 +216,10 @@ class _Decoder:
             return (self._container.duration or 0) / 1e6, False
 
     def _read_index(self) -> _Index | None:
-        entries = list(self._stream.index_entries)
-        if len(entries) < self._stream.frames or not self._stream.frames:
+        entries = self._stream.index_entries
+        if len(entries) < max(self._stream.frames, 1):
             return None  # of key frames only, or none
-        table = np.array([(e.timestamp, e.pos, e.pos + e.size, e.is_keyframe) for e in entries], np.int64)
-        times = (table[:, 0] - self._origin) * self._unit
-        return _Index(times, table[:, 1], table[:, 2], np.flatnonzero(table[:, 3]))
+        return _Index(entries, self._origin, self._unit)
 
     def __enter__(self) -> Self:
         return self
@@ -271,17 +286,8 @@ class _Decoder:
         """Whether a key frame that is not decoded yet lies before a time."""
         now = self._time(self._after)
         if self._index is not None:
-            key = self._key_before(time)
-            return bool(self._index.times[key] > now)
+            return self._index.key_before(time)[1] > now
         return time - now > _NEAR / self.rate
-
-    def _key_before(self, time: float) -> int:
-        """Return the number of the packet with the last key frame that is decoded at or before a time."""
-        assert self._index is not None
-        keys = self._index.keys
-        if not len(keys):
-            return 0
-        return int(keys[max(int(np.searchsorted(self._index.times[keys], time, "right")) - 1, 0)])
 
     def _seek(self, time: float, end: float) -> None:
         """Make `_after` a key frame at or before a time, or the first frame."""
@@ -305,14 +311,9 @@ class _Decoder:
         """Read the bytes of the packets from the key frame before a time to the frame at `end`, at once."""
         assert self._index is not None
         assert self._file is not None
-        index, first = self._index, self._key_before(time)
-        last = int(np.searchsorted(index.times, end, "right"))
-        following = index.keys[index.keys >= last]
-        group_end = int(following[0]) if len(following) else len(index.times)
-        span = slice(first, max(min(last + _REORDERED, group_end), first + 1))
-        begin, stop = int(index.begins[span].min()), int(index.ends[span].max())
+        begin, stop, sizes = self._index.span(self._index.key_before(time)[0], end)
         # Packets of audio, and of others, may lie between.
-        if 0 <= begin < stop <= self._file.size and stop - begin <= 2 * int((index.ends - index.begins)[span].sum()):
+        if 0 <= begin < stop <= self._file.size and stop - begin <= 2 * sizes:
             self._file.load(begin, stop)
 
     def _decoded(self) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from parquet_loader.common import (
 )
 from parquet_loader.dataset import OpenRows, PriorCounts, default_num_threads, open_rows
 from parquet_loader.decode import Column, TableOrigin
-from parquet_loader.engine import BatchProcessor, ProcessedBatch
+from parquet_loader.engine import BatchProcessor, ProcessedBatch, ReferencedFiles, files_named_by
 from parquet_loader.errors import DataError, LoaderStateError, SchemaError
 from parquet_loader.read import LocalCache, PageReader
 from parquet_loader.schema import Ragged, Schema, masks_of
@@ -173,7 +173,9 @@ class RowReader:
         wanted = _divided(opened, unique)
         table, columns = self._canonical(opened, wanted, options.row_numbers)
         window = window_of(table.take(pa.array(inverse)), columns)
-        return output.from_batch(_processed(window, columns, wanted, inverse), None)
+        return output.from_batch(
+            _processed(window, columns, wanted, inverse, files_named_by(columns, opened.rows.reader.snapshot)), None
+        )
 
     def _arrays(self, indices: Any) -> Batch:
         """Return rows as a dict of columns: of arrays if the format of batches is that of a table."""
@@ -328,12 +330,16 @@ def _converted(opened: _Opened, wanted: Sequence[_Wanted], batches: Sequence[pa.
 
 
 def _processed(
-    window: Window, columns: Sequence[Column], wanted: Sequence[_Wanted], inverse: IntArray
+    window: Window,
+    columns: Sequence[Column],
+    wanted: Sequence[_Wanted],
+    inverse: IntArray,
+    files: ReferencedFiles | None,
 ) -> ProcessedBatch:
     """Return a window as a batch, with its images decoded."""
     if not BatchProcessor.is_needed(columns, None):
         return ProcessedBatch(window.rows, dict(window.arrays), {}, 0)
-    processor, memory = BatchProcessor(columns, None, 0, 0, 0), Arenas(0)
+    processor, memory = BatchProcessor(columns, None, 0, 0, 0, files=files), Arenas(0)
     try:
         return processor(window, 0, window.rows, 0, memory)
     except DataError:

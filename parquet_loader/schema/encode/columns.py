@@ -119,7 +119,11 @@ def _bytes(_: Bytes, values: Values) -> pa.Array:
 
 
 def _recordings(field: Audio | Video, values: Values) -> pa.Array:
-    array = _ragged_bytes(values, pa.binary()) if isinstance(values, Ragged) else to_arrow(values)
+    array = _ragged_bytes(values, field.arrow_type) if isinstance(values, Ragged) else to_arrow(values)
+    if field.storage == "path":
+        if not (is_text(array.type) or pa.types.is_null(array.type)):
+            raise Misfit(f"the values are of type {array.type}; expected paths relative to the data set (text)")
+        return array.cast(pa.string())
     if not (is_bytes(array.type) or pa.types.is_null(array.type)):
         raise Misfit(
             f"the values are of type {array.type}; {type(field).__name__} stores the bytes of encoded files, such as "

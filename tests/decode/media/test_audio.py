@@ -142,6 +142,8 @@ def test_damage_inside_a_flac_is_an_error() -> None:
         ({"rate": 16000, "at": "end", "seconds": 1}, "at='end'"),
         ({"rate": 16000, "at": "random"}, "give seconds="),
         ({"rate": 16000, "fill": "x"}, "fill"),
+        ({"rate": 16000, "fill": b"x", "storage": "path"}, "fill"),
+        ({"rate": 16000, "storage": "raw"}, "storage='raw'"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, object], message: str) -> None:

@@ -1,0 +1,139 @@
+"""Decodes recordings for a batch: audio to samples, video to frames, each with the column that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.common import IntArray
+from parquet_loader.decode import BlobProblem, audio_modules, decode_audio, decode_clips, video_module
+from parquet_loader.engine.referenced_files import OpenedFile, ReferencedFiles
+from parquet_loader.schema import Audio, Ragged, Video, companion_of
+
+Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
+"""Returns memory for a column's rows, of this shape and dtype."""
+
+
+class _Rows(Protocol):
+    """What decoding asks of the rows of a batch; `media_decoding.BatchRows` has it."""
+
+    @property
+    def numbers(self) -> IntArray | None:
+        """The rows' numbers in the data set, if they are known."""
+
+    @property
+    def files(self) -> ReferencedFiles | None:
+        """Opens the files that rows name."""
+
+    def random(self, row: int) -> np.random.Generator:
+        """Return the random numbers of a row."""
+
+
+def require_decoders(field: object) -> None:
+    """Import the packages that decode a field's recordings, so that no worker imports them between two batches.
+
+    Raises:
+        MissingPackageError: they are not installed.
+    """
+    if isinstance(field, Audio):
+        audio_modules()
+    if isinstance(field, Video):
+        video_module()
+
+
+class AudioRows:
+    """float32 of the field's shape, and the lengths, int64 ``[rows]``; a `Ragged` if recordings keep their lengths."""
+
+    def __init__(self, name: str, field: Audio, count: int, allocate: Allocate) -> None:
+        self._name = name
+        self._field = field
+        shape = tuple(n or 0 for n in field.shape)
+        self._array = allocate(name, (count, *shape), field.dtype) if field.is_fixed else None
+        self._list = [np.zeros(shape, np.float32)] * (0 if field.is_fixed else count)
+        self._lengths = np.zeros(count, np.int64)
+
+    def decode(self, row: int, data: bytes, rows: _Rows) -> None:
+        """Decode one row."""
+        if self._field.storage == "path":
+            with _opened(data, rows) as file:
+                data = file.read()
+        if self._array is None:
+            self._list[row], _ = decode_audio(data, self._field, 0)
+            return
+        word = random_word(rows, row) if self._field.at == "random" else 0
+        _, self._lengths[row] = decode_audio(data, self._field, word, self._array[row])
+
+    def fill_gap(self, row: int) -> None:
+        """Make a row the value that stands for a null."""
+        if self._array is not None:
+            self._array[row] = 0
+
+    def repeat(self, row: int, source: int) -> None:
+        """Make a row a copy of another one."""
+        if self._array is None:
+            self._list[row] = self._list[source]
+        else:
+            self._array[row] = self._array[source]
+            self._lengths[row] = self._lengths[source]
+
+    def columns(self) -> dict[str, Any]:
+        """Return the column, and the one that belongs to it, by name."""
+        companion = companion_of(self._name, self._field)
+        if self._array is not None and companion is not None:
+            return {self._name: self._array, companion: self._lengths}
+        offsets = np.zeros(len(self._list) + 1, np.int64)
+        np.cumsum([len(part) for part in self._list], out=offsets[1:])
+        none = np.zeros([n or 0 for n in self._field.shape], np.float32)
+        return {self._name: Ragged(np.concatenate([none, *self._list]), offsets)}
+
+
+class VideoRows:
+    """uint8 of the field's shape, and the times of the frames, float64 ``[rows, (clips,) frames]``."""
+
+    def __init__(self, name: str, field: Video, count: int, allocate: Allocate) -> None:
+        self._name = name
+        self._field = field
+        self._array: npt.NDArray[Any] = allocate(name, (count, *field.shape), field.dtype)
+        self._times = np.full((count, *field.shape[:-3]), np.nan)
+
+    def decode(self, row: int, data: bytes, rows: _Rows) -> None:
+        """Decode one row."""
+        word = random_word(rows, row) if self._field.at == "random" else 0
+        if self._field.storage == "path":
+            with _opened(data, rows) as file:
+                _, self._times[row] = decode_clips(file.ranges, self._field, word, self._array[row])
+        else:
+            _, self._times[row] = decode_clips(data, self._field, word, self._array[row])
+
+    def fill_gap(self, row: int) -> None:
+        """Make a row the value that stands for a null."""
+        self._array[row] = 0
+
+    def repeat(self, row: int, source: int) -> None:
+        """Make a row a copy of another one."""
+        self._array[row] = self._array[source]
+        self._times[row] = self._times[source]
+
+    def columns(self) -> dict[str, Any]:
+        """Return the column, and the one that belongs to it, by name."""
+        companion = companion_of(self._name, self._field)
+        assert companion is not None
+        return {self._name: self._array, companion: self._times}
+
+
+def random_word(rows: _Rows, row: int) -> int:
+    """Return the 64 random bits that tell where a row's recording is cut; 0 if rows are read by index."""
+    if rows.numbers is None:
+        return 0
+    return int(rows.random(row).bit_generator.random_raw())
+
+
+def _opened(path: bytes, rows: _Rows) -> OpenedFile:
+    assert rows.files is not None
+    try:
+        return rows.files.open(bytes(path).decode())
+    except UnicodeDecodeError:
+        raise BlobProblem(f"the path {bytes(path)!r} is not UTF-8") from None

@@ -1,0 +1,126 @@
+"""Opens the files that rows name by paths relative to the data set."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Sequence
+from typing import Any, Self
+
+from parquet_loader.common import is_local
+from parquet_loader.decode import BlobProblem, Column, RangeFile
+from parquet_loader.schema import Audio, Video
+from parquet_loader.source import Snapshot, common_folder
+
+# A request to a store takes as long as it takes to transfer about this much.
+_REMOTE_BLOCK_BYTES = 2**18
+
+
+class ReferencedFiles:
+    """The files below the directory of a data set. Any thread may open one; each is read by one thread.
+
+    Paths lead nowhere else: absolute paths, URLs and paths with ``..`` are refused, as are links out of a local
+    directory.
+
+    Args:
+        snapshot: The data set. Its directory is the one that was listed; of several, or of files, the one that holds
+            them all.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        folders = [folder for folder in snapshot.listing_context.directories if folder]
+        self._root = common_folder(folders or sorted({posixpath.dirname(file.path) for file in snapshot.files}))
+        self._filesystem = snapshot.filesystem
+
+    def open(self, path: str) -> OpenedFile:
+        """Return a file, opened.
+
+        Raises:
+            BlobProblem: the path leads out of the data set, or the file cannot be opened.
+        """
+        parts = path.split("/")
+        if not path or path.startswith("/") or "://" in path or ".." in parts or "\0" in path:
+            raise BlobProblem(f"the path {path!r} is not one of a file below the data set; expected a relative path")
+        full = posixpath.join(self._root, path)
+        try:
+            if is_local(self._filesystem):
+                return _LocalFile(full, self._root)
+            return _StoredFile(self._filesystem.open_input_file(full))
+        except (OSError, ValueError) as error:
+            raise BlobProblem(f"the file {full!r} cannot be opened: {error}") from error
+
+
+def files_named_by(columns: Sequence[Column], snapshot: Snapshot) -> ReferencedFiles | None:
+    """Return the files of a data set if one of the columns names files; else None."""
+    names_files = any(isinstance(c.image, Audio | Video) and c.image.storage == "path" for c in columns)
+    return ReferencedFiles(snapshot) if names_files and snapshot.files else None
+
+
+class OpenedFile:
+    """A file and its byte ranges; a context manager that closes it.
+
+    Attributes:
+        ranges: The file, for a decoder that seeks.
+    """
+
+    ranges: RangeFile
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        raise NotImplementedError
+
+    def read(self) -> bytes:
+        """Return the whole file.
+
+        Raises:
+            BlobProblem: it cannot be read.
+        """
+        self.ranges.load(0, self.ranges.size)
+        self.ranges.seek(0)
+        return self.ranges.read(self.ranges.size)
+
+
+class _LocalFile(OpenedFile):
+    def __init__(self, path: str, root: str) -> None:
+        real, base = os.path.realpath(path), os.path.realpath(root)
+        if not real.startswith(base.rstrip("/") + "/"):
+            raise BlobProblem(f"the path {path!r} leads out of the data set, to {real!r}")
+        self._descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        size = os.fstat(self._descriptor).st_size
+        self.ranges = RangeFile(self._read_at, size)
+
+    def _read_at(self, offset: int, count: int) -> bytes:
+        try:
+            return _whole(os.pread(self._descriptor, count, offset), count)
+        except OSError as error:
+            raise BlobProblem(f"the file cannot be read: {error}") from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _StoredFile(OpenedFile):
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.ranges = RangeFile(self._read_at, file.size(), _REMOTE_BLOCK_BYTES)
+
+    def _read_at(self, offset: int, count: int) -> bytes:
+        try:
+            return _whole(self._file.read_at(count, offset), count)
+        except OSError as error:
+            raise BlobProblem(f"the file cannot be read: {error}") from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _whole(data: bytes, count: int) -> bytes:
+    if len(data) != count:
+        raise BlobProblem(f"the file became shorter while it was read: {len(data)} of {count} bytes are there")
+    return data
