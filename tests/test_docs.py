@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -83,8 +84,12 @@ def test_python_blocks_run_in_order_in_an_empty_directory(
         pytest.skip(f"{', '.join(missing)} is not installed: pip install '.[frameworks]'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_worker_niceness", "0")  # Ray's own is 15: on a busy machine its workers hardly come to run
-    with unittest.mock.patch.dict(os.environ):  # examples set credentials
-        run(page, {"python", *(f"python {package}" for package in OPTIONAL if not is_missing(package))})
+    threads = torch.get_num_threads()
+    try:
+        with unittest.mock.patch.dict(os.environ):  # examples set credentials
+            run(page, {"python", *(f"python {package}" for package in OPTIONAL if not is_missing(package))})
+    finally:
+        torch.set_num_threads(threads)  # of this thread, and of all later ones
 
 
 WITH_SPARK = [page for page in PAGES if any(language == "python spark" for language, _, _ in blocks(page))]
