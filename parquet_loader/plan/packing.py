@@ -21,10 +21,15 @@ import numpy.typing as npt
 from parquet_loader.common import KERNELS, IntArray
 
 Lengths: TypeAlias = npt.NDArray[np.int32]
-Pack: TypeAlias = Literal["best_fit", "concat", "none"]
+Pack: TypeAlias = Literal["best_fit", "concat", "none", "by_length"]
 Overflow: TypeAlias = Literal["split", "crop", "drop"]
 
-PACKING_METHODS: dict[Pack, str] = {"best_fit": "best-fit-1", "concat": "concat-1", "none": "none-1"}
+PACKING_METHODS: dict[Pack, str] = {
+    "best_fit": "best-fit-1",
+    "concat": "concat-1",
+    "none": "none-1",
+    "by_length": "by-length-1",
+}
 _OVERFLOW: dict[Overflow, int] = {"split": 0, "crop": 1, "drop": 2}  # as in `packing.c`
 
 
@@ -84,6 +89,39 @@ def count_bins(lengths: Lengths, length: int, method: Pack, overflow: Overflow) 
     if method == "concat":
         return -(-int(kept_tokens(lengths, length, overflow).sum()) // length)
     return int(piece_counts(lengths, length, overflow).sum())
+
+
+def pack_by_length(lengths: Lengths, length: int, overflow: Overflow, batch_tokens: int, multiple: int) -> Packed:
+    """Group pieces of similar size into batches of at most `batch_tokens` positions, padding included.
+
+    Method ``by-length-1``: pieces are sorted by size, the largest first, and pieces of one size in the order of
+    documents. A batch is as wide as its largest piece, rounded up to `multiple`, and takes the next pieces, as many as
+    fit. The result has batches in place of bins; each piece is a row of its batch.
+
+    Args:
+        lengths, length, overflow: As in `pack`.
+        batch_tokens: At least `length`, rounded up to `multiple`.
+        multiple: Widths are multiples of this.
+    """
+    document, first, tokens = _pieces(lengths, length, overflow)
+    order = np.argsort(-tokens.astype(np.int64), kind="stable")
+    begins = _batches_by_length(tokens[order], batch_tokens, multiple)
+    return Packed(document[order], first[order], tokens[order], begins)
+
+
+def count_by_length(lengths: Lengths, length: int, overflow: Overflow, batch_tokens: int, multiple: int) -> int:
+    """Return the number of batches that `pack_by_length` makes."""
+    _, _, tokens = _pieces(lengths, length, overflow)
+    return len(_batches_by_length(np.sort(tokens)[::-1], batch_tokens, multiple)) - 1
+
+
+def _batches_by_length(tokens: Lengths, batch_tokens: int, multiple: int) -> IntArray:
+    """Return the pieces before each batch, int64 ``[batches + 1]``, of sizes that fall."""
+    rows = batch_tokens // (-(-tokens.astype(np.int64) // multiple) * multiple)
+    begins = [0]
+    while begins[-1] < len(tokens):
+        begins.append(min(len(tokens), begins[-1] + int(rows[begins[-1]])))
+    return np.array(begins, np.int64)
 
 
 def kept_tokens(lengths: Lengths, length: int, overflow: Overflow) -> IntArray:

@@ -394,6 +394,89 @@ def test_columns_that_are_not_aligned_name_the_row(tmp_path: Path) -> None:
         list(loader)
 
 
+@settings(max_examples=20)
+@given(
+    lengths=st.lists(st.integers(0, 12) | st.integers(0, 80), min_size=1, max_size=40),
+    length=st.integers(1, 40),
+    more=st.integers(0, 100),
+    multiple=st.none() | st.integers(1, 9),
+    overflow=st.sampled_from(["split", "crop", "drop"]),
+    shuffle=st.booleans(),
+    ranks=st.integers(1, 3),
+)
+def test_batches_by_length_hold_as_many_documents_as_fit_on_equally_many_steps(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    length: int,
+    more: int,
+    multiple: int | None,
+    overflow: Any,
+    shuffle: bool,
+    ranks: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("documents")
+    documents = write(folder, lengths)
+    kept = [d if overflow == "split" or len(d) <= length else d[: length * (overflow == "crop")] for d in documents]
+    rounds = multiple or 1
+    limit = -(-length // rounds) * rounds + more
+    steps, delivered = [], []
+    for rank in range(ranks):
+        with TokenLoader(
+            folder, length=length, batch_tokens=limit, pack="by_length", overflow=overflow, shuffle=shuffle, seed=4,
+            pad_to_multiple=multiple, window_rows=12, carry=["weight", "number"], num_threads=2, output_options=NUMPY,
+            shard=Shard(rank, ranks),
+        ) as loader:  # fmt: skip
+            plan = loader.plan()
+            batches = list(loader)
+            if batches:
+                assert [len(loader.lineage(n, 0).tokens) for n in range(len(batches))] == [
+                    len(batch["seq_lens"]) for batch in batches
+                ]
+        assert len(batches) == plan.steps
+        assert sum(len(batch["input_ids"]) for batch in batches) == plan.rows
+        positions = sum(batch["input_ids"].size for batch in batches)
+        if ranks == 1:
+            assert plan.fill == pytest.approx(sum(map(len, kept)) / max(1, positions))
+        steps.append(len(batches))
+        for batch in batches:
+            rows, width = batch["input_ids"].shape
+            sizes = batch["seq_lens"].tolist()
+            assert (len(sizes), rows * width) <= (rows, limit)
+            assert sizes == sorted(sizes, reverse=True)
+            assert width == -(-sizes[0] // rounds) * rounds
+            assert np.array_equal(batch["weight"], np.where(batch["document_ids"] < 0, 0, batch["input_ids"] / 2))
+            assert batch["cu_seqlens"][-1] == rows * width
+        delivered += batches
+    assert len(set(steps)) == 1
+    tokens = tokens_of(rows_of(delivered))
+    assert set(tokens) == {t for d in kept for t in d}
+    if ranks == 1:
+        assert len(tokens) == len(set(tokens))
+
+
+def test_batches_by_length_resume_and_come_from_a_process_too(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS)
+    arguments = dict[str, Any](
+        length=32, batch_tokens=64, pack="by_length", shuffle=True, window_rows=8, output_options=NUMPY
+    )
+    with TokenLoader(tmp_path / "d", **arguments) as loader, TokenLoader(tmp_path / "d", **arguments) as other:
+        expected = list(loader)
+        assert len({batch["input_ids"].shape for batch in expected}) > 3
+        loader.set_epoch(0)
+        batches = iter(loader)
+        for done in range(len(expected)):
+            other.load_state_dict(loader.state_dict())
+            assert all(same(a, b) for a, b in zip(other, expected[done:], strict=True))
+            next(batches)
+    with TokenLoader(tmp_path / "d", isolation="process", **arguments) as isolated:
+        assert all(same(a, b) for a, b in zip(isolated, expected, strict=True))
+    with (
+        TokenLoader(tmp_path / "d", **{**arguments, "batch_tokens": 65}) as wider,
+        pytest.raises(ResumeError, match="packing"),
+    ):
+        wider.load_state_dict(loader.state_dict())
+
+
 def test_rows_that_filters_exclude_are_not_packed(tmp_path: Path) -> None:
     documents = write(tmp_path / "d", LENGTHS)
     wanted = [t for i, d in enumerate(documents) if i % 3 == 0 for t in d]
@@ -546,6 +629,17 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
         (ConfigurationError, "give one of them", {**fits, "batch_tokens": 64}),
         (ConfigurationError, "at least one sequence", {"length": 16, "batch_tokens": 8}),
         (ConfigurationError, "pack", {**fits, "pack": "first_fit"}),
+        (ConfigurationError, "give batch_tokens", {**fits, "pack": "by_length"}),
+        (
+            ConfigurationError,
+            "at least one sequence of 24",
+            {
+                "length": 17,
+                "pack": "by_length",
+                "batch_tokens": 20,
+                "pad_to_multiple": 8,
+            },
+        ),
         (ConfigurationError, "overflow", {**fits, "overflow": "wrap"}),
         (ConfigurationError, "length", {**fits, "length": 0}),
         (ConfigurationError, "in the batch already", {**fits, "carry": ["input_ids"]}),

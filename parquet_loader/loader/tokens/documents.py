@@ -59,18 +59,21 @@ class Documents:
     Attributes:
         number: The window.
         first: The first sequence of the window, counted in the epoch.
+        rows_before: int64 ``[sequences + 1]``: rows before each sequence; it is one row, except with ``"by_length"``,
+            where whole batches take the place of sequences.
         values: Their tokens.
         columns: Values for each token, aligned with `values`, by name.
         arrays: Values for each document, by name.
         document: int64 ``[pieces]``: the document of each piece.
-        pieces: The pieces of all sequences of the window.
-        filled: int64 ``[sequences]``: the tokens of each sequence.
-        ends: int64 ``[n + 1]``: where pieces and the padding of sequences begin and end in the flattened window.
-        ends_before: int64 ``[sequences + 1]``: elements of `ends` before each sequence.
+        pieces: The pieces of all rows of the window.
+        filled: int64 ``[rows]``: the tokens of each row.
+        ends: int64 ``[n + 1]``: where pieces and the padding of rows begin and end in the flattened window.
+        ends_before: int64 ``[rows + 1]``: elements of `ends` before each row.
     """
 
     number: int
     first: int
+    rows_before: IntArray
     values: npt.NDArray[Any]
     columns: dict[str, npt.NDArray[Any]]
     arrays: dict[str, Any]
@@ -141,7 +144,8 @@ class WindowPacker:
             columns[name], ends = _lists(window.arrays[name])
             self._check_aligned(name, number, offsets, ends)
         packed = self.packing.packed(number, expected)
-        pieces, document = _pieces_of(packed, offsets)
+        rows, rows_before = self.packing.rule.rows(packed)
+        pieces, document = _pieces_of(packed, rows, offsets)
         if form.boundaries is not None:
             cuts = self._cuts(window.arrays[form.boundaries], number, offsets)
             pieces, document = _cut(pieces, document, cuts)
@@ -150,8 +154,8 @@ class WindowPacker:
         np.cumsum(pieces.tokens, out=sums[1:])
         filled = np.diff(sums[pieces.rows])
         return Documents(
-            number, int(self.packing.begins[number]), np.ascontiguousarray(values), columns, arrays, document, pieces,
-            filled, *ends_of(pieces.tokens, pieces.rows, self.packing.rule.length - filled),
+            number, int(self.packing.begins[number]), rows_before, np.ascontiguousarray(values), columns, arrays,
+            document, pieces, filled, *ends_of(pieces.tokens, pieces.rows, self.packing.rule.length - filled),
         )  # fmt: skip
 
     def _refuse_lengths(self, window: int, found: IntArray, expected: npt.NDArray[Any]) -> None:
@@ -247,9 +251,9 @@ def _lists(array: Any) -> tuple[npt.NDArray[Any], IntArray]:
     return array.values[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
-def _pieces_of(packed: Packed, offsets: IntArray) -> tuple[Pieces, IntArray]:
+def _pieces_of(packed: Packed, rows: IntArray, offsets: IntArray) -> tuple[Pieces, IntArray]:
     document = packed.document.astype(np.int64)
-    pieces = Pieces(offsets[document] + packed.first, offsets[document + 1], packed.tokens, packed.begins)
+    pieces = Pieces(offsets[document] + packed.first, offsets[document + 1], packed.tokens, rows)
     return pieces, document
 
 

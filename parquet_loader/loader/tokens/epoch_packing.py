@@ -19,7 +19,9 @@ from parquet_loader.plan import (
     Plan,
     Sharding,
     count_bins,
+    count_by_length,
     pack,
+    pack_by_length,
 )
 
 
@@ -27,15 +29,41 @@ from parquet_loader.plan import (
 class PackingRule:
     """How documents become sequences.
 
+    What ranks divide are sequences, or with ``"by_length"``, whose batches differ in their rows, whole batches.
+
     Attributes:
         length, method, overflow: As in `pack`.
+        batch_tokens, multiple: As in `pack_by_length`; 0 with the other methods.
     """
 
     length: int
     method: Pack
     overflow: Overflow
+    batch_tokens: int = 0
+    multiple: int = 0
+
+    def pack(self, lengths: Lengths) -> Packed:
+        """Pack the documents of a window; the bins of the result are what ranks divide."""
+        if self.method == "by_length":
+            return pack_by_length(lengths, self.length, self.overflow, self.batch_tokens, self.multiple)
+        return pack(lengths, self.length, self.method, self.overflow)
+
+    def count(self, lengths: Lengths) -> int:
+        """Return the number of bins that `pack` makes."""
+        if self.method == "by_length":
+            return count_by_length(lengths, self.length, self.overflow, self.batch_tokens, self.multiple)
+        return count_bins(lengths, self.length, self.method, self.overflow)
+
+    def rows(self, packed: Packed) -> tuple[IntArray, IntArray]:
+        """Return the pieces before each row of a batch, and the rows before each bin; both with one element more."""
+        if self.method == "by_length":
+            return np.arange(len(packed.document) + 1), packed.begins
+        return packed.begins, np.arange(packed.bins + 1)
 
     def __str__(self) -> str:
+        if self.method == "by_length":
+            batch = f"{self.batch_tokens} {self.multiple}"
+            return f"{PACKING_METHODS[self.method]} {self.overflow} {self.length} {batch}"
         return f"{PACKING_METHODS[self.method]} {self.overflow} {self.length}"
 
 
@@ -136,7 +164,7 @@ class EpochPacking:
 
     def packed(self, window: int, lengths: Lengths) -> Packed:
         """Return the sequences of a window in the order of delivery, packed from `ordered_lengths`."""
-        packed = pack(lengths, self.rule.length, self.rule.method, self.rule.overflow)
+        packed = self.rule.pack(lengths)
         if not self.plan.shuffle:
             return packed
         return packed.taken(permutation(packed.bins, self.plan.seed, Stream.SEQUENCES, self.plan.epoch, window))
@@ -150,5 +178,5 @@ def begins_of(plan: Plan, rule: PackingRule, lengths: DocumentLengths) -> IntArr
     begins = np.zeros(plan.windows + 1, np.int64)
     for window in range(plan.windows):
         own = np.ascontiguousarray(lengths.of_window(plan, window))
-        begins[window + 1] = begins[window] + count_bins(own, rule.length, rule.method, rule.overflow)
+        begins[window + 1] = begins[window] + rule.count(own)
     return begins

@@ -24,11 +24,11 @@ TOKEN_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SequenceRange:
-    """Sequences ``first`` to ``last`` (exclusive) of a window; they are part of a batch.
+    """Rows ``first`` to ``last`` (exclusive) of a window; they are part of a batch.
 
     Attributes:
         documents: The window.
-        first, last: The sequences, counted in the window.
+        first, last: The rows, counted in the window.
     """
 
     documents: Documents
@@ -62,14 +62,17 @@ class BatchCutter:
 
     def add(self, documents: Documents) -> list[BatchParts]:
         """Add the next window; return the batches that it completes."""
-        begin, end = documents.first, documents.first + len(documents.filled)
+        rows = documents.rows_before
+        begin, end = documents.first, documents.first + len(rows) - 1
         made = []
         while self._next < self._packing.steps:
             ranges = self._packing.ranges_of(self._next)
             for number, (first, last) in enumerate(ranges):
                 low, high = max(first, begin), min(last, end)
                 if low < high:
-                    self._parts.append((number, SequenceRange(documents, low - begin, high - begin)))
+                    self._parts.append(
+                        (number, SequenceRange(documents, int(rows[low - begin]), int(rows[high - begin])))
+                    )
             if ranges[-1][1] > end:
                 break
             made.append([part for _, part in sorted(self._parts, key=lambda pair: pair[0])])

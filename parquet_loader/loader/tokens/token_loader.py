@@ -137,9 +137,12 @@ class TokenLoader(BatchedDataLoader):
         tokens: The column of token ids: a list of integers; or with `tokenizer`, the column of text.
         length: Tokens of a sequence, L.
         batch_size: Sequences of a batch, B.
-        batch_tokens: Tokens of a batch instead, padding included; B is the number of sequences that fit.
+        batch_tokens: Tokens of a batch instead, padding included; B is the number of sequences that fit. With
+            ``pack="by_length"``, B differs between batches.
         pack: ``"best_fit"``: documents share a sequence so that little padding is left. ``"concat"``: documents end to
             end, cut wherever a sequence is full. ``"none"``: no sequence has more than one document.
+            ``"by_length"``: as ``"none"``, and a batch has documents of similar length: as many as fit into
+            `batch_tokens`, padded to the longest. Ranks then divide whole batches, and `batch_size` is 1.
         overflow: What happens to a document of more than `length` tokens: ``"split"`` delivers every token once;
             ``"crop"`` delivers the first `length`; ``"drop"`` leaves the document out.
         tokenizer: Turns text into tokens in the background: a `tokenizers.Tokenizer`, the path of a
@@ -210,7 +213,7 @@ class TokenLoader(BatchedDataLoader):
             for name, value in locals().items()
             if name not in ("self", "__class__", "source", "filesystem", "shard", "schema", "split", "cache")
         }
-        check_choice("pack", pack, ("best_fit", "concat", "none"))
+        check_choice("pack", pack, ("best_fit", "concat", "none", "by_length"))
         check_choice("overflow", overflow, ("split", "crop", "drop"))
         check_int("length", length, 1, 2**24)
         check_int("padding", padding, -(2**63), 2**63 - 1)
@@ -218,7 +221,16 @@ class TokenLoader(BatchedDataLoader):
         check_bool("progress", progress)
         if pad_to_multiple is not None:
             check_int("pad_to_multiple", pad_to_multiple, 1, 2**24)
-        batch_size = _batch_size(batch_size, batch_tokens, length)
+        by_length = pack == "by_length"
+        multiple = (pad_to_multiple or 1) if by_length else pad_to_multiple
+        if by_length:
+            self._rule = PackingRule(
+                length, pack, overflow, *_batch_by_length(batch_size, batch_tokens, length, multiple)
+            )
+            batch_size = 1
+        else:
+            self._rule = PackingRule(length, pack, overflow)
+            batch_size = _batch_size(batch_size, batch_tokens, length)
         columns = _columns(tokens, boundaries, carry, lengths)
         encoder = None if tokenizer is None else encoder_of(tokenizer)
         self._own_arguments["tokenizer"] = encoder
@@ -240,7 +252,6 @@ class TokenLoader(BatchedDataLoader):
                 "rows; lineage(batch) says which"
             )
         self._lengths: DocumentLengths
-        self._rule = PackingRule(length, pack, overflow)
         self._packings: dict[int, EpochPacking] = {}
         limit = parse_bytes(memory_limit)
         opened: Any
@@ -262,10 +273,10 @@ class TokenLoader(BatchedDataLoader):
             opened = listed._with_columns(columns)
         aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=encoder is not None)
         self._form = BatchForm(
-            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, pad_to_multiple, encoder
+            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, multiple, encoder
         )  # fmt: skip
         widths = [_token_bytes(opened.schema[name]) for name in aligned]
-        self._batch_bytes = batch_size * length * (TOKEN_BYTES + sum(widths))
+        self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * (TOKEN_BYTES + sum(widths))
         self._batches_ahead = _batches_ahead(self._batch_bytes, limit)
         super().__init__(
             opened,
@@ -302,7 +313,8 @@ class TokenLoader(BatchedDataLoader):
         part = f"rank {self.shard.rank} of {self.shard.world_size}: " if self.shard.world_size > 1 else ""
         return (
             f"TokenLoader({len(self._lengths.tokens)} documents, {tokens} tokens, {part}{len(self)} batches of "
-            f"{self.batch_size} x {self.length}, {self._rule}{', closed' if self._closed else ''})"
+            f"{self._rule.batch_tokens or f'{self.batch_size} x {self.length}'}, {self._rule}"
+            f"{', closed' if self._closed else ''})"
         )
 
     def plan(self) -> TokenPlan:
@@ -314,6 +326,9 @@ class TokenLoader(BatchedDataLoader):
         sequences, documents = packing.sequences, int(np.count_nonzero(tokens))
         pieces = int(piece_counts(tokens, rule.length, rule.overflow).sum())
         split = int(np.count_nonzero(kept > rule.length))
+        rows, positions = packing.rows, sequences * rule.length
+        if rule.method == "by_length":
+            sequences, rows, positions = pieces, *_rows_and_positions(packing)
         if rule.method == "concat":  # documents are cut wherever a sequence ends
             pieces = split = 0
             for window in range(packing.plan.windows):
@@ -324,7 +339,7 @@ class TokenLoader(BatchedDataLoader):
         base = EpochPlan._from_plan(packing.figures_plan, self._dataset, self.num_threads)
         figures = {name: getattr(base, name) for name in EpochPlan.__dataclass_fields__}
         figures |= {
-            "rows": packing.rows,
+            "rows": rows,
             "predicted_peak_bytes": base.predicted_peak_bytes + tokens.nbytes,
         }
         return TokenPlan(
@@ -332,7 +347,7 @@ class TokenLoader(BatchedDataLoader):
             sequences=sequences,
             documents=documents,
             tokens=total,
-            fill=delivered / max(1, sequences * rule.length),
+            fill=delivered / max(1, positions),
             split_share=split / max(1, documents),
             cropped_share=(total - delivered) / max(1, total),
             documents_per_sequence=pieces / max(1, sequences),
@@ -367,9 +382,10 @@ class TokenLoader(BatchedDataLoader):
                 number = np.searchsorted(starts, read, side="right") - 1
                 group = np.array([s.row_group for s in slices])[number]
                 row = read - starts[number] + np.array([s.start for s in slices])[number]
-                sequence = np.repeat(np.arange(sequences, sequences + some.bins), np.diff(some.begins))
+                rows, _ = self._rule.rows(some)
+                sequence = np.repeat(np.arange(sequences, sequences + len(rows) - 1), np.diff(rows))
                 parts.append((group, row, some.first, some.tokens, sequence))
-                low, sequences = end, sequences + some.bins
+                low, sequences = end, sequences + len(rows) - 1
         joined = [np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True)] if parts else []
         group, row, first, tokens, sequence = joined or [np.zeros(0, np.int64)] * 5
         snapshot = self._dataset.snapshot
@@ -589,6 +605,36 @@ def _batch_size(batch_size: int | None, batch_tokens: int | None, length: int) -
     if batch_tokens < length:
         raise ConfigurationError(f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {length} tokens")
     return batch_tokens // length
+
+
+def _batch_by_length(
+    batch_size: int | None, batch_tokens: int | None, length: int, multiple: int | None
+) -> tuple[int, int]:
+    """Return the most tokens of a batch, and the number of which widths are multiples."""
+    if batch_tokens is None or batch_size is not None:
+        raise ConfigurationError(
+            f"pack='by_length', batch_size={batch_size}, batch_tokens={batch_tokens}: give batch_tokens; batches "
+            "differ in their number of documents"
+        )
+    check_int("batch_tokens", batch_tokens, 1, 2**40)
+    multiple = multiple or 1
+    widest = -(-length // multiple) * multiple
+    if batch_tokens < widest:
+        raise ConfigurationError(f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {widest} tokens")
+    return batch_tokens, multiple
+
+
+def _rows_and_positions(packing: EpochPacking) -> tuple[int, int]:
+    """Return the rows of this rank's batches, and the positions of all batches, padding included."""
+    rows, widths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for window in range(packing.plan.windows):
+        packed = packing.packed(window, packing.ordered_lengths(window))
+        rows.append(np.diff(packed.begins))
+        longest = np.maximum.reduceat(packed.tokens, packed.begins[:-1]) if packed.bins else np.zeros(0, np.int64)
+        widths.append(-(-longest.astype(np.int64) // packing.rule.multiple) * packing.rule.multiple)
+    all_rows = np.concatenate(rows)
+    own = [all_rows[low:high].sum() for step in range(packing.steps) for low, high in packing.ranges_of(step)]
+    return int(sum(own)), int((all_rows * np.concatenate(widths)).sum())
 
 
 def _batches_ahead(batch_bytes: int, limit_bytes: int) -> int:
