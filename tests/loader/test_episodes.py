@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from parquet_loader import (
     EpisodeLoader,
     Episodes,
     Image,
+    MemoryLimitError,
     MixedLoader,
     OutputOptions,
     ParquetDataset,
@@ -36,6 +38,7 @@ from parquet_loader import (
     split,
     split_rows,
 )
+from tests.support.gloo import on_ranks
 
 NUMPY = OutputOptions(format="numpy")
 LENGTHS = [5, 1, 40, 3, 17, 60, 2, 2, 33, 9]
@@ -369,6 +372,22 @@ def test_rows_that_are_not_in_order_are_refused_by_name(tmp_path: Path) -> None:
         EpisodeLoader(str(tmp_path), 1, episodes=episodes)
 
 
+def test_times_are_an_order_in_which_a_null_is_an_error(tmp_path: Path) -> None:
+    episodes = Episodes("episode", order="time")
+    times = pa.array([0.0, 0.1, 0.0, 0.5], pa.float32())
+    pq.write_table(pa.table({"episode": [0, 0, 1, 1], "time": times}), tmp_path / "a.parquet")
+    with EpisodeLoader(str(tmp_path), 1, episodes=episodes) as loader:
+        assert loader.plan().episodes == 2
+    pq.write_table(pa.table({"episode": [0, 0], "time": [0.0, None]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"row 1: column 'time' is nan, and 0\.0 in the row before"):
+        EpisodeLoader(str(tmp_path), 1, episodes=episodes)
+
+
+def test_batches_count_within_the_memory_limit(folder: Path) -> None:
+    with pytest.raises(MemoryLimitError, match=r"batches of 100000 samples take \d+"):
+        loader_of(folder, 100000, memory_limit="64MiB")
+
+
 def test_episodes_in_directories_are_told_apart_by_partition(tmp_path: Path) -> None:
     for name in ("run=a", "run=b"):
         (tmp_path / name).mkdir()
@@ -443,3 +462,48 @@ def test_an_epoch_without_samples_is_empty(folder: Path) -> None:
         assert len(loader) == 0
         assert list(loader) == []
         assert loader.plan().left_out == len(LENGTHS)
+
+
+@pytest.mark.parametrize("window_rows", [None, 40])
+def test_remote_files_deliver_the_same(folder: Path, window_rows: int | None) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    root = f"/episodes-{window_rows}"
+    for path in folder.iterdir():
+        memory.pipe(f"{root}/{path.name}", path.read_bytes())
+    filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(memory))
+    with (
+        EpisodeLoader(
+            root[1:], 4, episodes=Episodes("episode", 3, 4), shuffle=True, window_rows=window_rows,
+            filesystem=filesystem, output_options=NUMPY,
+        ) as remote,
+        loader_of(folder, shuffle=True, window_rows=window_rows) as local,
+    ):  # fmt: skip
+        for _ in range(2):
+            assert all_of(remote) == all_of(local)
+        remote.seek(1, 9)
+        local.seek(1, 9)
+        assert all_of(remote) == all_of(local)
+
+
+@pytest.mark.timeout(600)
+def test_ranks_of_a_process_group_find_the_episodes_together(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = write(tmp_path / "data", LENGTHS, files=3)
+    script = """
+        from parquet_loader import Episodes, EpisodeLoader, DataError
+        episodes = Episodes("episode", 3, 4, order="frame")
+        with EpisodeLoader(root, 4, episodes=episodes, shuffle=True) as loader:
+            rows = [batch["row"][:, 3].tolist() for batch in loader]
+        try:
+            EpisodeLoader(root, 4, episodes=Episodes("frame"))
+        except DataError as error:
+            message = str(error)
+        print(json.dumps([rows, len(loader), message]))
+        """
+    results = on_ranks(3, str(folder), script, tmp_path)
+    found = [row for rows, _, _ in results for batch in rows for row in batch]
+    assert set(found) == set(range(sum(LENGTHS)))
+    assert len(found) - sum(LENGTHS) < 3
+    assert len({steps for _, steps, _ in results}) == 1
+    assert all("frame is 0 again" in message for _, _, message in results)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.collate import Batch, Output
@@ -23,7 +25,7 @@ from parquet_loader.common import (
 )
 from parquet_loader.dataset import Counted, Dataset, ListedDataset, MemoryBudget, digest
 from parquet_loader.engine import NextPlan
-from parquet_loader.errors import ConfigurationError, UnsupportedError
+from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.episodes.episode_scan import read_episodes
 from parquet_loader.loader.episodes.episodes import Episodes
@@ -34,15 +36,15 @@ from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.live_source import EpochFiles, LiveSource
 from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score, plan_epoch
 from parquet_loader.read import Filters, LocalCache
-from parquet_loader.schema import Audio, Image, Schema, Video, masks_of
+from parquet_loader.schema import Audio, Image, Scalar, Schema, Tensor, Video, masks_of
 from parquet_loader.source import Source, TableLike, TableSource, table_source
 from parquet_loader.window import Arenas
 
 if TYPE_CHECKING:
     import torch
 
-# Free memory of batches that is kept for the next ones, in batches.
-_KEPT_BATCHES = 4
+# Batches that the loader holds: the one that is made, and free memory for the next.
+_HELD_BATCHES = 2
 MASK = "mask"
 """The name of the mask in a batch."""
 EPISODE = "episode_index"
@@ -205,6 +207,14 @@ class EpisodeLoader(BatchedDataLoader):
                     f"window_rows={least} or more, or a smaller batch_size"
                 )
         self.episodes = episodes
+        self._batch_bytes = _batch_bytes(opened.schema, episodes, batch_size)
+        reserved = self._samples.nbytes + _HELD_BATCHES * self._batch_bytes
+        if reserved > limit // 2:
+            raise MemoryLimitError(
+                f"memory_limit={format_bytes(limit)}: batches of {batch_size} samples take "
+                f"{format_bytes(self._batch_bytes)} each, and two of them with the bounds of the episodes may take at "
+                f"most half of it; pass at least {format_bytes(2 * reserved)}, or a smaller batch_size"
+            )
         super().__init__(
             opened,
             batch_size,
@@ -214,7 +224,7 @@ class EpisodeLoader(BatchedDataLoader):
             window_rows=window_rows,
             drop_last=drop_last,
             device=device,
-            memory_limit=limit - self._samples.nbytes,
+            memory_limit=limit - reserved,
             shard=shard,
             num_threads=num_threads,
             isolation=isolation,
@@ -246,7 +256,7 @@ class EpisodeLoader(BatchedDataLoader):
         figures |= {
             "rows": min(plan.batches * plan.batch_size, plan.delivered_rows),
             "steps": plan.batches,
-            "predicted_peak_bytes": base.predicted_peak_bytes + samples.nbytes,
+            "predicted_peak_bytes": base.predicted_peak_bytes + samples.nbytes + _HELD_BATCHES * self._batch_bytes,
             "mixing": mixing_score(plan, samples.counts),
         }
         return EpisodePlan(
@@ -273,8 +283,7 @@ class EpisodeLoader(BatchedDataLoader):
     @cached_property
     def _memory(self) -> Any:
         """The allocator of batches."""
-        row_bytes = sum(column.row_bytes or 0 for column in self._dataset.reader.columns)
-        return self._output.allocator(_KEPT_BATCHES * row_bytes * self.batch_size * self._samples.rule.rows)
+        return self._output.allocator(_HELD_BATCHES * self._batch_bytes)
 
     def _window_needs(self) -> dict[str, Any]:
         needs = super()._window_needs()
@@ -419,6 +428,19 @@ def _check_columns(
                 "it out with columns=[...], "
                 f"or let a schema deliver it undecoded: {name!r}: Bytes()"
             )
+
+
+def _batch_bytes(schema: Schema, episodes: Episodes, batch_size: int) -> int:
+    """Return about the bytes of a batch; a value of varying length counts as 64 bytes."""
+    nbytes = 0
+    for name, of_column in schema.items():
+        offsets = episodes.offsets(name)
+        width = 64
+        if isinstance(of_column, Scalar | Tensor) and pa.types.is_primitive(of_column.type):
+            shape = of_column.shape if isinstance(of_column, Tensor) else ()
+            width = max(1, of_column.type.bit_width // 8) * math.prod(shape)
+        nbytes += (1 if offsets is None else len(offsets)) * (width + 1)
+    return nbytes * batch_size
 
 
 def _form_of(schema: Schema, episodes: Episodes, frames: VideoFrames | None) -> SampleForm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -180,11 +181,15 @@ def _check_types(schema: Schema, by: str, order: str | None) -> None:
     if order is not None and not isinstance(schema[order], Scalar):
         raise SchemaError(f"order={order!r}: expected a column of numbers or times, found {schema[order]!r}")
     for label, name in (("by", by), ("order", order)):
-        if name is not None and policy_of(schema[name]) != "refuse":
-            raise SchemaError(
-                f"{label}={name!r}: {schema[name]!r} replaces nulls, which would then be a value like any other; give "
-                "the column no fill and no mask"
-            )
+        if name is None or policy_of(schema[name]) == "refuse":
+            continue
+        fill = getattr(schema[name], "fill", None)
+        if isinstance(fill, float) and math.isnan(fill):  # it is in no order, so a null is an error
+            continue
+        raise SchemaError(
+            f"{label}={name!r}: {schema[name]!r} replaces nulls, which would then be a value like any other; give the "
+            "column no fill and no mask"
+        )
 
 
 def _runs_of(
