@@ -756,10 +756,8 @@ class BatchedDataLoader(NotIndexed):
         Raises:
             LoaderStateError: there was no epoch yet.
         """
-        if self._figures is None:
-            raise LoaderStateError("stats(): no epoch has begun yet; iterate over the loader first")
-        figures = self._figures
-        stats = figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
+        stats, figures = self._counters(), self._figures
+        assert figures is not None
         if figures.storage is None and stats.is_judged:
             with suppress(ParquetLoaderError, OSError, ValueError):  # deleted files have no figures
                 figures.storage = storage_figures(self._dataset, self._read_options)
@@ -768,7 +766,7 @@ class BatchedDataLoader(NotIndexed):
             figures.score = mixing_score(figures.plan, self._planned.counts)
             with suppress(ParquetLoaderError, OSError, ValueError):
                 figures.sorting = sorting_of(self._dataset)
-        stats = diagnosed(
+        return diagnosed(
             stats,
             self._dataset,
             figures.plan,
@@ -780,6 +778,12 @@ class BatchedDataLoader(NotIndexed):
             transforms=BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform),
             chooses_window=self._chooses_window,
         )
+
+    def _counters(self) -> LoaderStats:
+        """Return the figures as `stats` does, without advice; reads nothing, so any thread may call it at any time."""
+        if self._figures is None:
+            raise LoaderStateError("stats(): no epoch has begun yet; iterate over the loader first")
+        stats = self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
         return stats if self._following is None else replace(stats, growth=self._following.growth)
 
     def report(self, path: str | os.PathLike[str]) -> None:

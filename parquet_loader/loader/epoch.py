@@ -366,7 +366,8 @@ class EpochFigures:
 
     def stats(self, snapshot: Snapshot, memory_limit_bytes: int) -> LoaderStats:
         """Return the figures so far."""
-        account = self._account if self._engine is None else self._engine.account()
+        engine = self._engine  # another thread may end the epoch now
+        account = self._account if engine is None else engine.account()
         seconds = (self._stopped or time.perf_counter()) - self._began
         busy_s = sum(account.cpu_s.values()) + sum(account.blocked_s.values())
         footers_bytes = account.footers_bytes + snapshot.footers.held_bytes

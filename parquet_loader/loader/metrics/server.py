@@ -1,0 +1,99 @@
+"""An OpenMetrics endpoint: one thread that answers one request at a time.
+
+The server owns its socket and its thread. `close` ends both within the timeout of a request. It keeps no loader alive:
+a loader that is gone is no longer named.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, Self
+
+from parquet_loader.common import uninterrupted
+from parquet_loader.errors import ConfigurationError
+from parquet_loader.loader.metrics.figures import Measured, counters_of
+from parquet_loader.loader.metrics.openmetrics import CONTENT_TYPE, openmetrics_text
+
+# A client that sends or takes nothing for so long is left.
+TIMEOUT_S = 2.0
+_POLL_S = 0.2
+
+
+class MetricsServer:
+    """Serves the figures of loaders at ``http://HOST:PORT/metrics``, until `close` or the end of a ``with`` block.
+
+    Each request reads counters, without a lock and without advice, so it does not slow an epoch.
+
+    Args:
+        loaders: The loaders by name, which becomes the label `loader`.
+        host: The address to listen at; the default is reached from this machine alone. There is no authentication.
+        port: The port; 0: a free one.
+
+    Attributes:
+        url: Where the figures are.
+
+    Raises:
+        ConfigurationError: there is no loader.
+        OSError: the port is taken.
+    """
+
+    def __init__(self, loaders: dict[str, Measured], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        if not isinstance(loaders, dict) or not loaders:
+            raise ConfigurationError(
+                "MetricsServer(loaders): expected a dict of loaders by name, such as {'train': loader}"
+            )
+        named = weakref.WeakValueDictionary[str, Any](loaders)
+
+        class Handler(_Handler):
+            def text(self) -> str:
+                found = ((name, counters_of(loader)) for name, loader in sorted(named.items()))
+                return openmetrics_text({name: stats for name, stats in found if stats is not None})
+
+        self._pid = os.getpid()
+        self._server = HTTPServer((host, port), Handler)
+        self.url = f"http://{host}:{self._server.server_port}/metrics"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="parquet_loader-metrics", daemon=True
+        )
+        try:
+            self._thread.start()
+        except BaseException:
+            self._server.server_close()
+            raise
+
+    def close(self) -> None:
+        """End the thread, and release the port; idempotent. In a forked child it releases the socket only."""
+        if self._pid == os.getpid() and self._thread.is_alive():
+            uninterrupted(self._server.shutdown)
+            uninterrupted(self._thread.join)
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = TIMEOUT_S  # of the connection's socket
+
+    def text(self) -> str:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "the figures are at /metrics")
+            return
+        body = self.text().encode()
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (as in the base class)
+        """Print nothing."""
