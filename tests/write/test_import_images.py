@@ -172,6 +172,13 @@ def test_metadata_beside_the_images_becomes_columns(kind: str, tmp_path: Path) -
     }
 
 
+def test_columns_of_metadata_without_values_are_left_out_with_a_note(tmp_path: Path) -> None:
+    folder_of(tmp_path / "photos", {"a.png": image(0), "metadata.csv": b"file_name,x,y\na.png,,1\n"})
+    report = import_images(tmp_path / "photos", tmp_path / "out")
+    assert rows_of(tmp_path / "out") == [{"image": image(0), "path": "a.png", "y": 1}]
+    assert report.notes == ("column 'x' of metadata.csv holds no values, and is left out",)
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "../secret.png", "sub/../../secret.png"])
 def test_metadata_that_names_a_file_outside_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     folder_of(tmp_path / "photos", {"metadata.csv": f"file_name,x\n{name},1\n".encode()})

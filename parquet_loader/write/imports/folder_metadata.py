@@ -49,7 +49,14 @@ class FolderMetadata:
 
     @cached_property
     def _columns(self) -> dict[str, Any]:
-        return {name: self.read.column(name) for name in self.read.column_names if name != _FILE_NAME}
+        names = (field.name for field in self.read.schema if not pa.types.is_null(field.type))
+        return {name: self.read.column(name) for name in names if name != _FILE_NAME}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Columns that are left out, because they hold nothing but nulls."""
+        empty = (field.name for field in self.read.schema if pa.types.is_null(field.type))
+        return tuple(f"column {name!r} of {self.name} holds no values, and is left out" for name in empty)
 
     @cached_property
     def schema(self) -> Schema:

@@ -32,6 +32,7 @@ from parquet_loader.write.options import WriteOptions
 # Measured with files of 50 KB in the page cache: two threads keep the writer busy; more help only on slow storage.
 _THREADS = 4
 _MOST_BYTES = 2**31 - 2**20
+_MOST_ENTRIES = 2**16
 _SPLITS = frozenset(("train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"))
 
 
@@ -104,7 +105,7 @@ class ImageFolder(ImportSource):
         fields: dict[str, Field] = {"image": Image()}
         if self._metadata is not None:
             fields |= {"path": Text(), **self._metadata.schema}
-            return Prepared(Schema(fields), {"classes": None}, total=self._metadata.rows)
+            return Prepared(Schema(fields), {"classes": None}, notes=self._metadata.notes, total=self._metadata.rows)
         classes, notes = _classes(self.path)
         features: dict[str, Any] = {"image": {"_type": "Image"}}
         if classes is not None:
@@ -182,11 +183,11 @@ class _Block:
 
 
 def _blocks(entries: Iterator[_Entry], most_bytes: int) -> Iterator[list[_Entry]]:
-    """Gather entries until their files fill a row group."""
+    """Gather entries until their files fill a row group, or there are very many of them."""
     block: list[_Entry] = []
     held = 0
     for entry in entries:
-        if block and held + entry.size > most_bytes:
+        if block and (held + entry.size > most_bytes or len(block) == _MOST_ENTRIES):
             yield block
             block, held = [], 0
         block.append(entry)
