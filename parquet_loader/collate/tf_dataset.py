@@ -122,10 +122,11 @@ def _form(name: str, field: Field) -> tuple[tuple[int | None, ...], Any, int]:
             unpacked = None if isinstance(field, Image) else unpacked_field(field)
             if unpacked is not None:
                 return _form(name, unpacked)
-            dtype = np.dtype(np.uint8) if isinstance(field, Image) else field.dtype
-            varies = [axis for axis, length in enumerate(field.shape, 1) if length is None]
+            dtype = field.delivered_dtype if isinstance(field, Image) else field.dtype
+            shape = field.delivered_shape if isinstance(field, Image) else tuple(field.shape)
+            varies = [axis for axis, length in enumerate(shape, 1) if length is None]
             rank = max(varies, default=0)
-            return (*(None for _ in range(rank)), *field.shape[rank:]), tf.as_dtype(dtype), rank
+            return (*(None for _ in range(rank)), *shape[rank:]), tf.as_dtype(dtype), rank
 
 
 def _leaf_specs(spec: Spec) -> Any:

@@ -221,7 +221,7 @@ def row_sizes(
     wide = sum(c.row_bytes or 0 for c in columns if arrangement_of(c) is Arrangement.DIRECT)
     gathered: float = sum(c.row_bytes or 0 for c in columns) - wide
     gathered += sum(nbytes for _, nbytes in ragged)
-    arrays = [(c.image.shape, np.dtype(c.dtype)) for c in columns if c.row_bytes is None and c.image is not None]
+    arrays = [(c.decoded_shape, np.dtype(c.dtype)) for c in columns if c.row_bytes is None and c.image is not None]
     image_bytes = float(sum(np.prod([n or 1 for n in shape]) * dtype.itemsize for shape, dtype in arrays))
     widths = dict(ragged)
     image_bytes += sum(

@@ -35,8 +35,11 @@ from parquet_loader.decode.media import (
     decode_audio,
     decode_clips,
     decode_frames,
+    image_formats,
     image_pixels,
+    scale_and_offset,
     video_module,
+    write_image,
 )
 from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
@@ -111,6 +114,7 @@ __all__ = [
     "file_of_pages",
     "first_beyond_nanoseconds",
     "image_array",
+    "image_formats",
     "image_pixels",
     "indexed_pages",
     "is_known_codec",
@@ -131,9 +135,11 @@ __all__ = [
     "read_array",
     "read_name",
     "routes_of",
+    "scale_and_offset",
     "top_level_of",
     "type_at",
     "unpack",
     "video_module",
     "walked_pages",
+    "write_image",
 ]

@@ -194,14 +194,14 @@ def _sixteen_bits(data: bytes | memoryview, image: Any, pillow: Any) -> npt.NDAr
     return pixels
 
 
-def unreadable_image(data: bytes | memoryview, error: Exception) -> BlobProblem:
+def unreadable_image(data: bytes | memoryview, error: Exception, formats: str = "JPEG or PNG") -> BlobProblem:
     """Return the problem that Pillow has with an image.
 
     Pillow puts the address of its file object into one of its messages, which tells nobody anything, and makes equal
     problems differ.
     """
     said = re.sub(r" <[^<>]* object at 0x[0-9a-fA-F]+>", "", str(error))
-    return BlobProblem(f"{len(data)} bytes that are not a readable JPEG or PNG: {said}")
+    return BlobProblem(f"{len(data)} bytes that are not a readable {formats}: {said}")
 
 
 def pillow_image() -> Any:

@@ -63,6 +63,13 @@ class Column:
             object.__setattr__(self, "row_bytes", self.dtype.itemsize * math.prod(self.shape))
 
     @property
+    def decoded_shape(self) -> tuple[int | None, ...]:
+        """The shape of a row that is decoded batch by batch, None for lengths that vary; () for other columns."""
+        if self.image is None:
+            return ()
+        return self.image.delivered_shape if isinstance(self.image, Image) else tuple(self.image.shape)
+
+    @property
     def is_ragged(self) -> bool:
         """Whether rows are bytes of varying length."""
         return bool(pa.types.is_large_binary(self.arrow_type))
@@ -97,7 +104,7 @@ def column_of(name: str, field: Field) -> Column:
         case Bytes():
             return Column(name, "bytes", pa.large_binary(), np.dtype(np.uint8))
         case Image():
-            return Column(name, "image", pa.large_binary(), np.dtype(np.uint8), image=field)
+            return Column(name, "image", pa.large_binary(), field.delivered_dtype, image=field)
         case Audio() | Video():
             return Column(name, "image", pa.large_binary(), field.dtype, image=field)
         case Encoded():

@@ -53,14 +53,27 @@ def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> tuple[int, 
     return height, width, channels
 
 
+def reduced_shape(data: bytes | memoryview, shape: tuple[int, int, int], factor: int) -> tuple[int, int, int]:
+    """Return the shape in which an image of `shape` is decoded if each side is divided by 1, 2, 4 or 8."""
+    if factor == 1:
+        return shape
+    least = -(-shape[0] // factor), -(-shape[1] // factor)
+    try:
+        height, width, *_ = _turbo().decode_jpeg_header(_bytes(data), min_height=least[0], min_width=least[1])
+    except Exception:
+        return shape
+    return height, width, shape[2]
+
+
 def decode_jpeg(data: bytes | memoryview, out: npt.NDArray[np.uint8]) -> bool:
-    """Decode to `out`, ``[height, width, channels]`` uint8 of the shape that `jpeg_shape` gave, in C order.
+    """Decode to `out`, ``[height, width, channels]`` uint8 of the shape that `jpeg_shape` or `reduced_shape` gave.
 
     Returns:
         Whether it succeeded. If not, the content of `out` is undefined.
     """
     try:
-        _turbo().decode_jpeg(_bytes(data), _COLORS[out.shape[2]][1], buffer=out)
+        least = {"min_height": out.shape[0], "min_width": out.shape[1]}
+        _turbo().decode_jpeg(_bytes(data), _COLORS[out.shape[2]][1], buffer=out, **least)
     except Exception:  # the image is damaged
         return False
     return True

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import Stream, bit_generator
-from parquet_loader.decode import Column, pillow_image
+from parquet_loader.decode import Column, image_formats
 from parquet_loader.engine.media_decoding import BatchArrays, BatchRows, DamagedRow, Images, MediaMemory, decode_media
 from parquet_loader.engine.recordings import require_decoders
 from parquet_loader.engine.referenced_files import ReferencedFiles
@@ -101,7 +101,7 @@ class BatchProcessor:
         self._media = [c for c in columns if c.image is not None]
         # Imported here, so that no worker imports them between two batches.
         if any(isinstance(c.image, Image) or (isinstance(c.image, Encoded) and c.image.is_image) for c in self._media):
-            pillow_image()
+            image_formats()
         for column in self._media:
             require_decoders(column.image)
         self._transform = transform

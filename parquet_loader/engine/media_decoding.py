@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IntArray, Stream, bit_generator
-from parquet_loader.decode import BlobProblem, Column, image_pixels, read_array
+from parquet_loader.decode import BlobProblem, Column, image_pixels, read_array, scale_and_offset, write_image
 from parquet_loader.engine.recordings import AudioRows, VideoRows
 from parquet_loader.engine.referenced_files import ReferencedFiles
 from parquet_loader.errors import DataError
@@ -100,20 +100,28 @@ class MediaRows(Protocol):
 
 
 class ImageRows:
-    """uint8 ``[rows, height, width, channels]``, or a list of images if the field leaves their sizes open."""
+    """``[rows, height, width, channels]``, or channels first, or a list of images if their sizes vary."""
 
     def __init__(self, name: str, field: Image, count: int, memory: MediaMemory) -> None:
-        height, width, self._channels = field.shape
+        self._field = field
+        self._channels = field.shape[2]
         self._name = name
         self._list: Images = []
-        self._array: npt.NDArray[np.uint8] | None = None
-        if height is not None and width is not None:
-            self._array = memory.allocate(name, (count, height, width, self._channels), np.dtype(np.uint8))
+        self._array: npt.NDArray[Any] | None = None
+        shape = [n for n in field.delivered_shape if n is not None]
+        if len(shape) == 3:
+            self._array = memory.allocate(name, (count, *shape), field.delivered_dtype)
         else:
-            self._list = [np.empty(0, np.uint8)] * count
+            self._list = [np.empty(0, field.delivered_dtype)] * count
 
-    def decode(self, row: int, data: bytes, rows: BatchRows) -> None:  # noqa: ARG002 - nothing is random
+    def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
         """Decode an image, to its row of the array if there is one."""
+        if not self._field.is_plain:
+            rng = rows.random(row) if self._field.is_random else None
+            done = write_image(data, self._field, rng, None if self._array is None else self._array[row])
+            if self._array is None:
+                self._list[row] = done
+            return
         if self._array is None:
             self._list[row] = image_pixels(data, self._channels, None)
             return
@@ -128,9 +136,13 @@ class ImageRows:
             out[...] = pixels
 
     def fill_gap(self, row: int) -> None:
-        """Fill the row with zeros."""
+        """Make the row a black image."""
         assert self._array is not None
         self._array[row] = 0
+        if self._field.mean is not None:
+            for channel in range(self._channels):
+                at: Any = channel if self._field.channels_first else (..., channel)
+                self._array[row][at] = scale_and_offset(self._field, channel)[1]
 
     def repeat(self, row: int, source: int) -> None:
         """Copy `source` to `row`."""
@@ -201,6 +213,9 @@ class RowError(DataError):
         super().__init__(number, reason)
         self.number = number
         self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 def decode_media(

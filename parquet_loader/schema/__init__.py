@@ -1,7 +1,7 @@
 """Field kinds, the `Schema` made of them, and the rules that infer one for files without a schema.
 
 arrow_types            names of types, dtypes in which they are delivered
-base, encoded, fields  the kinds of field
+base, encoded, image, media, fields  the kinds of field
 json_form              fields as JSON
 infer                  fields from Arrow types
 schema                 `Schema`
@@ -31,7 +31,7 @@ from parquet_loader.schema.encode.tables import (
     iter_tables,
     to_table,
 )
-from parquet_loader.schema.encoded import Category, Encoded, Image
+from parquet_loader.schema.encoded import Category, Encoded
 from parquet_loader.schema.features import hub_features, is_media
 from parquet_loader.schema.fields import (
     Bytes,
@@ -46,6 +46,7 @@ from parquet_loader.schema.fields import (
     policy_of,
     unpacked_field,
 )
+from parquet_loader.schema.image import Image
 from parquet_loader.schema.infer import (
     NOT_UNDERSTOOD_KEY,
     heads,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype
-from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of
+from parquet_loader.schema.base import FieldBase, NullPolicy
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -114,52 +114,6 @@ def _words(vocabulary: object) -> tuple[str, ...] | tuple[int, ...]:
         twice = next(word for word, count in Counter(words).items() if count > 1)
         raise ConfigurationError(f"Category: {twice!r} is in the vocabulary more than once; remove the others")
     return words
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Image(FieldBase):
-    """A JPEG or PNG, decoded on the reading side to uint8 ``[batch, height, width, channels]``.
-
-    Args:
-        shape: ``(height, width, channels)``; with None for height and width images may differ in size, and a batch is
-            a list of ``[h, w, c]`` tensors unless `transform` makes them equal. Channels: 1 grey, 3 RGB, 4 RGBA.
-        encoding: How the writer encodes arrays: ``"png"`` or ``"jpeg"``; bytes that are encoded already stay as is.
-        null, fill, missing: As in `Bytes`, with encoded images as values; gaps are black images, which needs a
-            `shape` without None.
-        aliases: As in `Scalar`.
-    """
-
-    shape: tuple[int | None, int | None, int] = (None, None, 3)
-    encoding: Literal["png", "jpeg"] = "png"
-    null: NullPolicy = "refuse"
-    fill: bytes | None = None
-    missing: bytes | None = None
-    aliases: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        shape = tuple(self.shape)
-        if len(shape) != 3 or shape[2] not in (1, 3, 4) or (shape[0] is None) != (shape[1] is None):
-            raise ConfigurationError(
-                f"Image shape {self.shape!r}: expected (height, width, channels), channels 1, 3, 4"
-            )
-        if any(n is not None and n < 1 for n in shape):
-            raise ConfigurationError(f"Image shape {self.shape!r}: lengths are at least 1")
-        object.__setattr__(self, "shape", shape)
-        if self.encoding not in ("png", "jpeg"):
-            raise ConfigurationError(f"Image encoding={self.encoding!r}: expected 'png' or 'jpeg'")
-        self._settle(lambda where, value: instance_of(where, value, bytes))
-        if self.null == "mask" and self.fill is None and shape[0] is None:
-            raise ConfigurationError("Image(null='mask') needs a shape without None, or fill=<encoded image>")
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all images have the same height and width."""
-        return self.shape[0] is not None
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The type of the column as stored."""
-        return pa.binary()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -18,7 +18,8 @@ import pyarrow as pa
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_scalar_type, stored_type
 from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of, number_of
-from parquet_loader.schema.encoded import Category, Encoded, Image
+from parquet_loader.schema.encoded import Category, Encoded
+from parquet_loader.schema.image import Image
 from parquet_loader.schema.media import Audio, Video
 
 __all__ = [

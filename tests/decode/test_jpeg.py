@@ -128,8 +128,11 @@ def test_cut_images_are_refused_as_by_pillow(monkeypatch: pytest.MonkeyPatch, pr
 
 @pytest.mark.parametrize("data", [b"", b"nothing", b"\xff\xd8\xff"])
 def test_bytes_that_are_no_image_are_described_by_their_number_alone(data: bytes) -> None:
-    said = f"{len(data)} bytes that are not a readable JPEG or PNG: cannot identify image file"
-    for decode in (lambda: image_pixels(data, 3, None), lambda: image_array(data)):
+    for decode, formats in (
+        (lambda: image_pixels(data, 3, None), "JPEG, PNG, WebP, AVIF, GIF or TIFF"),
+        (lambda: image_array(data), "JPEG or PNG"),
+    ):
+        said = f"{len(data)} bytes that are not a readable {formats}: cannot identify image file"
         with pytest.raises(BlobProblem, match=f"^{said}$"):
             decode()
 

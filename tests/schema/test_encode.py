@@ -497,7 +497,11 @@ def test_nested_columns_become_dotted_ones() -> None:
         (RaggedList("int8"), (np.zeros(3), np.array([0, 2, 1, 3])), "offset 2 is 1"),
         (Category(("red", "green")), ["red", "gren"], "row 1: 'gren' is not in the vocabulary. Did you mean 'green'"),
         (Category(("red",)), [0, 1], "row 1: the code 1 is not in the vocabulary"),
-        (Image(), [PNG, b"GIF89a"], "row 1: the bytes begin with b'GIF89a', which is neither PNG nor JPEG"),
+        (
+            Image(),
+            [PNG, b"BM8bits"],
+            "row 1: the bytes begin with b'BM8bits', as no JPEG, PNG, WebP, AVIF, GIF or TIFF does",
+        ),
         (
             Image((2, 2, 3)),
             [np.zeros((2, 3, 3), np.uint8)],

@@ -2,16 +2,23 @@
 
 from parquet_loader.decode.media.audio import audio_modules, decode_audio
 from parquet_loader.decode.media.byte_ranges import RangeFile
-from parquet_loader.decode.media.images import image_pixels
+from parquet_loader.decode.media.crops import Box, center_box, random_box
+from parquet_loader.decode.media.images import image_formats, image_pixels, scale_and_offset, write_image
 from parquet_loader.decode.media.video import clip_positions, decode_clips, decode_frames, video_module
 
 __all__ = [
+    "Box",
     "RangeFile",
     "audio_modules",
+    "center_box",
     "clip_positions",
     "decode_audio",
     "decode_clips",
     "decode_frames",
+    "image_formats",
     "image_pixels",
+    "random_box",
+    "scale_and_offset",
     "video_module",
+    "write_image",
 ]

@@ -1,20 +1,53 @@
-"""Decodes one image to pixels, with libjpeg-turbo if it can, else with Pillow."""
+"""Decodes one image to pixels, with libjpeg-turbo if it can, else with Pillow, and brings it to its delivered form."""
 
 from __future__ import annotations
 
+import importlib
 import io
+import math
+from functools import cache
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem, pillow_image, unreadable_image
-from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
-from parquet_loader.schema import sixteen_bits
+from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape, reduced_shape
+from parquet_loader.decode.media.crops import Box, center_box, random_box
+from parquet_loader.schema import Image, sixteen_bits
+
+Pixels = npt.NDArray[np.uint8]
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_PLUGINS = {
+    "JPEG": "Jpeg", "PNG": "Png", "WEBP": "WebP", "GIF": "Gif", "TIFF": "Tiff", "AVIF": "Avif"
+}  # fmt: skip
+_RESAMPLING = {"nearest": 0, "bilinear": 2, "bicubic": 3}
+_NAMES = "JPEG, PNG, WebP, AVIF, GIF or TIFF"
+_ORIENTATION = 0x0112
+_BITS_PER_SAMPLE = 258
 
 
-def image_pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8]:
+@cache
+def image_formats() -> tuple[str, ...]:
+    """Import the plugins of Pillow for the formats that are read, and return those that it has.
+
+    Raises:
+        ConfigurationError: Pillow is not installed.
+    """
+    pillow_image()
+    found = []
+    for name, plugin in _PLUGINS.items():
+        try:
+            importlib.import_module(f"PIL.{plugin}ImagePlugin")
+        except ImportError:
+            continue
+        found.append(name)
+    return tuple(found)
+
+
+def image_pixels(data: bytes, channels: int, out: Pixels | None) -> Pixels:
     """Return one image, uint8 ``[height, width, channels]``: in `out` if possible, else in new memory.
 
     Raises:
@@ -26,13 +59,219 @@ def image_pixels(data: bytes, channels: int, out: npt.NDArray[np.uint8] | None) 
         buffer = np.empty(shape, np.uint8) if out is None else out
         if buffer.shape == shape and decode_jpeg(data, buffer):
             return buffer
-    if (problem := sixteen_bits(data)) is not None:
-        raise BlobProblem(problem)
-    try:
-        with pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
-            mode = _MODES[channels]
-            opened.load()
-            array = np.array(opened if opened.mode == mode else opened.convert(mode))  # writable, as libjpeg's are
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise unreadable_image(data, error) from error
-    return array.reshape(*array.shape[:2], channels)
+    with _Opened(data) as opened:
+        return opened.pixels(channels)
+
+
+def write_image(
+    data: bytes, field: Image, rng: np.random.Generator | None, out: npt.NDArray[Any] | None
+) -> npt.NDArray[Any]:
+    """Return one image in the form that its field says: in `out` if there is one, else in new memory.
+
+    Args:
+        data: The encoded image.
+        field: Its field.
+        rng: The row's random numbers; None if the field is not random.
+        out: Memory of the delivered shape and dtype; None for images whose sizes vary.
+
+    Raises:
+        BlobProblem: the bytes are not an image that can be read, or it has another size than the field says.
+    """
+    # The flip is drawn first, so that it does not depend on the image's size.
+    is_flipped = field.flip == 1 if rng is None else rng.random() < field.flip
+    pixels = _resized(data, field, rng)
+    if is_flipped:
+        pixels = pixels[:, ::-1]
+    return _delivered(pixels, field, out)
+
+
+def _resized(data: bytes, field: Image, rng: np.random.Generator | None) -> Pixels:
+    channels = field.shape[2]
+    orientation = 1
+    if field.exif_orientation:
+        with _Opened(data) as opened:
+            orientation = opened.orientation
+    if field.size is None:
+        pixels = _turned(image_pixels(data, channels, None), orientation)
+        _check_size(pixels.shape, field)
+        return pixels
+    box: Box | None = None
+    stored = jpeg_shape(data, pillow_image().MAX_IMAGE_PIXELS)
+    if stored is not None and stored[2] == channels:
+        height, width = _turned_size(stored[0], stored[1], orientation)
+        _check_size((height, width), field)
+        box = _box(field, height, width, rng)
+        factor = _reduction(field, box)
+        pixels = np.empty(reduced_shape(data, stored, factor), np.uint8)
+        if decode_jpeg(data, pixels):
+            return _cut_and_resized(_turned(pixels, orientation), height, width, box, factor, field)
+    with _Opened(data) as opened:
+        if opened.is_jpeg:
+            height, width = _turned_size(opened.height, opened.width, orientation)
+            box = box or _box(field, height, width, rng)
+            opened.reduce(_reduction(field, box))
+            pixels = _turned(opened.pixels(channels), orientation)
+        else:
+            pixels = _turned(opened.pixels(channels), orientation)
+            height, width = pixels.shape[:2]
+            box = _box(field, height, width, rng)
+    _check_size((height, width), field)
+    return _cut_and_resized(pixels, height, width, box, _reduction(field, box), field)
+
+
+def _check_size(found: tuple[int, ...], field: Image) -> None:
+    height, width, _ = field.shape
+    if height is not None and found[:2] != (height, width):
+        raise BlobProblem(
+            f"the image is {found[0]} x {found[1]}, not the {height} x {width} of its field; Image() without a shape "
+            "takes images of any size"
+        )
+
+
+def _box(field: Image, height: int, width: int, rng: np.random.Generator | None) -> Box:
+    assert isinstance(field.size, tuple)
+    if field.crop == "random":
+        assert rng is not None
+        return random_box(height, width, field.scale, field.ratio, rng)
+    if field.crop == "center":
+        return center_box(height, width, field.size, field.resize)
+    return Box(0, 0, width, height)
+
+
+def _reduction(field: Image, box: Box) -> int:
+    """Return by how much an image may be reduced in decoding: 1, 2, 4 or 8, and never to less than delivered."""
+    assert isinstance(field.size, tuple)
+    if field.interpolation == "nearest":
+        return 1
+    factor = min(box.height / field.size[0], box.width / field.size[1])
+    return 8 if factor >= 8 else 4 if factor >= 4 else 2 if factor >= 2 else 1
+
+
+def _cut_and_resized(pixels: Pixels, height: int, width: int, box: Box, factor: int, field: Image) -> Pixels:
+    """Return the box of an image of `height` x `width` in its delivered size; the pixels may be reduced by `factor`."""
+    assert isinstance(field.size, tuple)
+    found = pixels.shape[:2]
+    if found == (height, width):
+        factor = 1
+    elif found != (-(-height // factor), -(-width // factor)):
+        raise BlobProblem(f"the image is {found[0]} x {found[1]}, its header says {height} x {width}")
+    left, top = box.left / factor, box.top / factor
+    right, bottom = min(left + box.width / factor, found[1]), min(top + box.height / factor, found[0])
+    if field.crop == "random":  # as torchvision: cut first, so that pixels outside have no part in the result
+        row, column = math.floor(top), math.floor(left)
+        pixels = pixels[row : math.ceil(bottom), column : math.ceil(right)]
+        left, top, right, bottom = left - column, top - row, right - column, bottom - row
+    image = pillow_image().fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    image = image.resize((field.size[1], field.size[0]), _RESAMPLING[field.interpolation], (left, top, right, bottom))
+    return np.asarray(image).reshape(*field.size, -1)
+
+
+def _delivered(pixels: Pixels, field: Image, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    height, width, channels = pixels.shape
+    if out is None:
+        shape = (channels, height, width) if field.channels_first else (height, width, channels)
+        out = np.empty(shape, field.delivered_dtype)
+    if field.channels_first:
+        pixels = pixels.transpose(2, 0, 1)
+    if field.delivered_dtype == np.uint8:
+        out[...] = pixels
+        return out
+    for channel in range(channels):
+        scale, offset = scale_and_offset(field, channel)
+        at: Any = channel if field.channels_first else (..., channel)
+        np.multiply(pixels[at], scale, out=out[at])
+        if offset:
+            out[at] += offset
+    return out
+
+
+def scale_and_offset(field: Image, channel: int) -> tuple[np.float32, np.float32]:
+    """Return by what a channel's stored values are multiplied, and what is added, for float32."""
+    mean = 0.0 if field.mean is None else field.mean[channel]
+    std = 1.0 if field.std is None else field.std[channel]
+    return np.float32(1 / (255 * std)), np.float32(-mean / std)
+
+
+def _turned_size(height: int, width: int, orientation: int) -> tuple[int, int]:
+    return (width, height) if orientation >= 5 else (height, width)
+
+
+def _turned(pixels: Pixels, orientation: int) -> Pixels:
+    """Return an image upright, of which EXIF says its orientation."""
+    match orientation:
+        case 2:
+            return pixels[:, ::-1]
+        case 3:
+            return pixels[::-1, ::-1]
+        case 4:
+            return pixels[::-1]
+        case 5:
+            return pixels.transpose(1, 0, 2)
+        case 6:
+            return pixels.transpose(1, 0, 2)[:, ::-1]
+        case 7:
+            return pixels.transpose(1, 0, 2)[::-1, ::-1]
+        case 8:
+            return pixels.transpose(1, 0, 2)[::-1]
+    return pixels
+
+
+class _Opened:
+    """An image opened by Pillow, of which only the header is read. Errors inside of ``with`` are `BlobProblem`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        if (problem := sixteen_bits(data)) is not None:
+            raise BlobProblem(problem)
+        try:
+            self._image = pillow_image().open(io.BytesIO(data), formats=image_formats())
+        except Exception as error:
+            raise self._problem(error) from error
+        self.height, self.width = self._image.height, self._image.width
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._image.close()
+        if isinstance(error, Exception) and not isinstance(error, BlobProblem):
+            raise self._problem(error) from error
+
+    def _problem(self, error: Exception) -> BlobProblem:
+        if isinstance(error, MemoryError):
+            raise error
+        return unreadable_image(self._data, error, _NAMES)
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether it is a JPEG."""
+        return bool(self._image.format == "JPEG")
+
+    @property
+    def orientation(self) -> int:
+        """The orientation in the EXIF data, 1 to 8; 1 if there is none, or Pillow turns the image: a TIFF."""
+        if self._image.format == "TIFF":
+            return 1
+        found = self._image.getexif().get(_ORIENTATION, 1)
+        return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+    def reduce(self, factor: int) -> None:
+        """Decode a JPEG at a reduced size."""
+        if factor > 1:
+            self._image.draft(self._image.mode, (self.width // factor, self.height // factor))
+
+    def pixels(self, channels: int) -> Pixels:
+        """Return the pixels, uint8 ``[height, width, channels]``."""
+        image, mode = self._image, _MODES[channels]
+        tags = getattr(image, "tag_v2", None)  # of a TIFF
+        bits = 8 if tags is None else max(np.ravel(tags.get(_BITS_PER_SAMPLE, 8)).tolist())
+        if bits > 8 or image.mode in ("I", "F") or image.mode.startswith("I;16"):
+            bits = max(bits, 16)
+            raise BlobProblem(
+                f"a {image.format} of {bits} bits a channel, which uint8 cannot hold; Bytes() delivers its bytes"
+            )
+        image.load()
+        array = np.array(image if image.mode == mode else image.convert(mode))  # writable, as libjpeg's are
+        return array.reshape(*array.shape[:2], channels)

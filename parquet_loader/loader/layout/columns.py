@@ -116,7 +116,7 @@ def becomes(column: Column) -> str:
     if column.kind == "image":
         if isinstance(column.image, Audio) and not column.image.is_fixed:
             return f"Ragged of {column.dtype}" + (f" [{column.image.channels}]" if column.image.channels > 1 else "")
-        sizes = None if column.image is None else column.image.shape
+        sizes = None if column.image is None else column.decoded_shape
         known = sizes is not None and all(sizes)
         shape = ", ".join("?" if not size else str(size) for size in sizes or ())
         return f"{column.dtype} [rows, {shape}]" if known else f"a list of {column.dtype} [{shape or '?'}]"

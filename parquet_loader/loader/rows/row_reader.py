@@ -27,7 +27,7 @@ from parquet_loader.dataset import OpenRows, PriorCounts, default_num_threads, o
 from parquet_loader.decode import Column, TableOrigin
 from parquet_loader.engine import BatchProcessor, ProcessedBatch, ReferencedFiles, files_named_by
 from parquet_loader.errors import DataError, LoaderStateError, SchemaError
-from parquet_loader.read import LocalCache, PageReader
+from parquet_loader.read import HIDDEN_ROW_NUMBERS, LocalCache, PageReader
 from parquet_loader.schema import Ragged, Schema, masks_of
 from parquet_loader.source import RowGroupRef
 from parquet_loader.window import Arenas, Window, window_of
@@ -171,11 +171,13 @@ class RowReader:
         numbers = _checked(indices, int(opened.ends[-1]) if len(opened.ends) else 0)
         unique, inverse = np.unique(numbers, return_inverse=True)
         wanted = _divided(opened, unique)
-        table, columns = self._canonical(opened, wanted, options.row_numbers)
+        row_numbers = options.row_numbers
+        if row_numbers is None and any(getattr(c.image, "is_random", False) for c in opened.rows.reader.columns):
+            row_numbers = HIDDEN_ROW_NUMBERS
+        table, columns = self._canonical(opened, wanted, row_numbers)
         window = window_of(table.take(pa.array(inverse)), columns)
-        return output.from_batch(
-            _processed(window, columns, wanted, inverse, files_named_by(columns, opened.rows.reader.snapshot)), None
-        )
+        files = files_named_by(columns, opened.rows.reader.snapshot)
+        return output.from_batch(_processed(window, columns, wanted, inverse, row_numbers, files), None)
 
     def _arrays(self, indices: Any) -> Batch:
         """Return rows as a dict of columns: of arrays if the format of batches is that of a table."""
@@ -334,12 +336,14 @@ def _processed(
     columns: Sequence[Column],
     wanted: Sequence[_Wanted],
     inverse: IntArray,
+    row_numbers: str | None,
     files: ReferencedFiles | None,
 ) -> ProcessedBatch:
-    """Return a window as a batch, with its images decoded."""
+    """Return a window as a batch, with its images decoded; random ones as in epoch 0 with seed 0."""
     if not BatchProcessor.is_needed(columns, None):
         return ProcessedBatch(window.rows, dict(window.arrays), {}, 0)
-    processor, memory = BatchProcessor(columns, None, 0, 0, 0, files=files), Arenas(0)
+    processor = BatchProcessor(columns, None, 0, 0, 0, row_numbers=row_numbers, files=files)
+    memory = Arenas(0)
     try:
         return processor(window, 0, window.rows, 0, memory)
     except DataError:

@@ -30,8 +30,17 @@ def sixteen_bits(data: bytes) -> str | None:
     return f"a PNG of 16 bits a channel, which uint8 cannot hold; {reader} reads it"
 
 
+def is_image(data: bytes) -> bool:
+    """Whether bytes begin as those of an image of a format that `Image` reads."""
+    return (
+        data.startswith((PNG, _JPEG, b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*"))
+        or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
+        or (data[4:8] == b"ftyp" and data[8:12] in (b"avif", b"avis", b"mif1"))
+    )
+
+
 def encode_images(field: Image, values: Values) -> pa.Array:
-    """Return a binary column of PNG or JPEG bytes.
+    """Return a binary column of encoded images.
 
     Args:
         field: The field; arrays must have its `shape` and get its `encoding` (JPEG at quality 95).
@@ -54,9 +63,12 @@ def _checked(array: pa.Array) -> pa.Array:
     deep = pc.index(pc.and_(is_png, pc.equal(pc.binary_slice(array, _BITS, _BITS + 1), b"\x10")), True).as_py()
     if deep >= 0:
         raise Misfit(f"the image is {sixteen_bits(array[deep].as_py())}", deep)
-    wrong = pc.index(pc.or_(is_png, is_jpeg), False).as_py()
-    if wrong >= 0:
-        raise Misfit(f"the bytes begin with {array[wrong].as_py()[:8]!r}, which is neither PNG nor JPEG", wrong)
+    first = pc.index(pc.or_(is_png, is_jpeg), False).as_py()
+    for row in range(first, len(array)) if first >= 0 else ():
+        if array[row].is_valid and not is_image(array[row].as_py()[:16]):
+            raise Misfit(
+                f"the bytes begin with {array[row].as_py()[:8]!r}, as no JPEG, PNG, WebP, AVIF, GIF or TIFF does", row
+            )
     return array
 
 
