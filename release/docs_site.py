@@ -190,7 +190,8 @@ def stage(root: Path = ROOT) -> Site:
         site.raw |= {path.relative_to(docs).as_posix(): path for path in files}
     reference = _reference(root)
     site.pages |= {f"reference/{name}.md": text for name, (_, text) in reference.items()}
-    nav = _expanded(config["nav"], site.pages)
+    named = set(paths_of(config["nav"]))
+    nav = _expanded(config["nav"], {path: text for path, text in site.pages.items() if path not in named})
     named = set(paths_of(nav))
     own = [path for path in sources if path not in OTHER_PAGES.values() and not path.startswith("skill/")]
     site.unlisted = [path for path in own if path not in named]
@@ -282,7 +283,7 @@ def build(target: Path = ROOT / "site", staged: Path = ROOT / STAGED, root: Path
 
 
 def _expanded(nav: list[Any], pages: dict[str, str]) -> list[Any]:
-    """Return a nav with pages in place of patterns such as `import_*.md`, which may match none."""
+    """Return a nav with unnamed pages in place of patterns such as `import_*.md`, which may match none."""
     items: list[Any] = []
     for item in nav:
         if isinstance(item, str) and "*" in item:

@@ -43,7 +43,7 @@ def test_a_page_that_the_nav_does_not_name_is_still_on_the_site(tmp_path: Path) 
     site = docs_site.stage(tmp_path)
     assert site.nav == [{"Home": "index.md"}, {"More": [{"A new page": "new.md"}]}]
     assert site.pages["index.md"] == "# Home\n\nSee [new](new.md#b) and [x](files/x.py.md).\n"
-    (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - Home: index.md\n  - 'n*.md'\n", encoding="utf-8")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - Home: index.md\n  - '*.md'\n", encoding="utf-8")
     assert docs_site.stage(tmp_path).nav == [{"Home": "index.md"}, {"A new page": "new.md"}]
     (tmp_path / "docs/new.md").unlink()
     (tmp_path / "mkdocs.yml").write_text("site_name: x\nnav:\n  - New: new.md\n", encoding="utf-8")
