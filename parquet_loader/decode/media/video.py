@@ -48,7 +48,6 @@ def video_module() -> Any:
         raise MissingPackageError(
             f"video is decoded by PyAV, which cannot be imported ({error}): pip install 'torch-parquet-loader[video]'"
         ) from None
-    module.logging.set_level(None)  # FFmpeg's messages about damage: errors name the row
     return module
 
 
@@ -123,12 +122,15 @@ class _Index:
 
     Args:
         entries: PyAV's index, with an entry for each packet.
-        origin, unit: The timestamp at 0 seconds, and the seconds of a timestamp's unit.
+        unit: Seconds of a timestamp's unit.
+
+    The timestamps are those of decoding. A key frame is shown later than it is decoded by as much as the first one, if
+    pictures are reordered; so its time is counted from the first timestamp.
     """
 
-    def __init__(self, entries: Any, origin: int, unit: float) -> None:
+    def __init__(self, entries: Any, unit: float) -> None:
         self._entries = entries
-        self._origin = origin
+        self._origin = entries[0].timestamp
         self._unit = unit
 
     def _found(self, time: float, *, backward: bool = True, any_frame: bool) -> int:
@@ -136,7 +138,7 @@ class _Index:
         return int(self._entries.search_timestamp(timestamp, backward=backward, any_frame=any_frame))
 
     def key_before(self, time: float) -> tuple[int, float]:
-        """Return the number of the last key frame that is decoded at or before a time, and its time."""
+        """Return the number of the last key frame at or before a time, and its time."""
         number = max(self._found(time, any_frame=False), 0)
         return number, (self._entries[number].timestamp - self._origin) * self._unit
 
@@ -219,7 +221,7 @@ class _Decoder:
         entries = self._stream.index_entries
         if len(entries) < max(self._stream.frames, 1):
             return None  # of key frames only, or none
-        return _Index(entries, self._origin, self._unit)
+        return _Index(entries, self._unit)
 
     def __enter__(self) -> Self:
         return self
