@@ -287,7 +287,8 @@ def _expanded(nav: list[Any], pages: dict[str, str]) -> list[Any]:
     items: list[Any] = []
     for item in nav:
         if isinstance(item, str) and "*" in item:
-            items += [{title_of(pages[path]): path} for path in sorted(fnmatch.filter(pages, item))]
+            here = [path for path in sorted(pages) if path.count("/") == item.count("/")]
+            items += [{title_of(pages[path]): path} for path in fnmatch.filter(here, item)]
         elif isinstance(item, dict):
             items.append({k: _expanded(v, pages) if isinstance(v, list) else v for k, v in item.items()})
         else:
