@@ -1,11 +1,11 @@
 """Field kinds, the `Schema` made of them, and the rules that infer one for files without a schema.
 
-arrow_types            names of types, dtypes in which they are delivered
-base, encoded, image, media, fields  the kinds of field
-json_form              fields as JSON
-infer                  fields from Arrow types
-schema                 `Schema`
-encode                 batches of any form to Arrow tables in a schema's stored form
+arrow_types    names of types, dtypes in which they are delivered
+base, fields   the kinds of field; of encoded values: encoded, image, media
+json_form      fields as JSON
+infer          fields from Arrow types
+schema         `Schema`
+encode         batches of any form to Arrow tables in a schema's stored form
 """
 
 from __future__ import annotations
