@@ -16,6 +16,7 @@ from parquet_loader import (
     ConfigurationError,
     DataError,
     OutputOptions,
+    PerformanceWarning,
     ResumeError,
     SchemaError,
     Shard,
@@ -23,6 +24,7 @@ from parquet_loader import (
     TokenLoader,
     UnsupportedError,
 )
+from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install '.[tokenizers]'")
 
@@ -113,6 +115,58 @@ def test_lengths_are_those_of_a_column_and_are_checked(tmp_path: Path, tokenizer
         pytest.raises(DataError, match=r"parquet, row group \d+, row \d+ .*'count' says"),
     ):
         next(iter(loader))
+
+
+def test_counts_are_kept_for_the_same_files_rows_and_tokenizer(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "d", tokenizer)
+    counted: list[int] = []
+    count = DocumentEncoder.counts
+
+    def counts(self: DocumentEncoder, some: Any) -> Any:
+        counted.append(len(some))
+        return count(self, some)
+
+    monkeypatch.setattr(DocumentEncoder, "counts", counts)
+    cache = tmp_path / "cache" / "lengths"
+
+    def delivered(**arguments: Any) -> tuple[int, Any]:
+        """Return how many documents were counted, and the batches."""
+        counted.clear()
+        options = TokenizerOptions(tokenizer, bos=0, eos=arguments.pop("eos", 1), cache=cache)
+        with TokenLoader(tmp_path / "d", "text", tokenizer=options, **{**ARGUMENTS, **arguments}) as loader:
+            return sum(counted), list(loader)
+
+    documents, expected = delivered()
+    assert documents == len(texts())
+    (kept,) = cache.iterdir()
+    again, batches = delivered()
+    assert again == 0
+    assert same(batches, expected)
+    others: list[dict[str, Any]] = [{"eos": 2}, {"filters": [("number", "<", 100)]}]
+    for number, other in enumerate(others, 2):
+        assert delivered(**other)[0] > 0
+        assert delivered(**other)[0] == 0
+        assert len(list(cache.iterdir())) == number
+    for content in (b"", kept.read_bytes()[:-9]):
+        kept.write_bytes(content)
+        again, batches = delivered()
+        assert again == documents
+        assert same(batches, expected)
+    pq.write_table(pq.read_table(tmp_path / "d" / "1.parquet").slice(1), tmp_path / "d" / "1.parquet")
+    assert delivered()[0] == documents - 1
+
+
+def test_counts_that_cannot_be_kept_are_a_warning(tmp_path: Path, tokenizer: Any) -> None:
+    write(tmp_path / "d", tokenizer)
+    (tmp_path / "file").write_text("")
+    options = TokenizerOptions(tokenizer, cache=tmp_path / "file" / "lengths")
+    with (
+        pytest.warns(PerformanceWarning, match="cannot be kept"),
+        TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader,
+    ):
+        assert loader.plan().steps == len(list(loader)) > 0
 
 
 def test_ranks_states_and_pickles_are_as_for_tokens(tmp_path: Path, tokenizer: Any) -> None:

@@ -169,7 +169,8 @@ class WindowPacker:
         if form.encoder is not None and form.lengths is None:
             raise DataError(
                 f"{self._named(window, row)}: column {form.tokens!r} has {found[row]} tokens, and had {expected[row]} "
-                "when they were counted; the tokenizer is not deterministic, or the file changed"
+                "when they were counted; the tokenizer is not deterministic, or the file changed; make the "
+                "loader again, or if TokenizerOptions(cache=...) kept the counts, delete them"
             )
         column = f"column {form.lengths!r} says" if form.lengths is not None else "when lengths were read there were"
         raise DataError(

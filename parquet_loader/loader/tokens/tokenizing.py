@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,14 @@ class TokenizerOptions:
         tokenizer: A `tokenizers.Tokenizer`, the path of a ``tokenizer.json``, or a fast tokenizer of transformers. The
             loader uses a copy without truncation and padding, and adds no special tokens but these two.
         bos, eos: The token before, and after, each document: its text or its id.
+        cache: A local directory that keeps the numbers of tokens of the documents, by tokenizer, files and filters, so
+            that text is tokenized to count them only once. They take at most 4 bytes a document.
     """
 
     tokenizer: Any
     bos: str | int | None = None
     eos: str | int | None = None
+    cache: str | os.PathLike[str] | None = None
 
 
 class DocumentEncoder:
@@ -43,6 +47,7 @@ class DocumentEncoder:
         options: The tokenizer and its special tokens.
 
     Attributes:
+        cache: The directory of `TokenizerOptions`.
         identity: Text that identifies the tokenizer and the special tokens.
         dtype: uint16 if that holds every id, else int32.
 
@@ -53,6 +58,9 @@ class DocumentEncoder:
 
     def __init__(self, options: TokenizerOptions) -> None:
         check_kind("tokenizer", options, TokenizerOptions)
+        if options.cache is not None and not isinstance(options.cache, str | os.PathLike):
+            raise ConfigurationError(f"cache={options.cache!r:.80}: expected the path of a local directory")
+        self.cache = None if options.cache is None else Path(options.cache)
         self._tokenizer = _copied(options.tokenizer)
         if getattr(self._tokenizer.model, "dropout", None):
             raise ConfigurationError(
@@ -66,7 +74,8 @@ class DocumentEncoder:
         self.identity = f"{digest(self._tokenizer.to_str().encode())} {self._bos} {self._eos}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self._tokenizer.to_str(), *(part[0] if part else None for part in (self._bos, self._eos)))
+        special = (part[0] if part else None for part in (self._bos, self._eos))
+        return _restored, (self._tokenizer.to_str(), *special, self.cache)
 
     def counts(self, texts: Sequence[str]) -> Lengths:
         """Return the number of tokens of each document, int32 ``[documents]``."""
@@ -157,7 +166,7 @@ def _id_of(tokenizer: Any, name: str, token: str | int | None) -> list[int]:
     return [found]
 
 
-def _restored(tokenizer: str, bos: int | None, eos: int | None) -> DocumentEncoder:
+def _restored(tokenizer: str, bos: int | None, eos: int | None, cache: Path | None) -> DocumentEncoder:
     from tokenizers import Tokenizer  # noqa: PLC0415  (an extra)
 
-    return DocumentEncoder(TokenizerOptions(Tokenizer.from_str(tokenizer), bos, eos))
+    return DocumentEncoder(TokenizerOptions(Tokenizer.from_str(tokenizer), bos, eos, cache))
