@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal, overload
@@ -26,7 +27,7 @@ from parquet_loader.common import (
 from parquet_loader.dataset.open import Dataset, open_dataset
 from parquet_loader.dataset.rank_agreement import check_agreement, open_source, ranks_to_agree_with
 from parquet_loader.dataset.resolved_source import resolve_source
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableLike, TableSource, selection_of, table_source
@@ -123,7 +124,8 @@ class ListedDataset:
         ranks = ranks_to_agree_with(shard)
         try:
             snapshot = open_source(given, filesystem, ranks, self._read_options.remote, selection)
-            self._source = resolve_source(snapshot, schema, columns, self._read_options)
+            with _names_lerobot(snapshot):
+                self._source = resolve_source(snapshot, schema, columns, self._read_options)
             if ranks is not None:  # either all ranks return, or all raise
                 found = self._source.lazy_schema.by_footers
                 check_agreement({"columns": ", ".join(found), "schema": found.to_json()}, ranks)
@@ -217,6 +219,20 @@ class ListedDataset:
                     f"{name}={value!r:.80}: the source is a ParquetDataset, which determines this for all its loaders; "
                     f"pass {name} to ParquetDataset(...)"
                 )
+
+
+@contextmanager
+def _names_lerobot(snapshot: Snapshot) -> Iterator[None]:
+    """Say of columns that differ between files that these are a data set of LeRobot, if they are."""
+    try:
+        yield
+    except SchemaError as error:
+        if not any("/meta/episodes/chunk-" in file.path for file in snapshot.files):
+            raise
+        raise SchemaError(
+            "the directory is a data set of LeRobot, whose meta/ holds Parquet files with other columns than data/; "
+            "read it with LeRobotDataset(path), or pass path/data"
+        ) from error
 
 
 def locate(snapshot: Snapshot, row_numbers: Any) -> list[tuple[str, int, int]]:

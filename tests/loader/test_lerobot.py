@@ -19,6 +19,8 @@ from parquet_loader import (
     EpisodeLoader,
     LeRobotDataset,
     OutputOptions,
+    ParquetDataset,
+    SchemaError,
     SourceError,
     UnsupportedError,
 )
@@ -213,6 +215,12 @@ def test_metadata_that_makes_no_sense_is_refused(root: Path, change: Any, error:
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(error, match=message):
         LeRobotDataset(root)
+
+
+def test_the_directory_as_plain_parquet_is_refused_with_the_remedy(root: Path) -> None:
+    with pytest.raises(SchemaError, match=r"read it with LeRobotDataset\(path\), or pass path/data"):
+        ParquetDataset(str(root))
+    assert len(ParquetDataset(str(root / "data"))) == STARTS[-1]
 
 
 def test_what_is_missing_is_named(root: Path, tmp_path: Path) -> None:
