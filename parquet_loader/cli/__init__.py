@@ -3,6 +3,7 @@
 console    prints errors and tables
 type_names short names of Arrow types
 version    prints installed versions
+bench      compares the loader's arguments on a data set
 cache      the contents of a local cache, and how to clear it
 doctor     what slows a data set down, and the command that mends it
 imports    imports data sets that are not Parquet: `import`
@@ -23,6 +24,7 @@ import sys
 import click
 import pyarrow as pa
 
+from parquet_loader.cli.bench import bench
 from parquet_loader.cli.cache import cache
 from parquet_loader.cli.console import show_error, with_options
 from parquet_loader.cli.doctor import doctor
@@ -50,6 +52,7 @@ def commands() -> None:
     """Feed deep-learning training from Parquet."""
 
 
+commands.add_command(bench)
 commands.add_command(cache)
 commands.add_command(doctor)
 commands.add_command(imports)
