@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,10 +161,15 @@ def test_nulls_are_masked_or_filled(tmp_path: Path) -> None:
 def test_structs_of_bytes_and_path_are_recordings(tmp_path: Path) -> None:
     struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     column = pa.array([{"bytes": recording(n), "path": f"{n}.wav"} for n in range(3)], struct)
-    pq.write_table(pa.table({"audio": column}), tmp_path / "hub.parquet")
-    schema = Schema({"audio": Audio(RATE)})
-    with BatchedDataLoader(tmp_path / "hub.parquet", 3, schema=schema) as loader:
-        assert next(iter(loader))["audio"].lengths.tolist() == [800, 960, 1120]
+    features = {"audio": {"_type": "Audio", "sampling_rate": 16000}, "id": {"dtype": "int64", "_type": "Value"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pa.table({"audio": column, "id": [0, 1, 2]}).replace_schema_metadata(metadata)
+    pq.write_table(table, tmp_path / "hub.parquet")
+    for schema in (Schema({"audio": Audio(RATE)}), Schema({"audio": Audio(RATE)}, extra="infer")):
+        with BatchedDataLoader(tmp_path / "hub.parquet", 3, schema=schema) as loader:
+            batch = next(iter(loader))
+        assert batch["audio"].lengths.tolist() == [800, 960, 1120]
+        assert list(batch) == (["audio", "id"] if schema.extra == "infer" else ["audio"])
 
 
 @pytest.fixture

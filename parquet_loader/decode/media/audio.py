@@ -29,8 +29,8 @@ _MARGIN = 256
 # decoder's delay.
 _MP3_EXCESS = 4 * 1152
 _MOST_SAMPLES = 2**31 - 1
-# Sizes that writers to a pipe leave in the header of a WAV.
-_UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000, 0x80000000)
+# Writers to a pipe leave the largest size in the header of a WAV, or nearly so; no value of a column is as long.
+_LEAST_UNKNOWN_SIZE = 0x7FFF0000
 
 
 @cache
@@ -114,8 +114,10 @@ def _refuse_truncated_wav(data: bytes | memoryview) -> None:
         name, size = struct.unpack_from("<4sI", data, begin)
         begin += 8
         if name == b"data":
-            if size not in _UNKNOWN_SIZES and begin + size > len(data):
+            if size < _LEAST_UNKNOWN_SIZE and begin + size > len(data):
                 raise BlobProblem(f"the WAV recording is truncated: {len(data) - begin} of its {size} bytes are there")
+            if size == 0 and struct.unpack_from("<I", data, 4)[0] + 8 < len(data):
+                raise BlobProblem("the header of the WAV recording tells no length: its writer did not finish it")
             return
         begin += size + (size & 1)
     raise BlobProblem("the WAV recording has no samples: its chunk 'data' is missing")

@@ -123,6 +123,19 @@ def test_damage_is_named(data: bytes, message: str) -> None:
         decode_audio(data, Audio(8000, channels=2), 0)
 
 
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF024, 0xFFFFFFF0])
+def test_a_wav_that_was_written_to_a_pipe_is_as_long_as_its_bytes(size: int) -> None:
+    at = WAV.index(b"data") + 4
+    piped = WAV[:4] + struct.pack("<I", size) + WAV[8:at] + struct.pack("<I", size) + WAV[at + 4 :]
+    assert np.array_equal(decode_audio(piped, Audio(8000), 0)[0], decode_audio(WAV, Audio(8000), 0)[0])
+
+
+def test_a_wav_whose_writer_did_not_finish_is_an_error() -> None:
+    at = WAV.index(b"data") + 4
+    with pytest.raises(BlobProblem, match="tells no length"):
+        decode_audio(WAV[:4] + bytes(4) + WAV[8:at] + bytes(4) + WAV[at + 4 :], Audio(8000), 0)
+
+
 def test_damage_inside_a_flac_is_an_error() -> None:
     data = bytearray(sound(tones(1, 16000), 16000, "FLAC"))
     data[len(data) // 2 : len(data) // 2 + 40] = bytes(range(40))
