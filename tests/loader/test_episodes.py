@@ -106,7 +106,7 @@ def checked(batches: Any, lengths: Sequence[int], offsets: Sequence[int]) -> lis
     return found
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     lengths=st.lists(st.integers(1, 9) | st.integers(1, 40), min_size=1, max_size=10),
     files=st.integers(1, 3),
@@ -486,6 +486,7 @@ def test_remote_files_deliver_the_same(folder: Path, window_rows: int | None) ->
         assert all_of(remote) == all_of(local)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ranks_of_a_process_group_find_the_episodes_together(tmp_path: Path) -> None:
     pytest.importorskip("torch")

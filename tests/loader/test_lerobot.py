@@ -182,10 +182,10 @@ def test_episodes_and_columns_can_be_chosen(root: Path) -> None:
         LeRobotDataset(root, [9])
 
 
-def test_tensors_of_a_child_process_have_paths(root: Path) -> None:
+def test_tensors_come_with_paths(root: Path) -> None:
     torch = pytest.importorskip("torch")
     data = LeRobotDataset(root)
-    with data.batches(32, episodes=data.samples(2, 2), shuffle=True, isolation="process") as loader:
+    with data.batches(32, episodes=data.samples(2, 2), shuffle=True) as loader:
         batch = next(iter(loader))
     assert batch[f"{TOP}_timestamp"].dtype == torch.float64
     assert len(batch[f"{TOP}_path"]) == 32
