@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader import BatchedDataLoader, OutputOptions, Scalar
 from parquet_loader.errors import (
     ConfigurationError,
+    DataError,
     LoaderStateError,
     ReadingProcessError,
     TransformError,
@@ -112,6 +113,31 @@ def test_images_are_decoded_in_the_process(tmp_path: Path) -> None:
         over_processes(str(tmp_path), transforms.unchanged, 8) as loader,
     ):
         assert_same(list(loader), list(threads))
+
+
+@pytest.mark.slow
+def test_a_damaged_image_is_the_error_of_threads_or_is_replaced_as_there(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    from parquet_loader import Image, Schema
+
+    data = io.BytesIO()
+    image.new("RGB", (4, 5), (1, 2, 3)).save(data, "PNG")
+    rows = [data.getvalue() if n != 23 else data.getvalue()[:40] for n in range(40)]
+    pq.write_table(pa.table({"image": rows, "id": range(40)}), tmp_path / "a.parquet")
+    schema = Schema({"image": Image((5, 4, 3)), "id": Scalar("int64")})
+    found = []
+    for workers in (0, 2):
+        options = {"transform": transforms.unchanged, "transform_workers": workers, "schema": schema}
+        with (
+            BatchedDataLoader(str(tmp_path), 8, **options) as strict,
+            pytest.raises(DataError, match=r"column 'image', row 7 of batch 2") as raised,
+        ):
+            list(strict)
+        with BatchedDataLoader(str(tmp_path), 8, on_error="skip_row", **options) as lenient:
+            found.append((str(raised.value), list(lenient), lenient.stats().replaced_rows))
+    assert_same(found[1][1], found[0][1])
+    assert found[0][0] == found[1][0]
+    assert found[0][2] == found[1][2]
 
 
 @pytest.mark.slow
