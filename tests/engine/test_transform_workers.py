@@ -127,7 +127,11 @@ def test_a_damaged_image_is_the_error_of_threads_or_is_replaced_as_there(tmp_pat
     schema = Schema({"image": Image((5, 4, 3)), "id": Scalar("int64")})
     found = []
     for workers in (0, 2):
-        options = {"transform": transforms.unchanged, "transform_workers": workers, "schema": schema}
+        options: dict[str, Any] = {
+            "transform": transforms.unchanged,
+            "transform_workers": workers,
+            "schema": schema,
+        }
         with (
             BatchedDataLoader(str(tmp_path), 8, **options) as strict,
             pytest.raises(DataError, match=r"column 'image', row 7 of batch 2") as raised,

@@ -1,0 +1,439 @@
+"""`LoaderEpochs`, the epochs of a loader: its position, the running iterator, and the epoch that is read ahead."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from parquet_loader.collate import Batch, Output
+from parquet_loader.common import Shard, check_int, is_local
+from parquet_loader.dataset import Dataset
+from parquet_loader.engine import (
+    BatchProcessor,
+    Engine,
+    EngineOptions,
+    IsolatedEngine,
+    NextPlan,
+    ReadAhead,
+    ReadingProcess,
+    TransformProcesses,
+    open_engine,
+)
+from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
+from parquet_loader.loader.epoch import Epoch, EpochEngine, EpochFigures
+from parquet_loader.loader.fixed_attribute import FixedAttribute
+from parquet_loader.loader.live_source import Deliveries, EpochFiles
+from parquet_loader.loader.live_view import Following
+from parquet_loader.loader.mixing import MixingMeter
+from parquet_loader.loader.sharing import check_still_divided
+from parquet_loader.plan import Division, Plan, Sharding, split_over_workers
+from parquet_loader.schema import Schema, masks_of
+from parquet_loader.window import Allocator, Arenas
+
+
+class LoaderEpochs:
+    """Begins and ends the epochs of a loader.
+
+    At most one epoch is running. The loader knows it by a weak reference, so that the caller's iterator alone keeps it
+    alive. The epoch that is read ahead belongs to the loader until its turn comes.
+
+    Subclasses set the attributes that are only annotated here.
+    """
+
+    batch_size = FixedAttribute[int]()
+    seed = FixedAttribute[int]()
+    shuffle = FixedAttribute[bool]()
+    drop_last = FixedAttribute[bool]()
+    num_threads = FixedAttribute[int]()
+    _measures_mixing = True
+    _dataset: Dataset
+    _options: EngineOptions
+    _output: Output
+    _sharding: Sharding
+    _is_part_chosen: bool
+    _window_method: str
+    _reading: ReadingProcess | None
+    _isolates: bool
+    _transforms: TransformProcesses | None
+    _following: Following | None
+    _bar: Any
+
+    def __init__(self) -> None:
+        self._closed = False
+        self._next_epoch = 0
+        self._next_batch = 0
+        # Whether the caller chose the position; if not, it follows from the last epoch.
+        self._is_position_chosen = True
+        # The next epoch, if one is or was running; in a list, so that the finaliser finds it without the loader.
+        self._ahead: list[_NextEpoch] = []
+        weakref.finalize(self, _drop, self._ahead)
+        self._lock = os.getpid(), threading.RLock()
+        self._running: weakref.ref[Epoch] | None = None
+        self._figures: EpochFigures | None = None
+        self._is_iterated = False
+
+    def _use(self, dataset: Dataset) -> None:
+        """Use this data set from now on; a child process is ended, and starts with it at the next epoch."""
+        self._dataset = dataset
+        self.__dict__.pop("_identity", None)
+        if self._reading is not None:
+            self._reading.stop()
+        self._reading = ReadingProcess(dataset, self._options) if self._isolates else None
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of a batch, by name."""
+        return self._dataset.schema
+
+    @property
+    def window_rows(self) -> int:
+        """Most rows that are shuffled together.
+
+        If columns vary in width, the first use may decode a few thousand rows, as the first iteration does.
+
+        Raises:
+            MemoryLimitError: `memory_limit` is too small for these rows; the message names a sufficient one.
+            DataError, SourceError: the rows cannot be read.
+        """
+        return self._dataset.sizing.window_rows
+
+    # Blocks are reused from epoch to epoch; free blocks are within the share of running epochs.
+    @cached_property
+    def _allocator(self) -> Allocator:
+        return self._output.allocator(self._dataset.sizing.made_bytes)
+
+    @cached_property
+    def _staging(self) -> Arenas:
+        return Arenas(self._dataset.sizing.made_bytes)
+
+    @property
+    def _planned(self) -> Dataset:
+        """The data set with the number of rows that each row group delivers, by which epochs are planned."""
+        return self._dataset
+
+    @property
+    def _changes(self) -> bool:
+        """Whether the source is listed at each epoch's start, as a `SampleStore` is."""
+        return self._following is not None
+
+    @property
+    def _steps_differ(self) -> bool:
+        """Whether epochs may differ in their number of batches, although the source does not change."""
+        return False
+
+    def _steps_of(self, epoch: int) -> int:  # noqa: ARG002  (a TokenLoader's epochs differ)
+        """Return the number of batches of an epoch."""
+        return len(self)
+
+    @property
+    def _size(self) -> int:
+        """The size by which a mixture may weigh this loader: rows of an epoch, those of all ranks together."""
+        return self._dataset.rows
+
+    @property
+    def shard(self) -> Shard:
+        """The rank for which this loader reads, and the number of ranks."""
+        return self._sharding.shard
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch on this rank (at most, under ``on_error="skip"``)."""
+        return self._division().batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the next epoch.
+
+        If `load_state_dict` or `seek` chose a batch of this epoch, the loader stays at that batch.
+        """
+        check_int("epoch", epoch, 0, 2**63 - 1)
+        if not self._is_position_chosen or epoch != self._next_epoch:
+            self._set_position(epoch, 0)
+
+    def seek(self, epoch: int, batch: int) -> None:
+        """Start the next iteration at a batch of an epoch; at most two windows are read for its first batch.
+
+        Raises:
+            ConfigurationError: the epoch has no such batch.
+        """
+        check_int("epoch", epoch, 0, 2**63 - 1)
+        self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin the next epoch, or continue at the batch that `seek` or `load_state_dict` chose.
+
+        The previous iterator ends, and raises `LoaderStateError` if it is used again before its last batch. If no batch
+        was requested from it, it does not count as an epoch.
+
+        Raises:
+            LoaderStateError: the loader is closed, or was made before `torch.distributed` was initialised.
+        """
+        return self._iterate(self._output)
+
+    def _iterate(self, output: Output) -> Iterator[Batch]:
+        """Begin an epoch as `__iter__` does, in the format of an output."""
+        with self._turns():
+            if self._following is None:
+                self._end_previous()
+                return self._begin_epoch(output, is_repeated=self.shuffle or self._has_iterated())
+            self._following.with_broadcast(self._end_previous)
+            seen = self._following.begin(self._next_epoch, self._next_batch)
+            try:
+                # A source that has just changed is expected to change again before the next epoch.
+                is_same = seen.dataset is self._dataset
+                if not is_same:
+                    self._use(seen.dataset)
+                return self._begin_epoch(output, seen.files, is_repeated=self._has_iterated() and is_same)
+            except BaseException:
+                seen.files.close()
+                raise
+
+    def _has_iterated(self) -> bool:
+        """Whether a batch of an earlier iteration was requested, so that others follow."""
+        self._is_iterated = self._is_iterated or (self._figures is not None and self._figures.was_asked)
+        return self._is_iterated
+
+    def _begin_epoch(self, output: Output, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
+        """Begin the next epoch; if the loader `is_repeated`, the epoch after it is read ahead."""
+        division = self._division()
+        ready = self._ready(division)
+        plan = self._plan(self._next_epoch, division) if ready is None else ready.plan
+        next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and is_repeated else None
+        return self._begin(plan, self._next_batch, output, files, ready=ready, next_plan=next_plan)
+
+    def _begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
+        """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
+
+        Raises:
+            ConfigurationError: there are logical shards, whose batches cannot be divided over workers.
+            UnsupportedError: the source is a store, whose files are leased only in the process that lists it.
+        """
+        if self._following is not None:
+            raise UnsupportedError(
+                f"num_workers={workers} over a SampleStore: worker processes cannot lease its files; use "
+                "num_workers=0, because the loader reads in the background anyway"
+            )
+        division = self._division()
+        if workers > 1 and self._sharding.options.logical_shards is not None:
+            raise ConfigurationError(
+                f"num_workers={workers} with logical_shards: every batch has rows of several shards, which are read in "
+                "one process; use num_workers=0, because the loader reads in the background anyway"
+            )
+        if workers > 1:
+            division = split_over_workers(division, self.batch_size, worker, workers)
+        with self._turns():
+            self._end_previous()
+            return self._begin(self._plan(epoch, division), min(first_batch, division.batches), self._output)
+
+    def _next_plan(self, division: Division, epoch: int) -> NextPlan:
+        method = self._window_method
+        return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch, method)
+
+    def _opener(self, next_plan: NextPlan) -> Callable[[], Engine]:
+        """Return a function that opens the engine of the next epoch, and refers to no loader."""
+        return partial(
+            _opened_ahead, self._dataset, next_plan, self._options, self._allocator, self._staging, self._transforms
+        )
+
+    def _ready(self, division: Division) -> Engine | None:
+        """Return the engine that has read ahead, if its epoch comes now."""
+        for ahead in self._ahead:
+            is_next = not self._next_batch and ahead.plan == self._next_plan(division, self._next_epoch)
+            if is_next and ahead.dataset is self._dataset:
+                return ahead.reading.engine
+        return None
+
+    def _drop_ahead(self) -> None:
+        _drop(self._ahead)
+
+    def _begin(
+        self,
+        plan: Plan,
+        first_batch: int,
+        output: Output,
+        files: EpochFiles | None = None,
+        *,
+        ready: Engine | None = None,
+        next_plan: NextPlan | None = None,
+    ) -> Iterator[Batch]:
+        if ready is None:
+            self._drop_ahead()
+        if not is_local(self._dataset.snapshot.filesystem):
+            next_plan = None  # bytes that nobody may use would be requested
+        left = plan.batches - first_batch
+        bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
+        engine: EpochEngine = ready or self._engine(plan, first_batch, next_plan)
+        ahead: list[_NextEpoch] = []
+        if next_plan is not None and isinstance(engine, Engine):
+            reading = ReadAhead(self._opener(next_plan))
+            engine.then(reading)
+            ahead.append(_NextEpoch(reading, self._dataset, next_plan))
+        last = self._figures
+        # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
+        mixing = last.mixing if last is not None and last.is_complete and self._following is None else None
+        if not self._measures_mixing:
+            mixing = MixingMeter()
+        workers = self._options.transform_workers
+        figures = EpochFigures(plan, engine, self.num_threads, workers, self._dataset.skipped, first_batch, mixing)
+        copies = output is self._output and self._reading is not None and self._allocator.is_required
+        deliveries = None if files is None else Deliveries(files, plan, first_batch)
+        form = self._output_of(plan, first_batch, output)
+        taken = self._ahead[0].reading if ready is not None else None
+        following = ahead[0].reading if ahead else None
+        epoch = Epoch(
+            engine,
+            self.batch_size,
+            form,
+            self._allocator if copies else None,
+            bar,
+            figures,
+            deliveries,
+            taken,
+            following,
+        )
+        self._running, self._figures = weakref.ref(epoch), figures
+        delivering = epoch.deliver()
+        # SIGINT is handled at calls, and its traceback would keep the iterator alive: so there are no calls from here.
+        self._next_epoch, self._next_batch, self._is_position_chosen = plan.epoch + 1, 0, False
+        self._ahead[:] = ahead
+        return delivering
+
+    def reset(self) -> None:
+        """End the running iteration, if there is one, and release what was read of the next epoch.
+
+        If no batch was requested from it, the next iteration begins at the same batch.
+        """
+        self._end("the loader was closed or reset before the last batch of this epoch; begin again: iter(loader)")
+        self._drop_ahead()
+        if self._reading is not None:
+            with self._turns():  # another thread may begin an epoch just now, and use the process
+                running = self._running() if self._running is not None else None
+                if running is None or not running.is_here:
+                    self._reading.drop_ahead()
+
+    def _end(self, reason: str) -> None:
+        """End the running iteration; its iterator raises the reason if it has batches left."""
+        self._take_back_unused()
+        running = self._running() if self._running is not None else None
+        if running is None:
+            return
+        is_cut_short = not running.figures.was_asked or running.figures.next_batch < len(self)
+        running.close(reason if is_cut_short else None)
+
+    def _end_previous(self) -> None:
+        """End the previous iterator, if there is one.
+
+        Raises:
+            LoaderStateError: the loader is closed.
+        """
+        self._check_open()
+        self._end(
+            f"iter(loader) was called again (in thread {threading.current_thread().name!r}), which ended this "
+            "iterator; loops that run at the same time need a loader each"
+        )
+
+    def _turns(self) -> Any:
+        """Return the lock under which iterators begin; a forked child has its own."""
+        if self._lock[0] != os.getpid():
+            self._lock = os.getpid(), threading.RLock()
+        return self._lock[1]
+
+    def _set_position(self, epoch: int, batch: int) -> None:
+        if batch or any(ahead.plan.epoch != epoch for ahead in self._ahead):
+            self._drop_ahead()
+        self._next_epoch, self._next_batch, self._is_position_chosen = epoch, batch, True
+
+    def _described_epoch(self) -> EpochFigures | None:
+        """Return the epoch that a state describes: the running or last one; None if a position was chosen."""
+        running = self._running() if self._running is not None else None
+        is_running = running is not None and running.is_here
+        return self._figures if is_running or not self._is_position_chosen else None
+
+    def _take_back_unused(self) -> None:
+        """Begin the next epoch at the first batch of the last one, if no batch of that was requested."""
+        last = self._figures
+        if last is not None and not last.was_asked and not self._is_position_chosen:
+            self._set_position(last.epoch, last.first_batch)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LoaderStateError("the loader is closed; make a new one")
+        if not self._is_part_chosen:
+            check_still_divided(self._sharding)
+
+    def _division(self) -> Division:
+        return self._sharding.divide(self._planned.rows, self.batch_size, drop_last=self.drop_last)
+
+    def _plan(self, epoch: int, division: Division | None = None) -> Plan:
+        return self._planned.plan(
+            division or self._division(),
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            shuffle=self.shuffle,
+            seed=self.seed,
+            epoch=epoch,
+            method=self._window_method,
+        )
+
+    def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:  # noqa: ARG002  (a TokenLoader's needs them)
+        """Return what makes the batches of an epoch, in the format of an output."""
+        return output.masked({} if self._options.transform is not None else masks_of(self.schema))
+
+    def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
+        if self._reading is not None:
+            processes = BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform)
+            return IsolatedEngine(self._reading, plan, first_batch, processes=processes, next_plan=next_plan)
+        return open_engine(
+            self._dataset,
+            plan,
+            self._options,
+            first_batch=first_batch,
+            allocator=self._allocator,
+            staging=self._staging,
+            is_first=self._figures is None,
+            transforms=self._transforms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _NextEpoch:
+    """The epoch that is read ahead.
+
+    Attributes:
+        reading: Opens its engine.
+        dataset: The data set.
+        plan: The order.
+    """
+
+    reading: ReadAhead[Engine]
+    dataset: Dataset
+    plan: NextPlan
+
+
+def _drop(ahead: list[_NextEpoch]) -> None:
+    for next_epoch in tuple(ahead):
+        next_epoch.reading.drop()
+
+
+def _opened_ahead(
+    dataset: Dataset,
+    plan: NextPlan,
+    options: EngineOptions,
+    allocator: Allocator,
+    staging: Arenas,
+    transforms: TransformProcesses | None,
+) -> Engine:
+    """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
+    return open_engine(
+        dataset,
+        plan(dataset),
+        options,
+        first_batch=0,
+        allocator=allocator,
+        staging=staging,
+        is_first=False,
+        transforms=transforms,
+    )
