@@ -518,7 +518,7 @@ def accepts(type_: pa.DataType, field: Field) -> bool:
             return bool(t.is_integer(type_)) or (is_text(type_) and not field.is_integer)
         case RaggedList():
             return is_list_like(type_) and accepts(type_.value_type, field.item)
-        case Text() | Audio(storage="path") | Video(storage="path"):
+        case Text() | Image(storage="path") | Audio(storage="path") | Video(storage="path"):
             return is_text(type_)
         case Bytes() | Image() | Audio() | Video() | Encoded():
             return is_bytes(type_) or bool(t.is_fixed_size_binary(type_))

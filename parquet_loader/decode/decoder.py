@@ -334,8 +334,8 @@ def _holds_bytes(field: Field) -> bool:
 
 
 def _is_path(field: Field) -> bool:
-    """Whether a field's values are paths of recordings."""
-    return isinstance(field, Audio | Video) and field.storage == "path"
+    """Whether a field's values are paths of files."""
+    return isinstance(field, Image | Audio | Video) and field.storage == "path"
 
 
 def _member_hint(name: str, type_: pa.DataType, field: Field) -> str:

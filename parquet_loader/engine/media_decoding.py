@@ -18,7 +18,7 @@ import numpy.typing as npt
 from parquet_loader.common import IntArray, Stream, bit_generator
 from parquet_loader.decode import BlobProblem, Column, image_pixels, read_array, scale_and_offset, write_image
 from parquet_loader.engine.recordings import AudioRows, VideoRows
-from parquet_loader.engine.referenced_files import ReferencedFiles
+from parquet_loader.engine.referenced_files import ReferencedFiles, file_bytes
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Audio, Encoded, Image, Ragged, Video
 from parquet_loader.window import Allocator, Array
@@ -116,6 +116,8 @@ class ImageRows:
 
     def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
         """Decode an image, to its row of the array if there is one."""
+        if self._field.storage == "path":
+            data = file_bytes(rows.files, data)
         if not self._field.is_plain:
             rng = rows.random(row) if self._field.is_random else None
             done = write_image(data, self._field, rng, None if self._array is None else self._array[row])

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import BlobProblem, audio_modules, decode_audio, decode_clips, video_module
-from parquet_loader.engine.referenced_files import OpenedFile, ReferencedFiles
+from parquet_loader.decode import audio_modules, decode_audio, decode_clips, video_module
+from parquet_loader.engine.referenced_files import ReferencedFiles, file_bytes, opened
 from parquet_loader.schema import Audio, Ragged, Video, companion_of
 
 Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
@@ -58,8 +58,7 @@ class AudioRows:
     def decode(self, row: int, data: bytes, rows: _Rows) -> None:
         """Decode one row."""
         if self._field.storage == "path":
-            with _opened(data, rows) as file:
-                data = file.read()
+            data = file_bytes(rows.files, data)
         if self._array is None:
             self._list[row], _ = decode_audio(data, self._field, 0)
             return
@@ -103,7 +102,7 @@ class VideoRows:
         """Decode one row."""
         word = random_word(rows, row) if self._field.at == "random" else 0
         if self._field.storage == "path":
-            with _opened(data, rows) as file:
+            with opened(rows.files, data) as file:
                 _, self._times[row] = decode_clips(file.ranges, self._field, word, self._array[row])
         else:
             _, self._times[row] = decode_clips(data, self._field, word, self._array[row])
@@ -129,11 +128,3 @@ def random_word(rows: _Rows, row: int) -> int:
     if rows.numbers is None:
         return 0
     return int(rows.random(row).bit_generator.random_raw())
-
-
-def _opened(path: bytes, rows: _Rows) -> OpenedFile:
-    assert rows.files is not None
-    try:
-        return rows.files.open(bytes(path).decode())
-    except UnicodeDecodeError:
-        raise BlobProblem(f"the path {bytes(path)!r} is not UTF-8") from None

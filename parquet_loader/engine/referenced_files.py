@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from parquet_loader.common import is_local
 from parquet_loader.decode import BlobProblem, Column, RangeFile
-from parquet_loader.schema import Audio, Video
+from parquet_loader.schema import Audio, Image, Video
 from parquet_loader.source import Snapshot, common_folder
 
 # A request to a store takes as long as it takes to transfer about this much.
@@ -52,8 +52,31 @@ class ReferencedFiles:
 
 def files_named_by(columns: Sequence[Column], snapshot: Snapshot) -> ReferencedFiles | None:
     """Return the files of a data set if one of the columns names files; else None."""
-    names_files = any(isinstance(c.image, Audio | Video) and c.image.storage == "path" for c in columns)
+    names_files = any(isinstance(c.image, Image | Audio | Video) and c.image.storage == "path" for c in columns)
     return ReferencedFiles(snapshot) if names_files and snapshot.files else None
+
+
+def file_bytes(files: ReferencedFiles | None, path: bytes) -> bytes:
+    """Return the whole file that a row names.
+
+    Raises:
+        BlobProblem: the path leads out of the data set, or the file cannot be read.
+    """
+    with opened(files, path) as file:
+        return file.read()
+
+
+def opened(files: ReferencedFiles | None, path: bytes) -> OpenedFile:
+    """Return the file that a row names, opened.
+
+    Raises:
+        BlobProblem: the path leads out of the data set, or the file cannot be opened.
+    """
+    assert files is not None
+    try:
+        return files.open(bytes(path).decode())
+    except UnicodeDecodeError:
+        raise BlobProblem(f"the path {bytes(path)!r} is not UTF-8") from None
 
 
 class OpenedFile:

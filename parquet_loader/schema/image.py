@@ -28,8 +28,8 @@ class Image(FieldBase):
             size. Without `size`, a batch then is a list of ``[h, w, c]`` tensors, unless `transform` makes them equal.
             Channels: 1 grey, 3 RGB, 4 RGBA.
         encoding: How the writer encodes arrays: ``"png"`` or ``"jpeg"``; bytes that are encoded already stay as is.
-        null, fill, missing: As in `Bytes`, with encoded images as values; gaps are black images, which needs a
-            `shape` without None, or a `size`.
+        null, fill, missing: As in `Bytes`, with encoded images (or paths) as values; gaps are black images, which need
+            a `shape` without None, or a `size`.
         aliases: As in `Scalar`.
         size: Delivered ``(height, width)``; one number for both. None: as stored.
         crop: Which part of the image is resized to `size`. None: all of it, whatever its proportions. ``"center"``: the
@@ -47,6 +47,8 @@ class Image(FieldBase):
         channels_first: Whether to deliver ``[batch, channels, height, width]``; needs `size` or a `shape` without None.
         exif_orientation: Whether images are turned upright as their EXIF data says, as `datasets` of Hugging Face does.
             By default pixels stay as they are stored, as with Pillow and torchvision.
+        storage: ``"bytes"`` stores the bytes of encoded images; ``"path"`` stores text, the path of a file relative to
+            the data set's directory.
 
     A crop and a flip are functions of the loader's seed, the epoch and the row's number in the data set. All columns of
     a row draw the same numbers, so that an image and its mask of one size are cropped alike.
@@ -55,8 +57,8 @@ class Image(FieldBase):
     shape: tuple[int | None, int | None, int] = (None, None, 3)
     encoding: Literal["png", "jpeg"] = "png"
     null: NullPolicy = "refuse"
-    fill: bytes | None = None
-    missing: bytes | None = None
+    fill: bytes | str | None = None
+    missing: bytes | str | None = None
     aliases: Sequence[str] = ()
     size: int | tuple[int, int] | None = None
     crop: Literal["center", "random"] | None = None
@@ -70,6 +72,7 @@ class Image(FieldBase):
     std: Sequence[float] | None = None
     channels_first: bool = False
     exif_orientation: bool = False
+    storage: Literal["bytes", "path"] = "bytes"
 
     def __post_init__(self) -> None:
         shape = tuple(self.shape)
@@ -82,7 +85,9 @@ class Image(FieldBase):
         object.__setattr__(self, "shape", shape)
         if self.encoding not in ("png", "jpeg"):
             raise ConfigurationError(f"Image encoding={self.encoding!r}: expected 'png' or 'jpeg'")
-        self._settle(lambda where, value: instance_of(where, value, bytes))
+        if self.storage not in ("bytes", "path"):
+            raise ConfigurationError(f"Image(storage={self.storage!r}): expected 'bytes' or 'path'")
+        self._settle(lambda where, value: instance_of(where, value, str if self.storage == "path" else bytes))
         self._settle_size()
         self._settle_values()
         if self.null == "mask" and self.fill is None and not self.is_fixed:
@@ -202,4 +207,4 @@ class Image(FieldBase):
     @property
     def arrow_type(self) -> pa.DataType:
         """The type of the column as stored."""
-        return pa.binary()
+        return pa.string() if self.storage == "path" else pa.binary()

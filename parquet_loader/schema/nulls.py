@@ -119,7 +119,7 @@ def lenient(field: Field) -> Field:
             return replace(field, fill=0)
         case Text():
             return replace(field, fill="")
-        case Audio(storage="path") | Video(storage="path"):
+        case Image(storage="path") | Audio(storage="path") | Video(storage="path"):
             return replace(field, fill="")
         case Bytes() | Image() | Audio() | Video():
             return replace(field, fill=b"")

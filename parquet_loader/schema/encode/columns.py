@@ -119,17 +119,26 @@ def _bytes(_: Bytes, values: Values) -> pa.Array:
 
 
 def _recordings(field: Audio | Video, values: Values) -> pa.Array:
-    array = _ragged_bytes(values, field.arrow_type) if isinstance(values, Ragged) else to_arrow(values)
     if field.storage == "path":
-        if not (is_text(array.type) or pa.types.is_null(array.type)):
-            raise Misfit(f"the values are of type {array.type}; expected paths relative to the data set (text)")
-        return array.cast(pa.string())
+        return _paths(values)
+    array = _ragged_bytes(values, pa.binary()) if isinstance(values, Ragged) else to_arrow(values)
     if not (is_bytes(array.type) or pa.types.is_null(array.type)):
         raise Misfit(
             f"the values are of type {array.type}; {type(field).__name__} stores the bytes of encoded files, such as "
             "Path(path).read_bytes()"
         )
     return array.cast(pa.binary())
+
+
+def _images(field: Image, values: Values) -> pa.Array:
+    return _paths(values) if field.storage == "path" else encode_images(field, values)
+
+
+def _paths(values: Values) -> pa.Array:
+    array = _words(values)
+    if not (is_text(array.type) or pa.types.is_null(array.type)):
+        raise Misfit(f"the values are of type {array.type}; expected paths relative to the data set (text)")
+    return array.cast(pa.string())
 
 
 def _ragged_bytes(ragged: Ragged, type_: pa.DataType) -> pa.Array:
@@ -289,7 +298,7 @@ _ENCODERS: dict[type, Callable[[Any, Values], pa.Array]] = {
     Bytes: _bytes,
     RaggedList: _ragged_list,
     Category: _category,
-    Image: encode_images,
+    Image: _images,
     Audio: _recordings,
     Video: _recordings,
     Encoded: encode_arrays,

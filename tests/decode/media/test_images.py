@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -385,6 +387,60 @@ def test_damage_names_the_row_of_a_random_field(tmp_path: Path) -> None:
         found.take([3, 4])
 
 
+# ------------------------------------------------------------------ files that rows name
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    rows = [{"id": row, "image": f"media/{row}.png"} for row in range(4)]
+    write_dataset(rows, tmp_path / "data", Schema({"id": Scalar("int64"), "image": Image(storage="path")}))
+    (tmp_path / "data" / "media").mkdir()
+    for row in range(4):
+        (tmp_path / "data" / "media" / f"{row}.png").write_bytes(encoded(np.full((6, 5, 3), row, np.uint8), "PNG"))
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_rows_may_name_files_below_the_data_set(named: Path, isolation: str) -> None:
+    schema = Schema({"id": Scalar("int64"), "image": Image(storage="path", size=3, crop="random")})
+    for row, image in by_id(named, 2, schema=schema, isolation=isolation).items():
+        assert (image == row).all()
+    with ParquetDataset(named, schema).rows(output_options=NUMPY) as rows:
+        assert (rows.take([2])["image"] == 2).all()
+
+
+def test_structs_of_bytes_and_path_are_read_by_either(named: Path) -> None:
+    type_ = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    both = encoded(np.full((6, 5, 3), 9, np.uint8), "PNG")
+    pq.write_table(pa.table({"image": pa.array([{"bytes": both, "path": "media/1.png"}], type_)}), named / "s.parquet")
+    for storage, value in (("bytes", 9), ("path", 1)):
+        schema = Schema({"image": Image((6, 5, 3), storage=storage)})  # type: ignore[arg-type]
+        with BatchedDataLoader(named / "s.parquet", 1, schema=schema, output_options=NUMPY) as loader:
+            assert (next(iter(loader))["image"] == value).all()
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("/etc/hostname", "expected a relative path"),
+        ("media/../../secret.png", "expected a relative path"),
+        ("https://example.com/a.png", "expected a relative path"),
+        ("media/link.png", "leads out of the data set"),
+        ("media/none.png", "cannot be opened"),
+    ],
+)
+def test_paths_lead_nowhere_else(named: Path, path: str, problem: str) -> None:
+    secret = named.parent / "secret.png"
+    secret.write_bytes(PNG)
+    (named / "media" / "link.png").symlink_to(secret)
+    pq.write_table(pa.table({"id": [9, 10], "image": [path, "media/1.png"]}), named / "more.parquet")
+    schema = Schema({"id": Scalar("int64"), "image": Image((6, 5, 3), storage="path")})
+    with pytest.raises(DataError, match=rf"column 'image', row 0 of batch 0: .*{problem}"):
+        by_id(named, 2, schema=schema)
+    found = by_id(named, 2, schema=schema, on_error="skip_row")
+    assert sorted(found) == [0, 1, 2, 3, 10]
+
+
 # ------------------------------------------------------------------ fields
 
 
@@ -423,7 +479,7 @@ def test_fields_survive_json() -> None:
         (None, None, 3), size=(8, 9), crop="random", scale=(0.2, 0.9), ratio=(1, 2), flip=0.25, dtype="float32",
         mean=(0.1, 0.2, 0.3), std=(1, 2, 3), channels_first=True, exif_orientation=True, interpolation="bicubic",
     )  # fmt: skip
-    schema = Schema({"image": field, "other": Image(size=224)})
+    schema = Schema({"image": field, "other": Image(size=224, storage="path", fill="none.png")})
     assert Schema.from_json(schema.to_json()) == schema
     assert '"size":[224,224]' in schema.to_json()
 
