@@ -39,6 +39,7 @@ def video(
     options: dict[str, str] | None = None,
     container_options: dict[str, str] | None = None,
     noise: float = 0.0,
+    sound_first: bool = False,
 ) -> bytes:
     """Return a video whose frames show their numbers, in black and white squares of 16 x 16 in the first rows.
 
@@ -46,6 +47,7 @@ def video(
         frames, rate, size, key_every: Number, frames a second, height and width, frames of a group of pictures.
         format_, codec, options, container_options: As FFmpeg calls them.
         noise: Strength of noise below the first rows, which makes files large.
+        sound_first: Whether there is a track of sound before, of 3 s, whose packets lie between those of the video.
     """
     av = importlib.import_module("av")
     height, width = size
@@ -59,6 +61,7 @@ def video(
             **({"preset": "ultrafast", "bf": "2"} if codec == "libx264" else {}),
             **(options or {}),
         }
+        track = container.add_stream("aac", rate=16000, layout="mono") if sound_first else None
         stream = container.add_stream(codec, rate=rate, options=given)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for number in range(frames):
@@ -71,6 +74,12 @@ def video(
                 container.mux(packet)
         for packet in stream.encode(None):
             container.mux(packet)
+        if track is not None:
+            silence = av.AudioFrame.from_ndarray(np.zeros((1, 48_000), np.float32), format="fltp", layout="mono")
+            silence.sample_rate = 16000
+            for frame in (silence, None):
+                for packet in track.encode(frame):
+                    container.mux(packet)
         container.close()
         return Path(out.name).read_bytes()
 

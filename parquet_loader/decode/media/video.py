@@ -184,8 +184,8 @@ class _Decoder:
             raise BlobProblem("holds no video stream; Audio() reads recordings")
         self._stream = stream = streams[0]
         for other in self._container.streams:
-            if other is not stream:
-                other.discard = "all"
+            if other is not stream and hasattr(other, "discard"):  # PyAV 18; demuxing skips the packets too
+                other.discard = self._av.stream.Discard.all
         if stream.codec_context is None:
             raise BlobProblem("holds a video stream of a codec that FFmpeg does not decode")
         stream.codec_context.options = _CODEC_OPTIONS

@@ -24,6 +24,8 @@ CONTAINERS: dict[str, dict[str, Any]] = {
     "mp4 without B-frames": {"options": {"bf": "0", "preset": "ultrafast"}},
     "mp4 with open groups": {"options": {"bf": "3", "x264-params": "open-gop=1", "preset": "veryfast"}},
     "mp4 with its index first": {"container_options": {"movflags": "faststart"}},
+    "mp4 with sound": {"sound_first": True},
+    "mkv with sound": {"sound_first": True, "format_": "matroska"},
     "fragmented mp4": {"container_options": {"movflags": "frag_keyframe+empty_moov"}},
     "mov of HEVC": {
         "format_": "mov",
