@@ -237,7 +237,7 @@ def test_batches_are_written_by_the_workers_within_the_memory_limit(tmp_path: Pa
             stats = loader.stats()
             assert batches == stats.batches > 30
             assert stats.cpu_s["process"] > 0
-            assert 0 < stats.peak_bytes <= 4 * 2**20
+            assert 0 < stats.peak_bytes <= stats.memory_limit_bytes == 4 * 2**20
 
 
 def test_the_next_epoch_is_read_ahead_and_is_the_same(tmp_path: Path) -> None:

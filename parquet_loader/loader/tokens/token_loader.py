@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +39,7 @@ from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.live_source import EpochFiles, LiveSource
+from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, WindowPacker
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
 from parquet_loader.loader.tokens.lengths import DocumentLengths, check_lengths_fit, read_lengths
@@ -278,6 +279,7 @@ class TokenLoader(BatchedDataLoader):
         widths = [_token_bytes(opened.schema[name]) for name in aligned]
         self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * (TOKEN_BYTES + sum(widths))
         self._batches_ahead = _batches_ahead(self._batch_bytes, limit)
+        self._limit_bytes = limit
         super().__init__(
             opened,
             batch_size,
@@ -287,7 +289,7 @@ class TokenLoader(BatchedDataLoader):
             window_rows=window_rows,
             drop_last=drop_last,
             device=device,
-            memory_limit=limit - self._lengths.tokens.nbytes - (self._batches_ahead + 1) * self._batch_bytes,
+            memory_limit=limit - self._own_bytes,
             shard=shard,
             num_threads=num_threads,
             isolation=isolation,
@@ -302,6 +304,25 @@ class TokenLoader(BatchedDataLoader):
     def length(self) -> int:
         """Tokens of a sequence."""
         return self._rule.length
+
+    @property
+    def _own_bytes(self) -> int:
+        """The part of the memory limit that is not for windows: lengths, batches ahead, and one in the making."""
+        return self._lengths.tokens.nbytes + (self._batches_ahead + 1) * self._batch_bytes
+
+    def stats(self) -> LoaderStats:
+        """Return the figures of the running epoch, or else of the last one; bytes include the lengths.
+
+        Raises:
+            LoaderStateError: there was no epoch yet.
+        """
+        stats, lengths = super().stats(), self._lengths.tokens.nbytes
+        return replace(
+            stats,
+            held_bytes=stats.held_bytes + lengths,
+            peak_bytes=stats.peak_bytes + lengths,
+            memory_limit_bytes=self._limit_bytes,
+        )
 
     def __len__(self) -> int:
         """Return the number of batches on each rank, of the epoch that `state_dict` names."""
@@ -340,7 +361,7 @@ class TokenLoader(BatchedDataLoader):
         figures = {name: getattr(base, name) for name in EpochPlan.__dataclass_fields__}
         figures |= {
             "rows": rows,
-            "predicted_peak_bytes": base.predicted_peak_bytes + tokens.nbytes,
+            "predicted_peak_bytes": base.predicted_peak_bytes + self._own_bytes,
         }
         return TokenPlan(
             **figures,
