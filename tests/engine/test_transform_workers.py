@@ -193,15 +193,16 @@ def test_memory_stays_within_the_limit_and_is_used_again(tmp_path: Path) -> None
         blocks = [number for number, line in enumerate(lines) if "memfd:parquet_loader" in line]
         return sum(int(line.split()[1]) for at in blocks for line in lines[at : at + 5] if line.startswith("Rss"))
 
-    most = 0
+    gc.collect()  # of other tests
+    most, before = 0, shared_bytes()
     with over_processes(str(tmp_path), transforms.doubled, 250, workers=2, shuffle=True, memory_limit=limit) as loader:
         for _ in range(3):
             for number, _ in enumerate(loader):
                 most = max(most, 0 if number % 8 else shared_bytes())
         assert loader.stats().peak_bytes <= limit
     batch = 250 * (256 * 4 + 8)
-    assert 0 < most * 1024 <= 16 * batch  # the rows of 2, the batches of 4, and what is kept for reuse
-    assert shared_bytes() == 0
+    assert 0 < (most - before) * 1024 <= 16 * batch  # the rows of 2, the batches of 4, and what is kept for reuse
+    assert shared_bytes() <= before
 
 
 def test_a_window_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
