@@ -63,6 +63,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.engine.engine.Engine._admit": "memory runs out in a step of the engine itself",
         "parquet_loader.engine.engine.Engine.close": "Ctrl-C comes at the moment at which an epoch is closed",
     },
+    "loader/test_tokenizers.py": {
+        "parquet_loader.loader.tokens.tokenizing.DocumentEncoder.counts": "how many documents a start tokenizes",
+        "parquet_loader.loader.tokens.tokenizing._CHUNK_BYTES": "windows of many chunks without megabytes of text",
+    },
     "plan/test_packing.py": {"parquet_loader.plan.packing.KERNELS": _KERNELS},
     "read/cache/test_cache.py": {
         "parquet_loader.read.cache.directory.CacheDirectory.begin": f"{_RACE}: it ends its fetch of the row group",
