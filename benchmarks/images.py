@@ -1,0 +1,171 @@
+"""Random resized crops of JPEGs: this package, a torch DataLoader with torchvision, and decoding and resizing alone.
+
+    python -m benchmarks.images [--images 600] [--rounds 5] [--out benchmarks/results/images_crops.json]
+
+The images are JPEGs of 500 x 375 pixels, and as many of 375 x 500, of quality 90, whose spectrum is that of
+photographs. Each system delivers batches of 64 uint8 crops of 224 x 224, flipped with a probability of one half. In
+turns, in one process: `ours`, two threads, from Parquet, shuffled; `torch-0` and `torch-2`, a `DataLoader` with 0 and 2
+workers over a list of the JPEGs in memory, shuffled, with Pillow's decoder and `torchvision.transforms.v2`; `tensor-0`
+and `tensor-2`, the same with `torchvision.io.decode_jpeg` and transforms of tensors; `alone`, the same decoder and
+resizing as `ours` in two threads, without a loader. Images per second of wall time and of processor time, child
+processes included: medians, lowest and highest, after one round that does not count. Needs torchvision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import io
+import json
+import os
+import platform
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image as PillowImage
+from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.transforms import v2
+
+from parquet_loader import BatchedDataLoader, Image, Scalar, Schema, write_dataset
+from parquet_loader.decode import write_image
+
+SIZE = 224
+BATCH = 64
+FIELD = Image(size=SIZE, crop="random", flip=0.5)
+
+
+def photograph(height: int, width: int, seed: int) -> bytes:
+    """Return a JPEG of noise with the spectrum of photographs."""
+    rng = np.random.default_rng(seed)
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
+    frequency[0, 0] = 1
+
+    def plane() -> Any:
+        noise = rng.normal(size=frequency.shape) + 1j * rng.normal(size=frequency.shape)
+        return np.fft.irfft2(noise / frequency**1.2, (height, width))
+
+    grey = plane()
+    pixels = np.stack([grey + 0.3 * plane() for _ in range(3)], -1)
+    pixels = (pixels - pixels.mean()) / pixels.std() * 50 + 128
+    out = io.BytesIO()
+    PillowImage.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(out, "JPEG", quality=90)
+    return out.getvalue()
+
+
+class Photographs(torch.utils.data.Dataset[Any]):
+    """JPEGs in memory, decoded and augmented by torchvision: images of Pillow, or tensors."""
+
+    def __init__(self, jpegs: list[bytes], *, tensors: bool) -> None:
+        self._jpegs = jpegs
+        self._tensors = tensors
+        self._transform = v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()])
+
+    def __len__(self) -> int:
+        return len(self._jpegs)
+
+    def __getitem__(self, index: int) -> Any:
+        data = self._jpegs[index]
+        if self._tensors:
+            raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            return self._transform(decode_jpeg(raw, ImageReadMode.RGB)), index
+        image = self._transform(PillowImage.open(io.BytesIO(data)).convert("RGB"))
+        return v2.functional.pil_to_tensor(image), index
+
+
+def processor_s() -> float:
+    """Return the processor seconds of this process and of its children that ended."""
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    )
+
+
+def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
+    """Return images per second of wall and processor time by system."""
+    jpegs = [photograph(*((375, 500) if n % 2 else (500, 375)), n) for n in range(images)]
+    schema = Schema({"image": Image(), "id": Scalar("int64")})
+    write_dataset([{"image": data, "id": n} for n, data in enumerate(jpegs)], folder / "data", schema)
+    delivered = Schema({"image": FIELD, "id": Scalar("int64")})
+    ours = BatchedDataLoader(folder / "data", BATCH, schema=delivered, shuffle=True, num_threads=2)
+
+    def load_ours() -> int:
+        return sum(len(batch["image"]) for batch in ours)
+
+    def by_torch(workers: int, *, tensors: bool) -> Callable[[], int]:
+        loader = torch.utils.data.DataLoader(
+            Photographs(jpegs, tensors=tensors), BATCH, shuffle=True, num_workers=workers
+        )
+        return lambda: sum(len(batch[0]) for batch in loader)
+
+    out = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
+
+    def alone() -> int:
+        def one(number: int) -> None:
+            write_image(jpegs[number], FIELD, np.random.default_rng(number), out[number % BATCH])
+
+        with ThreadPoolExecutor(2) as pool:
+            return len(list(pool.map(one, range(images))))
+
+    systems: dict[str, Callable[[], int]] = {
+        "ours": load_ours,
+        "torch-0": by_torch(0, tensors=False),
+        "torch-2": by_torch(2, tensors=False),
+        "alone": alone,
+    }
+    try:
+        Photographs(jpegs, tensors=True)[0]
+        systems |= {"tensor-0": by_torch(0, tensors=True), "tensor-2": by_torch(2, tensors=True)}
+    except RuntimeError as error:  # a wheel of torchvision whose image extension does not load
+        print(f"tensor-0, tensor-2: {str(error).split('.')[0]}")
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
+    for number in range(rounds + 1):
+        for name, run in systems.items():
+            wall, processor = time.perf_counter(), processor_s()
+            found = run()
+            if found != images:
+                raise RuntimeError(f"{name}: {found} of {images} images")
+            if number:
+                times[name].append((time.perf_counter() - wall, processor_s() - processor))
+    ours.close()
+    rates: dict[str, Any] = {}
+    for name, pairs in times.items():
+        for kind, seconds in zip(("wall", "processor"), zip(*pairs, strict=True), strict=True):
+            all_rates = sorted(images / s for s in seconds)
+            rates.setdefault(name, {})[kind] = {
+                "median": statistics.median(all_rates), "low": all_rates[0], "high": all_rates[-1]
+            }  # fmt: skip
+    return rates
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        rates = measure(given.images, given.rounds, Path(folder))
+    for name, kinds in rates.items():
+        text = ", ".join(f"{k} {v['median']:,.0f} ({v['low']:,.0f} to {v['high']:,.0f})" for k, v in kinds.items())
+        print(f"{name:10} {text}")
+    if given.out is not None:
+        about = {
+            "date": dt.datetime.now(dt.UTC).date().isoformat(), "processors": os.cpu_count(),
+            "machine": platform.processor() or platform.machine(), "torch": torch.__version__,
+            "images": given.images, "rounds": given.rounds,
+        }  # fmt: skip
+        given.out.write_text(json.dumps({"about": about, "images_per_s": rates}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
