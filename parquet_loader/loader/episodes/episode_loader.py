@@ -28,7 +28,7 @@ from parquet_loader.engine import NextPlan
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.episodes.episode_scan import read_episodes
-from parquet_loader.loader.episodes.episodes import Episodes
+from parquet_loader.loader.episodes.episodes import Episodes, rule_of
 from parquet_loader.loader.episodes.sample_output import SampleForm, SampleOutput
 from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch import EpochEngine
@@ -198,7 +198,7 @@ class EpisodeLoader(BatchedDataLoader):
                 isolation=isolation,
                 progress=progress,
             )
-            self._samples = EpisodeSamples(bounds.rows, bounds.row_begins, episodes.rule)
+            self._samples = EpisodeSamples(bounds.rows, bounds.row_begins, rule_of(episodes))
             self._frames = None if frames is None else frames.chosen(bounds.ids, self._samples)
             least = self._samples.most_rows(2 * batch_size)
             if window_rows is not None and isinstance(window_rows, int) and window_rows < least:

@@ -104,10 +104,11 @@ class Episodes:
         rows = self.deltas.get(column)
         return None if rows is None else np.array(rows, np.int64)
 
-    @property
-    def rule(self) -> SampleRule:
-        """The rows of a sample, from the first to the last that any column has."""
-        if self.deltas is None:
-            return SampleRule(self.history, self.future, self.stride, self.pad == "drop")
-        rows = [int(row) for some in self.deltas.values() for row in some]
-        return SampleRule(max(0, -min(rows)), max(0, *rows), self.stride, self.pad == "drop")
+
+def rule_of(episodes: Episodes) -> SampleRule:
+    """Return the rows of a sample, from the first to the last that any column has."""
+    drops = episodes.pad == "drop"
+    if episodes.deltas is None:
+        return SampleRule(episodes.history, episodes.future, episodes.stride, drops)
+    rows = [int(row) for some in episodes.deltas.values() for row in some]
+    return SampleRule(max(0, -min(rows)), max(0, *rows), episodes.stride, drops)
