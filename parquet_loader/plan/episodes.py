@@ -170,22 +170,6 @@ class EpisodeSamples:
         return samples
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSlice(RowGroupSlice):
-    """Rows that are read for samples.
-
-    Attributes:
-        key: Tells apart the cursors of one row group: two may begin at the same row.
-    """
-
-    key: int
-
-    @property
-    def run(self) -> tuple[int, int]:
-        """The key of the slices that one cursor reads."""
-        return self.row_group, self.key
-
-
 class WindowReads(NamedTuple):
     """What a window reads for its samples; arrays have an element for each slice of samples, in their order.
 
@@ -202,7 +186,7 @@ class WindowReads(NamedTuple):
         ends_run: bool: whether no later window continues the run.
     """
 
-    slices: list[ReadSlice]
+    slices: list[RowGroupSlice]
     rows: int
     sample: IntArray
     begin: IntArray
@@ -224,7 +208,7 @@ def window_reads(plan: Plan, samples: EpisodeSamples, window: int, first_window:
         first_window: The window with which the reading begins; it has no rows of earlier windows.
     """
     parts = plan.slices(window)
-    table = np.array([(s.row_group, s.start, s.stop, s.first, s.last) for s in parts], np.int64).reshape(-1, 5)
+    table = np.array([(s.row_group, s.start, s.stop, s.first, s.last, s.key) for s in parts], np.int64).reshape(-1, 6)
     table = table[np.argsort(samples.numbers(table[:, 0], table[:, 1]), kind="stable")]
     group = table[:, 0]
     low, high, run_low, run_high = (samples.numbers(group, table[:, column]) for column in (1, 2, 3, 4))
@@ -242,33 +226,32 @@ def window_reads(plan: Plan, samples: EpisodeSamples, window: int, first_window:
     is_near = starts[1:] & (group_begin[1:] == group_stop[:-1]) & (begin[1:] - group_begin[1:] < samples.rule.rows)
     begin[1:] = np.where(is_near & (stop > group_stop)[:-1], group_begin[1:], begin[1:])
     needs_head = (stop > main_stop) & (np.append(begin[1:], -1) != group_stop)
-    slices: list[ReadSlice] = []
+    slices: list[RowGroupSlice] = []
     place = np.zeros(len(table), np.int64)
     rows = 0
-    for number, (row_group, key) in enumerate(table[:, [0, 3]].tolist()):
+    for number, (row_group, key) in enumerate(table[:, [0, 5]].tolist()):
         place[number] = rows
         first = int(group_begin[number])
         start, end = int(begin[number]) - first, int(main_stop[number]) - first
         if start < end:
-            slices.append(
-                ReadSlice(row_group, start, end, min(start, int(run_begin[number])), int(run_stop[number]), key)
-            )
+            least = min(start, int(run_begin[number]))
+            slices.append(RowGroupSlice(row_group, start, end, least, int(run_stop[number]), key))
         if needs_head[number]:
             slices.extend(_heads(samples, int(group_stop[number]), int(stop[number]), -1 - (window << 24 | number)))
             rows += int(stop[number] - main_stop[number])
         rows += end - start
-    runs = [(row_group, key) for row_group, key in table[:, [0, 3]].tolist()]
+    runs = [(row_group, key) for row_group, key in table[:, [0, 5]].tolist()]
     return WindowReads(slices, rows, low, begin, main_stop, stop, place, runs, begins_run, high == run_high)
 
 
-def _heads(samples: EpisodeSamples, begin: int, stop: int, key: int) -> Iterator[ReadSlice]:
+def _heads(samples: EpisodeSamples, begin: int, stop: int, key: int) -> Iterator[RowGroupSlice]:
     """Yield slices of the rows from ``begin``, where a row group begins, to ``stop``."""
     group = int(np.searchsorted(samples.row_begins, begin, side="right")) - 1
     while begin < stop:
         first, last = int(samples.row_begins[group]), int(samples.row_begins[group + 1])
         if first < last:
             rows = min(stop, last) - first
-            yield ReadSlice(group, 0, rows, 0, rows, key)
+            yield RowGroupSlice(group, 0, rows, 0, rows, key)
             begin = first + rows
         group += 1
 

@@ -39,8 +39,9 @@ class RowGroupSlice:
     Attributes:
         row_group: Index in the snapshot.
         start, stop: The rows.
-        first, last: The rows of this row group that this rank reads, in consecutive slices; all of its rows, unless two
-            ranks share it.
+        first, last: The rows of this row group that this shard reads, in consecutive slices; all of its rows, unless
+            two shards share it.
+        key: Tells apart the cursors of one row group: two shards of a rank may begin at the same row of it.
     """
 
     row_group: int
@@ -48,6 +49,7 @@ class RowGroupSlice:
     stop: int
     first: int
     last: int
+    key: int = 0
 
     @property
     def rows(self) -> int:
@@ -56,8 +58,8 @@ class RowGroupSlice:
 
     @property
     def run(self) -> tuple[int, int]:
-        """The key of the slices that one cursor reads: the row group, and the first of its rows."""
-        return self.row_group, self.first
+        """The slices that one cursor reads have this in common."""
+        return self.row_group, self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,7 @@ class Plan:
                 min(end, last) - first,
                 max(part.first, first) - first,
                 min(part.stop, last) - first,
+                part.number,
             )
 
     def window_begin(self, window: int) -> int:

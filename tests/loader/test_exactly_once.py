@@ -6,7 +6,13 @@ import tempfile
 from collections import Counter
 from typing import Any, Literal
 
+import fsspec
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -91,3 +97,29 @@ def test_all_ranks_together_deliver_the_rows_that_pyarrow_reads(
     assert repeated < (8 if logical else ranks) if remainder == "pad" else repeated == 0
     if not left_out and not repeated:
         assert seen == expected
+
+
+@pytest.mark.parametrize("window_rows", [None, 16])
+@pytest.mark.parametrize("sizes", [(2, 3), (1,) * 13, (40, 41)])
+def test_logical_shards_that_begin_at_one_row_of_a_remote_file_are_all_read(
+    sizes: tuple[int, ...], window_rows: int | None
+) -> None:
+    rows = sum(sizes)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, pa.schema({"id": pa.int64()})) as writer:
+        for ids in np.split(np.arange(rows), np.cumsum(sizes)[:-1]):
+            writer.write_table(pa.table({"id": ids}))
+    memory = fsspec.filesystem("memory")
+    memory.pipe(f"/shards-{rows}/a.parquet", sink.getvalue().to_pybytes())
+    shards = len(sizes)  # shard 0 is padded by the first row of shard 1, which begins with a row group
+    with BatchedDataLoader(
+        f"shards-{rows}",
+        shards,
+        window_rows=window_rows,
+        shard=Shard(0, 1),
+        shard_options=ShardOptions("pad", logical_shards=shards),
+        filesystem=pafs.PyFileSystem(pafs.FSSpecHandler(memory)),
+    ) as loader:
+        ids = np.concatenate([np.asarray(batch["id"]) for batch in loader])
+    assert len(ids) == -(-rows // shards) * shards
+    assert set(ids.tolist()) == set(range(rows))
