@@ -2,6 +2,7 @@
 #
 #   make demo                                      real data, prepared, written as Parquet, trained on
 #   make demo DATA=/path/to/parquet TARGET=column  the same training from data of your own
+#   make demo FRAMEWORK=jax                        the same network in JAX; also tensorflow, keras
 #   make demo-lm                                   a small GPT on the documentation that Python ships, stopped and resumed
 #   make demo-store                                sampling from an S3 server into a store that training reads
 #   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
@@ -37,7 +38,7 @@ FUZZ_SEED ?= 0
 .PHONY: help demo demo-lm demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all docs test-docs lint format fuzz bench clean
 
 help:
-	@sed -n '3,15s/^# *//p' Makefile
+	@sed -n '3,16s/^# *//p' Makefile
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
@@ -62,12 +63,27 @@ $(VENV)/all:
 	$(INSTALL) --editable '.[dev,spark,frameworks]'
 	@touch $@ $(VENV)/frameworks $(VENV)/spark $(VENV)/dev $(VENV)/demo $(VENV)/store-demo
 
-demo: $(VENV)/demo
+$(VENV)/demo-jax $(VENV)/demo-tensorflow $(VENV)/demo-keras: $(VENV)/made pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[$(@F)]'
+	@touch $@
+
+FRAMEWORK ?= torch
+DEMO_torch := demo
+DEMO_jax := demo-jax
+DEMO_tensorflow := demo-tensorflow
+DEMO_keras := demo-keras
+DEMO := $(DEMO_$(FRAMEWORK))
+DEMO_MODULE := demo.train$(if $(filter-out torch,$(FRAMEWORK)),_$(FRAMEWORK))
+ifneq ($(filter demo,$(MAKECMDGOALS)),)
+$(if $(DEMO),,$(error FRAMEWORK=$(FRAMEWORK): expected torch, jax, tensorflow or keras))
+endif
+
+demo: $(VENV)/$(DEMO)
 ifdef DATA
-	$(PY) -m demo.train --data '$(DATA)' --target '$(TARGET)'
+	$(PY) -m $(DEMO_MODULE) --data '$(DATA)' --target '$(TARGET)'
 else
 	$(PY) -m demo.prepare
-	$(PY) -m demo.train
+	$(PY) -m $(DEMO_MODULE)
 endif
 
 $(VENV)/demo-lm: $(VENV)/made pyproject.toml constraints.txt

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-from torch import Tensor
 
 from demo.fetch import CACHE, TRAIN, VALIDATION
 from parquet_loader import DatasetWriter, Scalar, Schema
@@ -38,7 +38,7 @@ class Task:
     label: str
     dense: tuple[str, ...]
     categories: dict[str, int] = field(default_factory=dict)
-    rule_of_thumb: tuple[str, Callable[[dict[str, Tensor]], Tensor]] | None = None
+    rule_of_thumb: tuple[str, Callable[[Any], Any]] | None = None
 
 
 def flights() -> Task:

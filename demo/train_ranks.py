@@ -24,8 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from demo.fetch import TRAIN, VALIDATION
 from demo.prepare_job import prepare
+from demo.regression import BATCH_SIZE, Errors, moments, report, widths
 from demo.task import flights
-from demo.train import BATCH_SIZE, Errors, Regressor, moments, report, run_epoch, validate
+from demo.train import Regressor, run_epoch, validate
 from parquet_loader import BatchedDataLoader, Shard
 
 RANKS = 2
@@ -34,7 +35,7 @@ RANKS = 2
 def train(targets: dict[str, Any], epochs: int) -> tuple[dict[str, Errors], list[int]]:
     """Train on `RANKS` processes, and return the last validation's errors and the rows of an epoch on each rank."""
     task = replace(flights(), train=targets["train"], validation=targets["validation"])
-    mean, std = moments(task)
+    mean, std = map(torch.from_numpy, moments(task))
     results = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         arguments = (f"file://{folder}/meeting", targets, mean, std, epochs, results)
@@ -51,7 +52,7 @@ def _rank(
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
     task = replace(flights(), train=targets["train"], validation=targets["validation"])
-    model = Regressor(mean, std, list(task.categories.values()))
+    model = Regressor(mean, std, widths(task))
     parallel = DistributedDataParallel(model)
     errors: dict[str, Errors] = {}
     seen = Errors()

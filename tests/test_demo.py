@@ -14,8 +14,9 @@ import pytest
 
 from demo.prepare import join
 from demo.prepare_job import part, with_dask
+from demo.regression import report
 from demo.task import own_data
-from demo.train import report, train
+from demo.train import train
 from parquet_loader import write_dataset
 from schemas.flights import FLIGHTS
 
