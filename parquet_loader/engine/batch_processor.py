@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -166,7 +167,8 @@ class BatchProcessor:
         try:
             returned = self._transform(given, rng)
         except Exception as error:
-            error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
+            with suppress(Exception):  # an error may allow no attributes
+                error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
             raise
         return _checked(returned, rows, self._rows_out, f"transform in batch {batch} of epoch {self._epoch}"), replaced
 

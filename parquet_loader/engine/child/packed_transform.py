@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import sys
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from parquet_loader.engine.batch_processor import Transform
+from parquet_loader.engine.child.process import SCRIPT_MODULES
 from parquet_loader.engine.child.shared_memory import ISOLATION
 from parquet_loader.errors import ConfigurationError
+
+_registering = Lock()
 
 
 class PackedTransform:
@@ -47,14 +52,27 @@ def by_value(packed: Any, transform: Any, option: str = ISOLATION) -> bytes:
         pickler: Any = importlib.import_module("cloudpickle")
     except ImportError:
         pickler = pickle
-    if pickler is pickle and getattr(transform, "__module__", None) == "__main__":
+    if pickler is pickle and getattr(transform, "__module__", None) in SCRIPT_MODULES:
         raise ConfigurationError(
             f"{option}: a transform defined in a script or notebook is sent by value, which needs "
             "cloudpickle: pip install 'torch-parquet-loader[process]'"
         )
     try:
-        return bytes(pickler.dumps(packed))
+        return pickle.dumps(packed) if pickler is pickle else _dumps(pickler, packed)
     except Exception as error:
         raise ConfigurationError(
             f"{option}: transform={transform!r:.80} cannot be sent to another process: {error}"
         ) from error
+
+
+def _dumps(cloudpickle: Any, packed: Any) -> bytes:
+    """Pickle by cloudpickle, also by value what a spawned process has imported of the script."""
+    script = sys.modules.get("__mp_main__")
+    with _registering:
+        if script is None or "__mp_main__" in cloudpickle.list_registry_pickle_by_value():
+            return bytes(cloudpickle.dumps(packed))
+        cloudpickle.register_pickle_by_value(script)
+        try:
+            return bytes(cloudpickle.dumps(packed))
+        finally:
+            cloudpickle.unregister_pickle_by_value(script)

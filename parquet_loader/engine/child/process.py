@@ -21,12 +21,16 @@ from parquet_loader.errors import ReadingProcessError
 NICENESS = 5
 KILLED_S = 5.0
 _POLL_PARENT_MS = 250
+# Names of the script as a module; a process that `multiprocessing` spawns has imported it by the second one.
+SCRIPT_MODULES = ("__main__", "__mp_main__")
 _ORIGINAL = "_pickled_error"
 # File descriptors of a socket pair, and those that `subprocess` opens while it starts a process.
 _START_DESCRIPTORS = 6
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[3])
+if sys.stdout is not None:
+    sys.stdout.reconfigure(line_buffering=True)  # the process is killed, or ends without flushing
 from {module} import main
 main(int(sys.argv[1]), int(sys.argv[2]))
 """
@@ -124,9 +128,14 @@ def end_with(end: socket.socket, parent: int) -> None:
 
 def packed_error(error: BaseException, place: str = "the child process that reads") -> bytes:
     """Pickle an error with this process's traceback as a note, for `unpacked_error`."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its text cannot be made"
     note = f"in {place}:\n{''.join(traceback.format_exception(error))}"
-    error.add_note(note)
-    as_text = ReadingProcessError(f"{type(error).__name__}: {error}")
+    with suppress(Exception):  # an error may allow no attributes
+        error.add_note(note)
+    as_text = ReadingProcessError(f"{type(error).__name__}: {text}")
     as_text.add_note(note)
     return pickle.dumps((vars(error).get(_ORIGINAL) or _pickled(error), as_text))
 
@@ -138,12 +147,13 @@ def _pickled(error: BaseException) -> bytes | None:
     caller has the class itself.
     """
     kind, script = type(error), sys.modules["__main__"]
-    if kind.__module__ == "__main__" and not hasattr(script, kind.__qualname__):
+    if kind.__module__ in SCRIPT_MODULES and not hasattr(script, kind.__qualname__):
+        sys.modules.setdefault(kind.__module__, script)
         setattr(script, kind.__qualname__, kind)
     try:
         packed = pickle.dumps(error)
         pickle.loads(packed)  # noqa: S301 - pickled above
-    except Exception:
+    except BaseException:  # whatever the class does
         return None
     return packed
 
