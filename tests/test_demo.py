@@ -157,6 +157,7 @@ def test_training_beats_predicting_the_mean(directory: Path, capsys: pytest.Capt
     assert "% less" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_language_model_that_is_stopped_has_the_losses_of_one_that_is_not(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason="needs tokenizers: pip install '.[demo-lm]'")
     from demo.language_model import documents, train
