@@ -60,8 +60,8 @@ $(VENV)/frameworks: $(VENV)/dev
 	@touch $@
 
 $(VENV)/all:
-	$(INSTALL) --editable '.[dev,spark,frameworks]'
-	@touch $@ $(VENV)/frameworks $(VENV)/spark $(VENV)/dev $(VENV)/demo $(VENV)/store-demo
+	$(INSTALL) --editable '.[dev,spark,frameworks,docs]'
+	@touch $@ $(VENV)/docs $(VENV)/frameworks $(VENV)/spark $(VENV)/dev $(VENV)/demo $(VENV)/store-demo
 
 $(VENV)/demo-jax $(VENV)/demo-tensorflow $(VENV)/demo-keras: $(VENV)/made pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[$(@F)]'
