@@ -1,19 +1,28 @@
-"""Opens the files that rows name by paths relative to the data set."""
+"""Opens the files that rows name by paths relative to the data set.
+
+A path that names no file is a problem of its row. Failures of the system and of stores say nothing about the row: they
+are raised as `SystemReadError` and its like, also if damaged rows are replaced.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
+import stat
 from collections.abc import Sequence
 from typing import Any, Self
 
-from parquet_loader.common import is_local
+from parquet_loader.common import is_local, system_error
 from parquet_loader.decode import BlobProblem, Column, RangeFile
+from parquet_loader.errors import RemoteError
 from parquet_loader.schema import Audio, Image, Video
 from parquet_loader.source import Snapshot, common_folder
 
 # A request to a store takes as long as it takes to transfer about this much.
 _REMOTE_BLOCK_BYTES = 2**18
+# What the system says of a path that names no file.
+_NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL})
 
 
 class ReferencedFiles:
@@ -36,7 +45,8 @@ class ReferencedFiles:
         """Return a file, opened.
 
         Raises:
-            BlobProblem: the path leads out of the data set, or the file cannot be opened.
+            BlobProblem: the path leads out of the data set, or names no file.
+            SystemReadError, OpenFilesError, RemoteError: the system or the store failed.
         """
         parts = path.split("/")
         if not path or path.startswith("/") or "://" in path or ".." in parts or "\0" in path:
@@ -45,9 +55,13 @@ class ReferencedFiles:
         try:
             if is_local(self._filesystem):
                 return _LocalFile(full, self._root)
-            return _StoredFile(self._filesystem.open_input_file(full))
+            return _StoredFile(full, self._filesystem.open_input_file(full))
+        except BlobProblem:
+            raise
         except (OSError, ValueError) as error:
-            raise BlobProblem(f"the file {full!r} cannot be opened: {error}") from error
+            if isinstance(error, ValueError) or error.errno in _NO_FILE:
+                raise BlobProblem(f"the file {full!r} cannot be opened: {error}") from error
+            raise _failure(full, error) from error
 
 
 def files_named_by(columns: Sequence[Column], snapshot: Snapshot) -> ReferencedFiles | None:
@@ -60,7 +74,7 @@ def file_bytes(files: ReferencedFiles | None, path: bytes) -> bytes:
     """Return the whole file that a row names.
 
     Raises:
-        BlobProblem: the path leads out of the data set, or the file cannot be read.
+        BlobProblem, SystemReadError, OpenFilesError, RemoteError: as `ReferencedFiles.open`.
     """
     with opened(files, path) as file:
         return file.read()
@@ -70,7 +84,7 @@ def opened(files: ReferencedFiles | None, path: bytes) -> OpenedFile:
     """Return the file that a row names, opened.
 
     Raises:
-        BlobProblem: the path leads out of the data set, or the file cannot be opened.
+        BlobProblem, SystemReadError, OpenFilesError, RemoteError: as `ReferencedFiles.open`.
     """
     assert files is not None
     try:
@@ -102,7 +116,8 @@ class OpenedFile:
         """Return the whole file.
 
         Raises:
-            BlobProblem: it cannot be read.
+            BlobProblem: it became shorter.
+            SystemReadError, RemoteError: it cannot be read.
         """
         self.ranges.load(0, self.ranges.size)
         self.ranges.seek(0)
@@ -114,22 +129,28 @@ class _LocalFile(OpenedFile):
         real, base = os.path.realpath(path), os.path.realpath(root)
         if not real.startswith(base.rstrip("/") + "/"):
             raise BlobProblem(f"the path {path!r} leads out of the data set, to {real!r}")
-        self._descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        size = os.fstat(self._descriptor).st_size
-        self.ranges = RangeFile(self._read_at, size)
+        # Without waiting: to open a named pipe would wait for its writer.
+        self._path = path
+        self._descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(self._descriptor)
+            raise BlobProblem(f"the path {path!r} is not that of a file")
+        self.ranges = RangeFile(self._read_at, found.st_size)
 
     def _read_at(self, offset: int, count: int) -> bytes:
         try:
             return _whole(os.pread(self._descriptor, count, offset), count)
         except OSError as error:
-            raise BlobProblem(f"the file cannot be read: {error}") from error
+            raise _failure(self._path, error) from error
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
 class _StoredFile(OpenedFile):
-    def __init__(self, file: Any) -> None:
+    def __init__(self, path: str, file: Any) -> None:
+        self._path = path
         self._file = file
         self.ranges = RangeFile(self._read_at, file.size(), _REMOTE_BLOCK_BYTES)
 
@@ -137,10 +158,14 @@ class _StoredFile(OpenedFile):
         try:
             return _whole(self._file.read_at(count, offset), count)
         except OSError as error:
-            raise BlobProblem(f"the file cannot be read: {error}") from error
+            raise _failure(self._path, error) from error
 
     def close(self) -> None:
         self._file.close()
+
+
+def _failure(path: str, error: OSError) -> Exception:
+    return system_error(path, error) or RemoteError(f"{path}: {error}")
 
 
 def _whole(data: bytes, count: int) -> bytes:

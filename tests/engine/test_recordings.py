@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.decode.media import decode_audio, decode_frames
+from parquet_loader.errors import OpenFilesError, SystemReadError
 from tests.support.media import numbers_of, sound, tones, video
 
 for package, extra in (("soundfile", "audio"), ("soxr", "audio"), ("av", "video")):
@@ -225,6 +227,48 @@ def test_a_missing_file_names_the_row_and_the_file(referenced: Path) -> None:
     (referenced / "media" / "4.mp4").unlink()
     with BatchedDataLoader(referenced, 6) as loader, pytest.raises(DataError, match=r"row 4, column 'v'.*4\.mp4"):
         next(iter(loader))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_or_a_directory_is_no_file_of_a_row(referenced: Path) -> None:
+    os.mkfifo(referenced / "pipe.wav")
+    pq.write_table(pa.table({"s": ["pipe.wav", "media/1.wav", "media"]}), referenced / "more.parquet")
+    schema = Schema({"s": Audio(RATE, storage="path")})
+    with BatchedDataLoader(referenced / "more.parquet", 3, schema=schema, on_error="skip_row") as loader:
+        batch = next(iter(loader))
+        assert [r.row for r in loader.stats().first_replaced] == [0, 2]
+    assert batch["s"].lengths.tolist() == [len(decode_audio(recording(1), Audio(RATE), 0)[0])] * 3
+
+
+@pytest.mark.parametrize("column", ["s", "v"])
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EIO, SystemReadError), (errno.EMFILE, OpenFilesError), (errno.EACCES, SystemReadError)]
+)
+def test_failures_of_the_system_replace_no_row(
+    referenced: Path, monkeypatch: pytest.MonkeyPatch, column: str, number: int, kind: type[Exception]
+) -> None:
+    name, where = f"media/4.{'wav' if column == 's' else 'mp4'}", "pread" if number == errno.EIO else "open"
+    broken: set[int] = set()
+    known = {"open": os.open, "pread": os.pread}
+
+    def opening(path: Any, *args: Any, **options: Any) -> int:
+        if str(path).endswith(name) and where == "open":
+            raise OSError(number, os.strerror(number), path)
+        file: int = known["open"](path, *args, **options)
+        (broken.add if str(path).endswith(name) else broken.discard)(file)
+        return file
+
+    def reading(file: int, *args: Any) -> bytes:
+        if file in broken:
+            raise OSError(number, os.strerror(number))
+        data: bytes = known["pread"](file, *args)
+        return data
+
+    with BatchedDataLoader(referenced, 6, columns=[column], on_error="skip_row", num_threads=1) as loader:
+        monkeypatch.setattr(os, "open", opening)
+        monkeypatch.setattr(os, "pread", reading)
+        with pytest.raises(kind, match=r"media/4\."):
+            next(iter(loader))
 
 
 def test_damage_names_the_row(tmp_path: Path) -> None:
