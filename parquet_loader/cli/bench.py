@@ -49,7 +49,7 @@ def bench(source: tuple[str, ...], **options: Any) -> None:
 
 
 class _Silent:
-    """Stands in for a status line where there is no terminal."""
+    """Prints no status, because the output is no terminal."""
 
     def __enter__(self) -> Self:
         return self

@@ -29,7 +29,7 @@ class LoaderPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         select: Makes what Keras takes of a batch; None: the dict of arrays itself.
         batches: Batches of an epoch.
         epoch: The first epoch.
-        first_batch: The batch at which it begins; if not 0, there is no further epoch.
+        first_batch: The batch with which this epoch begins. If it is not 0, the data set ends with this epoch.
 
     Raises:
         ConfigurationError: there are too few batches left of an epoch to tell its end from a look at them.

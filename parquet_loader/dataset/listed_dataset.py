@@ -89,7 +89,7 @@ class ListedDataset:
     the same time and end in any order.
     """
 
-    # Where frames of the rows are that are no column: those of a `LeRobotDataset`.
+    # Where a `LeRobotDataset` finds the frames of its rows: in video files, not in columns.
     _videos: Any = None
 
     @explains_keywords(DATASET_KEYWORDS)

@@ -33,11 +33,12 @@ from parquet_loader.loader.episodes.sample_output import SampleForm, SampleOutpu
 from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
-from parquet_loader.loader.live_source import EpochFiles, LiveSource
+from parquet_loader.loader.fixed_source import list_fixed
+from parquet_loader.loader.live_source import EpochFiles
 from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score, plan_epoch
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Image, Scalar, Schema, Tensor, Video, masks_of
-from parquet_loader.source import Source, TableLike, TableSource, table_source
+from parquet_loader.source import Source, TableLike
 from parquet_loader.window import Arenas
 
 if TYPE_CHECKING:
@@ -184,7 +185,17 @@ class EpisodeLoader(BatchedDataLoader):
         if isinstance(source, _Opened):
             opened, self._samples, self._frames = source.dataset, source.samples, source.frames
         else:
-            opened = _listed(source, schema, columns, filesystem, split, read_options, cache, shard)
+            opened = list_fixed(
+                source,
+                "samples are planned from all rows",
+                schema=schema,
+                columns=columns,
+                split=split,
+                filesystem=filesystem,
+                read_options=read_options,
+                cache=cache,
+                shard=shard,
+            )
             frames = opened._videos if episodes.by == EPISODE else None
             _check_columns(opened.schema, episodes, output_options, () if frames is None else tuple(frames.cameras))
             bounds = read_episodes(
@@ -359,42 +370,6 @@ def _plan_samples(sizing: MemoryBudget, samples: EpisodeSamples, division: Divis
         open_row_groups=sizing.open_row_groups,
         division=division,
         **arguments,
-    )
-
-
-def _listed(
-    source: Any,
-    schema: Schema | None,
-    columns: Sequence[str] | None,
-    filesystem: pafs.FileSystem | None,
-    split: str | None,
-    read_options: ReadOptions | None,
-    cache: LocalCache | None,
-    shard: Shard | None,
-) -> ListedDataset:
-    """List a source; arguments as in `EpisodeLoader`.
-
-    Raises:
-        UnsupportedError: the source changes between epochs, or row groups may be skipped.
-    """
-    if isinstance(source, ListedDataset):
-        source._check_left_to_dataset(
-            source._on_error, schema=schema, columns=columns, split=split, filesystem=filesystem,
-            read_options=read_options, cache=cache,
-        )  # fmt: skip
-        if source._on_error == "skip":
-            raise UnsupportedError(
-                "on_error='skip': samples are planned from all rows, so none may be missing; use on_error='raise'"
-            )
-        return source
-    given = table_source(source)
-    if given.follow if isinstance(given, TableSource) else isinstance(given, LiveSource):
-        raise UnsupportedError(
-            "the source changes from epoch to epoch, and samples are planned from all rows; pass a fixed list of "
-            "files, or one version of a table"
-        )
-    return ListedDataset(
-        given, schema, columns, None, filesystem, split=split, read_options=read_options, cache=cache, shard=shard
     )
 
 

@@ -38,7 +38,8 @@ from parquet_loader.errors import (
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
-from parquet_loader.loader.live_source import EpochFiles, LiveSource
+from parquet_loader.loader.fixed_source import list_fixed
+from parquet_loader.loader.live_source import EpochFiles
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, WindowPacker
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
@@ -50,7 +51,7 @@ from parquet_loader.loader.tokens.tokenizing import encoder_of
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video
-from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
+from parquet_loader.source import Snapshot, Source, TableLike
 from parquet_loader.window import Allocator, Arenas
 
 if TYPE_CHECKING:
@@ -259,7 +260,17 @@ class TokenLoader(BatchedDataLoader):
         if isinstance(source, _Opened):
             opened, self._lengths = source.dataset, source.lengths
         else:
-            listed = _listed(source, schema, columns, filesystem, split, read_options, cache, shard)
+            listed = list_fixed(
+                source,
+                "sequences are planned from the lengths of all documents",
+                schema=schema,
+                columns=None if isinstance(source, ListedDataset) else columns,
+                split=split,
+                filesystem=filesystem,
+                read_options=read_options,
+                cache=cache,
+                shard=shard,
+            )
             self._lengths = read_lengths(
                 listed,
                 lengths or tokens,
@@ -691,42 +702,6 @@ def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, l
             f"carry={carried}: {taken[0]!r} is in the batch already; leave it out, or rename the column"
         )
     return list(dict.fromkeys([tokens, *carried, *([] if boundaries is None else [boundaries])]))
-
-
-def _listed(
-    source: Any,
-    schema: Schema | None,
-    columns: list[str],
-    filesystem: pafs.FileSystem | None,
-    split: str | None,
-    read_options: ReadOptions | None,
-    cache: LocalCache | None,
-    shard: Shard | None,
-) -> ListedDataset:
-    """List a source; arguments as in `TokenLoader`.
-
-    Raises:
-        UnsupportedError: the source changes between epochs, or row groups may be skipped.
-    """
-    if isinstance(source, ListedDataset):
-        source._check_left_to_dataset(
-            source._on_error, schema=schema, split=split, filesystem=filesystem, read_options=read_options, cache=cache
-        )
-        if source._on_error == "skip":
-            raise UnsupportedError(
-                "on_error='skip': sequences are planned from the lengths of all documents, so none may be missing; use "
-                "on_error='raise'"
-            )
-        return source
-    given = table_source(source)
-    if given.follow if isinstance(given, TableSource) else isinstance(given, LiveSource):
-        raise UnsupportedError(
-            "the source changes from epoch to epoch, and sequences are planned from the lengths of all documents; pass "
-            "a fixed list of files, or one version of a table"
-        )
-    return ListedDataset(
-        given, schema, columns, None, filesystem, split=split, read_options=read_options, cache=cache, shard=shard
-    )
 
 
 def _roles(

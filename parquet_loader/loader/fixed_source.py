@@ -1,0 +1,37 @@
+"""Lists a source for loaders that plan from every row of it, and so need one that stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parquet_loader.dataset import ListedDataset
+from parquet_loader.errors import UnsupportedError
+from parquet_loader.loader.live_source import LiveSource
+from parquet_loader.source import TableSource, table_source
+
+
+def list_fixed(source: Any, planned: str, **arguments: Any) -> ListedDataset:
+    """List a source, or take one that is listed.
+
+    Args:
+        source: As in `BatchedDataLoader`.
+        planned: What is planned, and from what, for messages, such as "samples are planned from all rows".
+        arguments: Those of `ListedDataset`. With a source that is listed, only `shard` may be given.
+
+    Raises:
+        ConfigurationError: arguments that belong to a listed source.
+        UnsupportedError: the source changes between epochs, or row groups may be skipped.
+    """
+    if isinstance(source, ListedDataset):
+        own = {name: value for name, value in arguments.items() if name != "shard"}
+        source._check_left_to_dataset(source._on_error, **own)
+        if source._on_error == "skip":
+            raise UnsupportedError(f"on_error='skip': {planned}, so none may be missing; use on_error='raise'")
+        return source
+    given = table_source(source)
+    if given.follow if isinstance(given, TableSource) else isinstance(given, LiveSource):
+        raise UnsupportedError(
+            f"the source changes from epoch to epoch, and {planned}; pass a fixed list of files, or one version of a "
+            "table"
+        )
+    return ListedDataset(given, **arguments)
