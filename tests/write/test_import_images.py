@@ -123,6 +123,8 @@ def test_everything_left_out_is_counted_with_its_reason(classes: Path, tmp_path:
         },
     )
     (classes / "c" / "gone.jpg").symlink_to(tmp_path / "nowhere")
+    (classes / "c" / "itself.jpg").symlink_to(classes / "c" / "itself.jpg")
+    (classes / "top.jpg").symlink_to(classes / "top.jpg")
     (classes / "c" / "loop").symlink_to(classes)
     os.mkfifo(classes / "c" / "pipe.jpg")
     report = import_images(classes, tmp_path / "out")
@@ -134,7 +136,7 @@ def test_everything_left_out_is_counted_with_its_reason(classes: Path, tmp_path:
         ("the bytes are not those of an image", 1, ("b/page.jpg",)),
         ("not an image by its name (no extension)", 1, ("c/LICENSE",)),
         ("not an image by its name (.md)", 1, ("empty_class/readme.md",)),
-        ("a link to nothing", 1, ("c/gone.jpg",)),
+        ("a link to nothing", 3, ("top.jpg", "c/gone.jpg", "c/itself.jpg")),
         ("a link to a directory above it", 1, ("c/loop",)),
         ("not a file", 1, ("c/pipe.jpg",)),
     }
@@ -177,6 +179,18 @@ def test_columns_of_metadata_without_values_are_left_out_with_a_note(tmp_path: P
     report = import_images(tmp_path / "photos", tmp_path / "out")
     assert rows_of(tmp_path / "out") == [{"image": image(0), "path": "a.png", "y": 1}]
     assert report.notes == ("column 'x' of metadata.csv holds no values, and is left out",)
+
+
+def test_columns_of_metadata_with_one_name_are_refused(tmp_path: Path) -> None:
+    folder_of(tmp_path / "photos", {"a.png": image(0), "metadata.csv": b"file_name,x,x\na.png,1,2\n"})
+    with pytest.raises(SourceError, match=r"metadata.csv: several columns have the name 'x'; rename them"):
+        import_images(tmp_path / "photos", tmp_path / "out")
+
+
+def test_metadata_may_name_files_that_begin_with_two_dots(tmp_path: Path) -> None:
+    folder_of(tmp_path / "photos", {"..a.png": image(0), "metadata.csv": b"file_name,x\n..a.png,1\n"})
+    import_images(tmp_path / "photos", tmp_path / "out")
+    assert rows_of(tmp_path / "out") == [{"image": image(0), "path": "..a.png", "x": 1}]
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../secret.png", "sub/../../secret.png"])
@@ -299,6 +313,27 @@ def test_a_folder_that_changed_before_the_position_is_refused(
     with pytest.raises(SourceError, match="have changed since their import was interrupted"):
         import_images(classes, tmp_path / "out", options=SMALL)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_class_that_came_after_the_interruption_is_not_left_out(
+    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(classes, tmp_path / "out", monkeypatch)
+    folder_of(classes, {"d/0.jpg": image(1)})
+    with pytest.raises(SourceError, match="changed since its import was interrupted; to begin anew, delete"):
+        import_images(classes, tmp_path / "out", options=SMALL)
+
+
+def test_an_import_without_a_finished_file_begins_anew_if_its_source_or_its_options_have_changed(
+    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(classes, tmp_path / "out", monkeypatch, steps=4)
+    assert (tmp_path / ".out.import" / "journal.jsonl").read_text().count("\n") == 1
+    folder_of(classes, {"d/0.jpg": image(1)})
+    report = import_images(classes, tmp_path / "out")
+    assert (report.resumed_rows, report.skipped) == (0, ())
+    assert rows_of(tmp_path / "out") == [*expected(), {"image": image(1), "label": 3, "path": "d/0.jpg"}]
+    assert not (tmp_path / ".out.import").exists()
 
 
 def test_files_that_come_after_the_position_are_imported_too(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -99,6 +100,9 @@ def find_metadata(folder: str) -> FolderMetadata | None:
             read = pajson.read_json(path)
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{path}: cannot be read ({error})") from error
+    repeated = [name for name, count in Counter(read.column_names).items() if count > 1]
+    if repeated:
+        raise SourceError(f"{path}: several columns have the name {', '.join(map(repr, repeated))}; rename them")
     if _FILE_NAME not in read.column_names or not pa.types.is_string(read.schema.field(_FILE_NAME).type):
         raise SourceError(f"{path}: no column {_FILE_NAME!r} of text, only {', '.join(read.column_names)}")
     if read.column(_FILE_NAME).null_count:

@@ -7,12 +7,13 @@ them, and refuses a folder in which any of them has changed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -94,19 +95,23 @@ class ImageFolder(ImportSource):
             what = "is not a directory" if os.path.lexists(self.path) else "does not exist"
             raise SourceError(f"{self.path}: {what}; expected a directory of images, or of directories of images")
         self._metadata: FolderMetadata | None = None
+        self._classes: tuple[list[str] | None, tuple[str, ...]] = (None, ())
 
     def identity(self) -> Any:
-        """Return the file of metadata; the images are compared by the digest in each position."""
+        """Return the file of metadata, or the classes; the images are compared by the digest in each position."""
         self._metadata = find_metadata(self.path)
-        return None if self._metadata is None else self._metadata.identity()
+        if self._metadata is not None:
+            return self._metadata.identity()
+        self._classes = _classes(self.path)
+        return self._classes[0]
 
     def prepare(self) -> Prepared:
-        """Return the schema, by the names of directories and the metadata."""
+        """Return the schema, by what `identity` has found."""
         fields: dict[str, Field] = {"image": Image()}
         if self._metadata is not None:
             fields |= {"path": Text(), **self._metadata.schema}
             return Prepared(Schema(fields), {"classes": None}, notes=self._metadata.notes, total=self._metadata.rows)
-        classes, notes = _classes(self.path)
+        classes, notes = self._classes
         features: dict[str, Any] = {"image": {"_type": "Image"}}
         if classes is not None:
             names = [_text(name) for name in classes]
@@ -263,6 +268,9 @@ def _walk(
             yield _Entry(path, reason="a link to nothing")
             continue
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                yield _Entry(path, reason="a link to nothing")
+                continue
             raise SourceError(f"{entry.path}: cannot be read ({error.strerror or error})") from error
         suffix = os.path.splitext(entry.name)[1].lower()
         reason = ""
@@ -289,7 +297,7 @@ def _listed(folder: str, metadata: FolderMetadata) -> Iterator[_Entry]:
     """Yield the files that the metadata names, in its order, then the images that it does not name."""
     for row, name in enumerate(metadata.names):
         path = os.path.normpath(name)
-        if os.path.isabs(path) or path.startswith(os.pardir):
+        if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
             raise SourceError(f"{metadata.path}: row {row} names {name!r:.200}, which is not in {folder}")
         try:
             status = os.stat(os.path.join(folder, path))
@@ -318,9 +326,9 @@ def _classes(folder: str) -> tuple[list[str] | None, tuple[str, ...]]:
     for entry in _listing(folder):
         if entry.name.startswith("."):
             continue
-        if entry.is_dir():
+        if _is(entry.is_dir):
             (directories if _holds_images(folder, entry.name) else without).append(entry.name)
-        elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
+        elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and _is(entry.is_file):
             has_images = True
     if directories and not has_images and all(name.lower() in _SPLITS for name in directories):
         each = "; ".join(
@@ -332,6 +340,14 @@ def _classes(folder: str) -> tuple[list[str] | None, tuple[str, ...]]:
         notes.append("images lie next to directories, so directories are not classes, and there is no label column")
         return None, tuple(notes)
     return directories or None, tuple(notes)
+
+
+def _is(of_kind: Callable[[], bool]) -> bool:
+    """Whether an entry is of a kind; a link to itself is of none."""
+    try:
+        return of_kind()
+    except OSError:
+        return False
 
 
 def _holds_images(folder: str, inner: str) -> bool:

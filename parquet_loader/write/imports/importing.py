@@ -71,7 +71,7 @@ def run_import(
     options = options or WriteOptions()
     stopped = f"the import stopped: {{}}; it is continued by the same command, from {staging.root}"
     with storage_errors(path, stopped), staging.held() as journal:
-        if journal.is_done and not os.path.isdir(staging.data):
+        if journal.is_done and os.path.isdir(path) and not os.path.isdir(staging.data):
             return _finished(source, staging, journal, began_s)  # it was published, and killed before the end
         _check_empty(path)
         prepared = _begin(source, staging, journal, options)
@@ -121,6 +121,12 @@ class ImportJournal:
         self._kept_bytes = kept
         self.resumed_rows, self.resumed_bytes = self.tally.rows, self.tally.nbytes
 
+    def forget(self) -> None:
+        """Begin anew, if no file is finished; the next line is the first one."""
+        assert not self.files
+        self.head, self.tally, self.position, self.is_done = None, Tally(), None, False
+        self._kept_bytes = self.resumed_rows = self.resumed_bytes = 0
+
     def append(self, line: dict[str, Any]) -> None:
         """Write a line and force it to the disk."""
         content = json.dumps(line).encode("ascii") + b"\n"
@@ -167,7 +173,8 @@ class ImportDirectory:
 
         It stays if the body fails after the import has begun.
         """
-        os.makedirs(self.root, exist_ok=True)
+        with storage_errors(self.path, f"the import cannot begin: {self.root} cannot be made: {{}}"):
+            os.makedirs(self.root, exist_ok=True)
         with FileLock(os.path.join(self.root, "lock"), os.O_RDWR | os.O_CREAT) as lock:
             if not lock.acquire(waits=False) or not lock.has_its_name:
                 raise WriteError(f"{self.path}: another import to this directory is running; wait for its end")
@@ -230,6 +237,10 @@ def _begin(source: ImportSource, staging: ImportDirectory, journal: ImportJourna
         "compression": options.compression,
     }
     identity = source.identity()
+    if journal.head is not None and not journal.files:
+        now = asked | {"identity": identity}
+        if any(journal.head.get(key) != value for key, value in now.items()):
+            journal.forget()
     if journal.head is None:
         prepared = source.prepare()
         head: dict[str, Any] = asked | {
