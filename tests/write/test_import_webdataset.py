@@ -174,6 +174,28 @@ def test_arrays_take_the_narrowest_field_that_holds_all(arrays: list[Any], field
         assert np.asarray(found).tolist() == np.asarray(array).tolist()
 
 
+@pytest.mark.parametrize(
+    "array", [np.array(["text"]), np.zeros(2, "c8"), np.zeros(2, [("x", "i4")]), np.zeros(1, "M8[s]")]
+)
+def test_arrays_of_other_types_are_refused_by_name(array: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(tar_of([("a.npy", npy(array))]))
+    with pytest.raises(SourceError, match=r"x.tar: column 'npy': arrays of \S+ are not imported"):
+        import_webdataset(tmp_path / "x.tar", tmp_path / "out")
+
+
+def test_an_array_that_claims_more_memory_than_there_is_is_refused(tmp_path: Path) -> None:
+    head = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,)}"
+    (tmp_path / "x.tar").write_bytes(tar_of([("a.npy", head.ljust(127) + b"\n")]))
+    with pytest.raises(SourceError, match=r"x.tar: a.npy: not an array that is imported"):
+        import_webdataset(tmp_path / "x.tar", tmp_path / "out")
+
+
+def test_keys_that_are_not_utf8_become_escapes(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(tar_of([("ü\udcff.txt", b"x")]))
+    import_webdataset(tmp_path / "x.tar", tmp_path / "out")
+    assert rows_of(tmp_path / "out") == [{"__key__": "ü\\xff", "txt": "x"}]
+
+
 def test_entries_that_are_no_samples_are_counted(tmp_path: Path) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:

@@ -34,6 +34,7 @@ from parquet_loader.schema import (
 _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
 )
+_ARRAYS = {"bool", "float16", "float32", "float64"} | {f"{s}int{bits}" for s in ("", "u") for bits in (8, 16, 32, 64)}
 _LEAST_INT, _MOST_INT = -(2**63), 2**63 - 1
 
 
@@ -160,7 +161,7 @@ class ColumnValues:
         if len(self.dtypes) > 1:
             raise SourceError(f"{where}: arrays are of several types ({', '.join(sorted(self.dtypes))})")
         (dtype,) = self.dtypes
-        if np.dtype(dtype).kind not in "biuf":
+        if dtype not in _ARRAYS:
             raise SourceError(f"{where}: arrays of {dtype} are not imported; only bool, integers and floats are")
         if len(self.shapes) == 1:
             (shape,) = self.shapes

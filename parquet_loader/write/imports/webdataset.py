@@ -145,7 +145,7 @@ def _value(where: str, extension: str, read: _Member, *, scans: bool) -> Any:
     if extension == "npy":
         try:
             return np.load(io.BytesIO(data), allow_pickle=False)
-        except (ValueError, EOFError, OSError, SyntaxError) as error:
+        except (ValueError, EOFError, OSError, SyntaxError, MemoryError) as error:
             raise SourceError(f"{where}: not an array that is imported ({error})") from None
     return data
 
@@ -155,10 +155,12 @@ def _members(path: str) -> Iterator[tuple[str, tarfile.TarInfo, _Member]]:
     with open(path, "rb") as raw:
         first = raw.read(6)
     opener = next((opener for magic, opener in _OPENERS if first.startswith(magic)), open)
-    with opener(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+    with opener(path, "rb") as file, tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # else it keeps all
-            name = member.name.removeprefix("./")
+            # A name that is not UTF-8 has surrogates for its bytes; they become escapes.
+            name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            name = name.removeprefix("./")
             data = tar.extractfile(member) if member.isreg() else None
             yield name, member, _Member(f"{path}: {name}", data, member.size)
         _check_end(path, file, tar.offset)
