@@ -249,7 +249,7 @@ def test_failures_of_the_system_replace_no_row(
 ) -> None:
     name, where = f"media/4.{'wav' if column == 's' else 'mp4'}", "pread" if number == errno.EIO else "open"
     broken: set[int] = set()
-    known = {"open": os.open, "pread": os.pread}
+    known: dict[str, Any] = {"open": os.open, "pread": os.pread}
 
     def opening(path: Any, *args: Any, **options: Any) -> int:
         if str(path).endswith(name) and where == "open":
