@@ -26,6 +26,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.collate.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
         "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
     },
+    "collate/test_device_windows.py": {
+        "parquet_loader.collate.device_windows.DeviceWindows._copy": "the device has no memory for a window",
+    },
     "collate/test_token_rows.py": {
         "parquet_loader.collate.token_rows.KERNELS": _KERNELS,
         "parquet_loader.common.native.permute.KERNELS": _KERNELS,

@@ -10,7 +10,7 @@ from parquet_loader.collate.factory import (
     output_shard,
     tf_dataset,
 )
-from parquet_loader.collate.output import Batch, Output, rows_of
+from parquet_loader.collate.output import Batch, DeviceFigures, Output, PermutingOutput, rows_of
 from parquet_loader.collate.token_rows import (
     IGNORED_LABEL,
     TOKEN_TYPES,
@@ -24,7 +24,9 @@ __all__ = [
     "IGNORED_LABEL",
     "TOKEN_TYPES",
     "Batch",
+    "DeviceFigures",
     "Output",
+    "PermutingOutput",
     "Pieces",
     "TokenRows",
     "epoch_sampler",

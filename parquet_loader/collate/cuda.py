@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -48,22 +48,81 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
     may be released when its copy is queued, because torch's host allocator waits for the copy.
     """
     side = torch.cuda.Stream(device)
-    yield from begun_ahead(
-        batches, lambda batch: _start_copy(batch, device, side), lambda copy: _on_current_stream(*copy, device)
+
+    def begin(batch: Batch) -> UploadedBatch | tuple[Batch, torch.cuda.Event]:
+        return batch if isinstance(batch, UploadedBatch) else _start_copy(batch, device, side)
+
+    def end(copy: UploadedBatch | tuple[Batch, torch.cuda.Event]) -> Batch:
+        return copy.handed_over() if isinstance(copy, UploadedBatch) else _on_current_stream(*copy, device)
+
+    yield from begun_ahead(batches, begin, end)
+
+
+class Upload:
+    """What was queued for the batches of one window; on the CPU it is done.
+
+    Args:
+        device: The device.
+        side: The stream on which it was queued; None on the CPU.
+        tensors: The tensors of which batches are views.
+    """
+
+    def __init__(self, device: torch.device, side: torch.cuda.Stream | None, tensors: list[Any]) -> None:
+        self._device = device
+        self._tensors = tensors
+        self._users: set[int] = set()
+        self._event: torch.cuda.Event | None = None
+        if side is not None:
+            self._event = torch.cuda.Event()
+            self._event.record(side)
+
+    def await_on_current_stream(self) -> None:
+        """Let the caller's stream wait for the window, and record the window's tensors on it, once a stream."""
+        if self._event is None:
+            return
+        stream = torch.cuda.current_stream(self._device)
+        if stream.cuda_stream in self._users:
+            return
+        self._users.add(stream.cuda_stream)
+        stream.wait_event(self._event)
+        for tensor in self._tensors:
+            _record(tensor, stream)
+
+
+class UploadedBatch(dict[str, Any]):
+    """A batch on the device; views of an `Upload`."""
+
+    __slots__ = ("_upload",)
+
+    def __init__(self, values: Iterable[tuple[str, Any]], upload: Upload) -> None:
+        super().__init__(values)
+        self._upload = upload
+
+    def handed_over(self) -> Batch:
+        """Return the batch, for use on the caller's current stream."""
+        self._upload.await_on_current_stream()
+        return dict(self)
+
+
+def handed_over(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the batches of a CPU "device", as `copied_ahead` those of a GPU; others are yielded as they are."""
+    return begun_ahead(
+        batches, lambda batch: batch, lambda batch: batch.handed_over() if isinstance(batch, UploadedBatch) else batch
     )
 
 
 def _start_copy(batch: Batch, device: torch.device, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
     with torch.cuda.stream(side):
-        moved = {name: _moved(value, device) for name, value in batch.items()}
+        copies = {name: moved(value, device) for name, value in batch.items()}
         event = torch.cuda.Event()
         event.record(side)
-    return moved, event
+    return copies, event
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def moved(value: Any, device: torch.device) -> Any:
+    """Return a column of a batch on the device; its copy is queued on the current stream."""
     if isinstance(value, list):
-        return [_moved(v, device) for v in value]
+        return [moved(v, device) for v in value]
     if isinstance(value, int):
         return value
     return value.to(device, non_blocking=True)

@@ -37,7 +37,7 @@ def open_output(options: OutputOptions, device: Any) -> Output:
             "batches of tensors need torch: pip install 'torch-parquet-loader[torch]', or pass "
             "output_options=OutputOptions(format='numpy') for numpy arrays"
         ) from error
-    return TensorOutput(device)
+    return TensorOutput(device, options)
 
 
 def output_shard(options: OutputOptions, shard: Shard | None, batch_size: int, *, drop_last: bool) -> Shard | None:

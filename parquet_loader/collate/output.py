@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from parquet_loader.engine import ProcessedBatch
-from parquet_loader.window import Allocator, Window
+from parquet_loader.window import Allocator, StoredWindow, Window
 
 Batch: TypeAlias = dict[str, Any]
 """A batch: by column name a `torch.Tensor` or `Ragged`, with ``OutputOptions(format="numpy")`` a numpy array.
@@ -45,6 +46,44 @@ class Output(Protocol):
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches on the device that the caller chose."""
+
+
+@dataclass(slots=True)
+class DeviceFigures:
+    """Where the rows of an epoch were permuted whose batches go to a device.
+
+    Attributes:
+        windows: Windows copied as a whole, and permuted on the device.
+        cpu_columns: Columns of these that the CPU permuted: text, bytes and lists.
+        reasons: Why others were permuted on the CPU, with the number of windows or batches: ``"out of device memory"``
+            (windows), ``"transform or media"`` (batches).
+    """
+
+    windows: int = 0
+    cpu_columns: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def count(self, reason: str) -> None:
+        """Count a window or batch that the CPU permuted."""
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+
+@runtime_checkable
+class PermutingOutput(Protocol):
+    """An output that lets a device permute the rows of windows."""
+
+    permutes: bool
+    """Whether it does; if not, it gets no `StoredWindow`."""
+    device_limit_bytes: int | None
+    """`OutputOptions.device_memory_limit`."""
+    figures: DeviceFigures
+    """Those of the epoch that began last."""
+
+    def check_device_memory(self, rows: int, row_bytes: float, widest_bytes: int) -> None:
+        """Raise `MemoryLimitError` if windows may exceed `device_memory_limit`; see `most_device_bytes`."""
+
+    def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
+        """Yield a window's batches as `Output.from_window` does; `copied_to` provides memory to copy from."""
 
 
 def rows_of(batch: Any) -> int:

@@ -32,7 +32,7 @@ def window_batches(window: Window, batch_size: int, pinned: Allocator | None = N
         pinned: Provides the memory that each batch is copied to; None: no copy.
     """
     if pinned is None and (window.owners or batch_size < SPLIT_BELOW_ROWS):
-        columns = {name: _tensor(array, window.owners.get(name)) for name, array in window.arrays.items()}
+        columns = {name: host_tensor(array, window.owners.get(name)) for name, array in window.arrays.items()}
         yield from _split_batches(columns, window.rows, batch_size)
         return
     for start in range(0, window.rows if window.arrays else 0, batch_size):
@@ -62,12 +62,18 @@ def _split(column: Any, first: int, last: int, sizes: Sequence[int]) -> Sequence
 
 def batch_tensors(batch: ProcessedBatch) -> Batch:
     """Return a processed batch as tensors."""
-    return {name: _tensor(array, batch.owners.get(name)) for name, array in batch.arrays.items()}
+    return {name: host_tensor(array, batch.owners.get(name)) for name, array in batch.arrays.items()}
 
 
-def _tensor(array: Any, owner: Any) -> Any:
+def host_tensor(array: Any, owner: Any) -> Any:
+    """Return an array, `Ragged` or list of arrays as tensors of the same memory.
+
+    Args:
+        array: The array.
+        owner: The tensor that owns its memory from its first byte on; None: numpy does.
+    """
     if isinstance(array, Ragged):
-        return Ragged(_tensor(array.values, owner), torch.from_numpy(array.offsets), array.kind)
+        return Ragged(host_tensor(array.values, owner), torch.from_numpy(array.offsets), array.kind)
     if isinstance(array, list):
         return [torch.from_numpy(a if a.flags.writeable else a.copy()) for a in array]
     tensor = torch.from_numpy(array)

@@ -104,11 +104,21 @@ class OutputOptions:
         sharding: With ``"jax"``, a `jax.sharding.Sharding` that divides the first axis of batches over the devices of
             all processes. A loader's `batch_size` is the rows of one process, and its `shard` follows from the
             sharding: processes whose devices hold the same rows read the same rows.
+        shuffle_on_device: Copy whole windows to the device and permute their rows there, rather than batch by batch.
+            The order is the same. None: if `device` is a GPU, and there is no `transform` and nothing to decode. True
+            with ``device="cpu"`` does the same on the CPU, for tests.
+        device_memory_limit: With windows on a GPU, the most bytes that they may take there: two windows, and what
+            permuting them takes. An int, or text such as ``"1GiB"``; None: as many as that is.
+        pin_memory: Use page-locked memory for what goes to a GPU. False: ordinary memory, from which copies are slower
+            and do not overlap with the training step.
     """
 
     row_numbers: str | None = None
     format: Format = "torch"
     sharding: Any = None
+    shuffle_on_device: bool | None = None
+    device_memory_limit: int | str | None = None
+    pin_memory: bool = True
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -118,6 +128,20 @@ class OutputOptions:
             raise ConfigurationError(
                 f"OutputOptions(format={self.format!r}, sharding=...): only format='jax' has shardings"
             )
+        if self.shuffle_on_device is not None and not isinstance(self.shuffle_on_device, bool):
+            raise ConfigurationError(
+                f"OutputOptions(shuffle_on_device={self.shuffle_on_device!r}): expected True, False or None"
+            )
+        if not isinstance(self.pin_memory, bool):
+            raise ConfigurationError(f"OutputOptions(pin_memory={self.pin_memory!r}): expected True or False")
+        if self.format != "torch" and (self.shuffle_on_device or self.device_memory_limit is not None):
+            raise ConfigurationError(
+                f"OutputOptions(format={self.format!r}): shuffle_on_device and device_memory_limit are for tensors; "
+                "leave them out"
+            )
+        if self.device_memory_limit is not None:
+            limit = parse_bytes(self.device_memory_limit, "OutputOptions device_memory_limit")
+            object.__setattr__(self, "device_memory_limit", limit)
         if self.row_numbers is not None and (not isinstance(self.row_numbers, str) or not self.row_numbers):
             raise ConfigurationError(f"OutputOptions(row_numbers={self.row_numbers!r}): expected a column's name")
 

@@ -136,9 +136,10 @@ class BatchScheduler:
         """
         while windows and windows[0].window is not None and not windows[0].window.rows:
             self._usage.reserve(-windows.popleft().held_bytes)
-        if not windows or windows[0].window is None:
+        task = windows[0] if windows else None
+        window = None if task is None else task.in_order
+        if task is None or window is None:
             return None
-        task, window = windows[0], windows[0].window
         # While a process makes a batch, the batch's rows are in shared memory too.
         number, expected = self._next_begun, self._batch_bytes * (1 if lane is None else 2)
         if not self._may_begin(expected):

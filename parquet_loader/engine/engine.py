@@ -42,7 +42,16 @@ from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.plan import Plan
 from parquet_loader.read import CacheStats, RowGroupReader
-from parquet_loader.window import Allocator, Arenas, Assembly, BufferSizes, ColumnGroups, Remainder, Window
+from parquet_loader.window import (
+    Allocator,
+    Arenas,
+    Assembly,
+    BufferSizes,
+    ColumnGroups,
+    Remainder,
+    StoredWindow,
+    Window,
+)
 
 # Windows in progress or ready, in addition to the consumer's. A window with wide rows takes all of its memory at the
 # first read, because they are written to their final slots: a second one ahead would cost much and gain little.
@@ -62,6 +71,7 @@ class EngineOptions:
         transform_workers: Number of processes that call `transform`; 0: the worker threads call it.
         rows_out: How many rows `transform` returns; None: as many as it gets.
         replaces: Whether a row with damaged media is replaced by another row of its batch; if not, its error is raised.
+        keeps_stored: Whether windows that are delivered whole are `StoredWindow`s, which a device permutes.
     """
 
     transform: Transform | None
@@ -71,6 +81,7 @@ class EngineOptions:
     transform_workers: int = 0
     rows_out: RowsOut | None = None
     replaces: bool = False
+    keeps_stored: bool = False
 
 
 def transform_processes(options: EngineOptions, *, is_nested: bool = False) -> TransformProcesses | None:
@@ -134,6 +145,7 @@ def open_engine(
         first_batch=first_batch,
         transforms=transforms,
         lanes=lanes,
+        keeps_stored=options.keeps_stored and batches is None,
     )
 
 
@@ -156,6 +168,7 @@ class Engine:
         first_batch: The batch with which the epoch begins.
         transforms: Processes that make batches; None: the worker threads do.
         lanes: The epoch's use of each, with a thread for each.
+        keeps_stored: Whether windows are `StoredWindow`s.
     """
 
     def __init__(
@@ -174,6 +187,7 @@ class Engine:
         first_batch: int = 0,
         transforms: TransformProcesses | None = None,
         lanes: Sequence[TransformLane] = (),
+        keeps_stored: bool = False,
     ) -> None:
         # Used from `start` to `close`: until then they are those of the epoch before.
         self._transforms = transforms
@@ -188,7 +202,7 @@ class Engine:
         self._cache_before = reader.chunks.cache_figures()
         self._sizing = sizing
         self._allocator = allocator
-        self._parts = ColumnGroups.from_columns(reader.columns, 2 * num_threads)
+        self._parts = ColumnGroups.from_columns(reader.columns, 2 * num_threads, keeps_stored=keeps_stored)
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         # Remote reads are slower than page faults, so there is no need to wait for a second window.
         self._fills_first = is_first and batches is None and reader.chunks.remote is None
@@ -353,7 +367,7 @@ class Engine:
 
     # ------------------------------------------------------------------ the consumer's side
 
-    def next_window(self) -> Window | None:
+    def next_window(self) -> Window | StoredWindow | None:
         """Wait for the next window that has rows and return it; None at the end of the epoch.
 
         Raises:
@@ -597,10 +611,10 @@ class Engine:
 
         return Job("gather", lambda: window.assembly.gather(step), done, window.fail)
 
-    def _finish_job(self, window: WindowTask) -> Job[tuple[Window, Remainder]]:
+    def _finish_job(self, window: WindowTask) -> Job[tuple[Window | StoredWindow, Remainder]]:
         window.phase = "busy"
 
-        def done(outcome: tuple[Window, Remainder]) -> None:
+        def done(outcome: tuple[Window | StoredWindow, Remainder]) -> None:
             window.window, self._remainder = outcome
             window.phase = "ready"
             self.usage.reserve(-window.decoded_bytes)

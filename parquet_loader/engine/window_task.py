@@ -7,7 +7,7 @@ from typing import Literal
 
 from parquet_loader.common import is_out_of_memory, out_of_memory
 from parquet_loader.plan import RowGroupSlice
-from parquet_loader.window import Assembly, Window
+from parquet_loader.window import Assembly, StoredWindow, Window
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class WindowTask:
     arena_bytes: int = 0
     decoded_bytes: int = 0
     gathered_bytes: int = 0
-    window: Window | None = None
+    window: Window | StoredWindow | None = None
     error: BaseException | None = None
     begun_rows: int = 0
     unprocessed: int = 0
@@ -51,6 +51,12 @@ class WindowTask:
         if is_out_of_memory(error):
             error = out_of_memory("a window of rows", error)
         self.error = self.error or error
+
+    @property
+    def in_order(self) -> Window | None:
+        """The finished window, of an engine that makes batches: their rows are in the order of delivery."""
+        assert not isinstance(self.window, StoredWindow)
+        return self.window
 
     @property
     def held_bytes(self) -> int:

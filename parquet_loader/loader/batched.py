@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 from parquet_loader.collate import (
     Batch,
     Output,
+    PermutingOutput,
     epoch_sampler,
     grain_dataset,
     keras_dataset,
@@ -172,6 +173,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
     """
 
     _delivers_schema = True
+    # Whether batches are parts of windows; if not, no device permutes these.
+    _permutes_rows = True
 
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
@@ -270,6 +273,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             workers,
             None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
             on_error == "skip_row",
+            self._permutes_rows and isinstance(self._output, PermutingOutput) and self._output.permutes,
         )
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
@@ -317,6 +321,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
                 self._use(self._following.peek(0))
             else:
                 self._use(given if isinstance(given, Dataset) else given._open(ranks=ranks, **needs))
+            if output.device_memory_limit is not None and self._dataset.budget.is_made:
+                self._check_device_memory(self._plan(0))
             if ranks is not None:
                 check_agreement(self._identity, ranks)
         except BaseException as error:

@@ -7,11 +7,12 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from parquet_loader.collate import Batch, Output, rows_of
+from parquet_loader.collate import Batch, DeviceFigures, Output, PermutingOutput, rows_of
 from parquet_loader.common import is_local
 from parquet_loader.engine import (
     EngineFigures,
@@ -24,11 +25,11 @@ from parquet_loader.engine import (
 )
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.loader.live_source import Deliveries
-from parquet_loader.loader.mixing import MixingMeter, SortingFigures
+from parquet_loader.loader.mixing import SAMPLE_ROWS, MixingMeter, SortingFigures
 from parquet_loader.loader.stats import LoaderStats, ReplacedRow, SkippedRowGroup, StorageFigures
 from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Snapshot
-from parquet_loader.window import Allocator, Window
+from parquet_loader.window import Allocator, StoredWindow, Window, ordered_window
 
 # Cutting a batch takes about as long; shorter waits say nothing about reading.
 RECORDED_WAIT_S = 1e-4
@@ -66,7 +67,7 @@ class EpochEngine(Protocol):
     def close(self) -> None:
         """End the epoch; idempotent."""
 
-    def next_window(self) -> Window | None:
+    def next_window(self) -> Window | StoredWindow | None:
         """Return the next window, or None at the end."""
 
     def next_batch(self) -> ProcessedBatch | None:
@@ -120,6 +121,8 @@ class Epoch:
         self._engine = engine
         self._bar = bar
         self._batches = output.delivered(_pull(engine, output, batch_size, pinned, figures))
+        if isinstance(output, PermutingOutput) and output.permutes:
+            figures.device = output.figures
         self._deliveries = deliveries
         self._read_ahead = read_ahead
         self._next_epoch = next_epoch
@@ -237,7 +240,12 @@ def _pull(
         del made
     while not engine.processes and (window := engine.next_window()) is not None:
         figures.observe(window)
-        batches = output.from_window(window, batch_size, pinned)
+        if isinstance(window, Window):
+            batches = output.from_window(window, batch_size, pinned)
+        elif isinstance(output, PermutingOutput):
+            batches = output.from_stored(window, batch_size, pinned)
+        else:  # an output of another format, such as to_tf()
+            batches = output.from_window(ordered_window(window), batch_size, pinned)
         del window
         for number, batch in enumerate(batches):
             if number == 1:
@@ -278,6 +286,8 @@ class EpochFigures:
         self.sorting: SortingFigures | None = None
         self.score: MixingScore | None = None
         self.knows_sorting = False
+        # Where rows are permuted, if a device may permute them; set when the batches begin.
+        self.device: DeviceFigures | None = None
         self.first_batch = first_batch
         self.was_asked = False
         self.is_complete = False
@@ -322,10 +332,10 @@ class EpochFigures:
         """Row groups left out in this epoch."""
         return len((self._account if self._engine is None else self._engine.account()).skipped)
 
-    def observe(self, window: Window) -> None:
+    def observe(self, window: Window | StoredWindow) -> None:
         """Measure a window that is about to be delivered."""
         if not self._is_measured:
-            self.mixing.observe(window.arrays)
+            self.mixing.observe(window.arrays if isinstance(window, Window) else window.last(SAMPLE_ROWS))
 
     def begin_wait(self) -> None:
         """Record that the caller requests a batch."""
@@ -401,6 +411,7 @@ class EpochFigures:
             cache=account.cache,
             remote=account.remote,
             queued_s=account.queued_s,
+            device=None if self.device is None else replace(self.device, reasons=dict(self.device.reasons)),
         )
 
 

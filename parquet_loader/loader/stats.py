@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from parquet_loader.collate import DeviceFigures
 from parquet_loader.common import format_bytes
 from parquet_loader.loader.live_source import SourceChange
 from parquet_loader.loader.mixing import MixingFigures, SortingFigures
@@ -196,6 +197,7 @@ class LoaderStats:
         max_requests: `RemoteOptions.max_requests`; None if files are local.
         storage: How the columns are stored; None in epochs too short to judge.
         shuffling: The windows in which rows are shuffled, and how well they mix.
+        device: With windows that a device permutes, how many were; else None.
         findings: Causes that slow the epoch or make its shuffle worse: first those of the shuffle, then by cost.
     """
 
@@ -231,6 +233,7 @@ class LoaderStats:
     max_requests: int | None = None
     storage: StorageFigures | None = None
     shuffling: ShuffleFigures | None = None
+    device: DeviceFigures | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -12,8 +12,10 @@ from parquet_loader.window.assembly import (
     Window,
     copied,
     nbytes_of,
+    ordered_window,
     window_of,
 )
+from parquet_loader.window.stored import BlockColumn, StoredWindow
 
 __all__ = [
     "Allocation",
@@ -22,13 +24,16 @@ __all__ = [
     "Array",
     "Assembly",
     "Block",
+    "BlockColumn",
     "BufferSizes",
     "ColumnGroups",
     "Leases",
     "Memory",
     "Remainder",
+    "StoredWindow",
     "Window",
     "copied",
     "nbytes_of",
+    "ordered_window",
     "window_of",
 ]

@@ -26,6 +26,7 @@ from parquet_loader.window.fixed_width import (
     padded,
 )
 from parquet_loader.window.scalars import ScalarColumns
+from parquet_loader.window.stored import BlockColumns, StoredWindow
 from parquet_loader.window.variable_width import RaggedRows, ragged_rows
 
 CHUNKS_JOINED = 8
@@ -85,6 +86,9 @@ class ColumnGroups:
         names: Column names of each part of `gathered`.
         row_bytes: Bytes of a row of each part of `gathered`; None if rows differ.
         ranges: Number of ranges of rows in which staged and ragged columns are gathered in parallel.
+        stored: If a device permutes rows, all columns of fixed width that are not `gathered`; then `staged` and
+            `narrow` are empty, and `wide` only says which columns take their memory before the first read.
+        keeps_stored: Whether a device permutes rows, so that `Assembly.finish` returns a `StoredWindow`.
     """
 
     columns: tuple[Column, ...]
@@ -96,21 +100,34 @@ class ColumnGroups:
     names: tuple[list[str], ...]
     row_bytes: tuple[int | None, ...]
     ranges: int
+    stored: tuple[Column, ...] = ()
+    keeps_stored: bool = False
 
     @classmethod
-    def from_columns(cls, columns: Sequence[Column], parts: int) -> ColumnGroups:
-        """Group columns, with at most `parts` parts or ranges to a group."""
+    def from_columns(cls, columns: Sequence[Column], parts: int, *, keeps_stored: bool = False) -> ColumnGroups:
+        """Group columns, with at most `parts` parts or ranges to a group.
+
+        Args:
+            columns: All columns, in the order of delivery.
+            parts: The number of parts.
+            keeps_stored: See `ColumnGroups`.
+        """
         by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
         for column in columns:
             by_kind[arrangement_of(column)].append(column)
         wide, staged, ragged = (tuple(by_kind[k]) for k in (Arrangement.DIRECT, Arrangement.STAGED, Arrangement.RAGGED))
         gathered = _divided(by_kind[Arrangement.GATHERED], parts)
         narrow = _divided(by_kind[Arrangement.SCALAR], parts)
+        stored: tuple[Column, ...] = ()
+        if keeps_stored:
+            stored, staged, narrow = (*by_kind[Arrangement.SCALAR], *staged, *wide), (), ()
         names = tuple([c.name for c in part] for part in gathered)
         sizes = [[c.row_bytes for c in part] for part in gathered]
         row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
         ranges = parts if ragged or staged else 0
-        return cls(tuple(columns), wide, staged, ragged, narrow, gathered, names, row_bytes, ranges)
+        return cls(
+            tuple(columns), wide, staged, ragged, narrow, gathered, names, row_bytes, ranges, stored, keeps_stored
+        )
 
     @property
     def jobs(self) -> int:
@@ -180,11 +197,17 @@ class Assembly:
         self._left_out = left_out
         self._total_rows = 0
         self._order: IntArray | None = None
-        self._direct = DirectRows(parts.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
+        self._wide = () if parts.keeps_stored else parts.wide
+        self._direct = DirectRows(self._wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
         self._staged = StagedRows(
             parts.staged, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
         )
-        self._narrow = ScalarColumns(
+        self._stored: BlockColumns | None = None
+        if parts.keeps_stored:
+            self._stored = BlockColumns(
+                parts.stored, parts.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator
+            )
+        self._narrow = self._stored or ScalarColumns(
             parts.narrow, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
         )
         self._ragged = RaggedRows(parts.ragged, buffer_sizes.ragged_bytes, buffer_sizes.staging, buffer_sizes.allocator)
@@ -289,7 +312,7 @@ class Assembly:
             name = names[number]
             address = views[name].ctypes.data if name in views else staged.address(name, first)
             addresses[number] = address or direct.address(name, first)
-        slots = [direct.slots(name, first, count) for name in names] if self._parts.wide else []
+        slots = [direct.slots(name, first, count) for name in names] if self._wide else []
         return StraightTargets(addresses, slots)
 
     def leave_out(self, number: int) -> None:
@@ -306,7 +329,8 @@ class Assembly:
         self._total_rows = carry.rows + len(order)
         indices = _after_carried(carry.rows, order)
         self._staged.set_order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, indices)
-        narrow = [c.name for part in self._parts.narrow for c in part if carry.rows]
+        columns = [c for part in self._parts.narrow for c in part] + list(self._parts.stored)
+        narrow = [c.name for c in columns if carry.rows]
         self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
         if self._parts.ragged:
             carried: IntArray = np.zeros(0, np.int64)
@@ -397,14 +421,15 @@ class Assembly:
                 "make a new loader"
             )
 
-    def finish(self) -> tuple[Window, Remainder]:
+    def finish(self) -> tuple[Window | StoredWindow, Remainder]:
         """Return the finished window and its remainder."""
         rows, total = self._delivered_rows, self._total_rows
         is_complete = self._carry.rows == self._planned_carry and not self._missing
-        carried = {c.name: self._carry.fixed[c.name] for c in self._parts.wide if self._carry.rows}
+        carried = {c.name: self._carry.fixed[c.name] for c in self._wide if self._carry.rows}
         direct, left_direct = self._direct.finish(carried, None if is_complete else self._present, total, rows)
         staged, left_staged = self._staged.finish(rows)
-        narrow, left_narrow = self._narrow.finish(rows)
+        stored = None if self._stored is None else self._stored.finish_stored(int(self._ends[-1]), rows)
+        narrow, left_narrow = self._narrow.finish(rows) if stored is None else ({}, stored[-1])
         for done in (direct, staged, narrow):
             self._delivered.update(done)
         if self._parts.ragged:
@@ -413,11 +438,16 @@ class Assembly:
         if rows < total:
             gathered = tuple(t for t in self._left if t is not None)
             carry = Remainder(total - rows, gathered, left_direct | left_staged | left_narrow, self._left_ragged)
-        names = [c.name for c in self._parts.columns]
+        all_names = tuple(c.name for c in self._parts.columns)
+        in_block = {c.name for c in self._parts.stored}
+        names = [name for name in all_names if name not in in_block]
         arrays = {name: self._delivered[name][0] for name in names}
         owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}
         self._delivered, self._carry, self._left_ragged = {}, Remainder(), {}
-        return Window(rows, arrays, owners), carry
+        if stored is None:
+            return Window(rows, arrays, owners), carry
+        slots, block, columns, order, _ = stored
+        return StoredWindow(rows, slots, *block, columns, order, arrays, owners, all_names), carry
 
     def _present(self) -> IntArray:
         """Return the positions in the order whose rows were read, int64 ``[n]``."""
@@ -432,6 +462,12 @@ def _after_carried(carried: int, order: IntArray) -> npt.NDArray[Any]:
     indices[:carried] = np.arange(carried)
     np.add(order, carried, out=indices[carried:], casting="unsafe")
     return indices
+
+
+def ordered_window(stored: StoredWindow) -> Window:
+    """Return a stored window with its rows in the order of delivery."""
+    arrays = stored.ordered()
+    return Window(stored.rows, {name: arrays[name] for name in stored.names}, stored.owners)
 
 
 def nested_rows(array: pa.Array, column: Column) -> Array:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from parquet_loader.common import IntArray, take_columns
 from parquet_loader.decode import Column, Target
-from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
+from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
 from parquet_loader.window.fixed_width import Delivered, Rows, padded, shift_staged
 
 # Larger windows are written past the CPU caches, from which they would be evicted before they are read. Measured on
@@ -46,7 +46,7 @@ class ScalarColumns:
         parts: Sequence[Sequence[Column]],
         capacity: int,
         carried_rows: int,
-        staging: Arenas,
+        staging: Allocator,
         allocator: Allocator,
     ) -> None:
         self._columns = [column for part in parts for column in part]

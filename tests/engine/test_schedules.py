@@ -17,6 +17,7 @@ from parquet_loader.engine.engine import Engine
 from parquet_loader.errors import MemoryLimitError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.plan.epoch import Plan
+from parquet_loader.window import StoredWindow
 from tests.support import oracle
 from tests.support.datasets import Layout, layouts, write_layout
 
@@ -70,6 +71,7 @@ def _take(engine: Engine, plan: Plan) -> list[dict[str, Any]] | None:
         made = engine.next_batch()
         return None if made is None else [batch_tensors(made)]
     window = engine.next_window()
+    assert not isinstance(window, StoredWindow)
     return None if window is None else list(window_batches(window, plan.batch_size))
 
 

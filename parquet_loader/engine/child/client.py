@@ -36,7 +36,7 @@ from parquet_loader.errors import (
     ReadingProcessError,
 )
 from parquet_loader.plan import Plan
-from parquet_loader.window import Window
+from parquet_loader.window import StoredWindow, Window
 
 
 @dataclass(slots=True)
@@ -198,10 +198,10 @@ class IsolatedEngine:
         """Return the jobs and samples up to the last delivered window or batch."""
         return self._record.joined()
 
-    def next_window(self) -> Window | None:
+    def next_window(self) -> Window | StoredWindow | None:
         """See `Engine.next_window`."""
         window = self._next()
-        assert window is None or isinstance(window, Window)
+        assert window is None or isinstance(window, Window | StoredWindow)
         return window
 
     def next_batch(self) -> ProcessedBatch | None:

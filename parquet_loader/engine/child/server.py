@@ -31,7 +31,7 @@ from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord
 from parquet_loader.engine.usage import EngineFigures
 from parquet_loader.plan import Plan
-from parquet_loader.window import Arenas, Window
+from parquet_loader.window import Arenas, StoredWindow, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class _Server:
             if self._ahead is not None:
                 self._ahead.wake(is_alone=True)
 
-    def _next(self) -> Window | ProcessedBatch | None:
+    def _next(self) -> Window | StoredWindow | ProcessedBatch | None:
         if self._failure is not None:
             raise self._failure
         assert self._engine is not None

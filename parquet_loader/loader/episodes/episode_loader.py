@@ -137,6 +137,7 @@ class EpisodeLoader(BatchedDataLoader):
     """
 
     _delivers_schema = False
+    _permutes_rows = False
     _measures_mixing = False  # the rows of a window come in their order in the files
 
     def __init__(

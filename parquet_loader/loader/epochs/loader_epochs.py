@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from parquet_loader.collate import Batch, Output
+from parquet_loader.collate import Batch, Output, PermutingOutput
 from parquet_loader.common import Shard, check_int, is_local
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine import (
@@ -261,6 +261,8 @@ class LoaderEpochs:
     ) -> Iterator[Batch]:
         if ready is None:
             self._drop_ahead()
+        if output is self._output:
+            self._check_device_memory(plan)
         if not is_local(self._dataset.snapshot.filesystem):
             next_plan = None  # bytes that nobody may use would be requested
         left = plan.batches - first_batch
@@ -363,6 +365,12 @@ class LoaderEpochs:
             raise LoaderStateError("the loader is closed; make a new one")
         if not self._is_part_chosen:
             check_still_divided(self._sharding)
+
+    def _check_device_memory(self, plan: Plan) -> None:
+        if isinstance(self._output, PermutingOutput) and self._output.device_limit_bytes is not None:
+            row, columns = self._dataset.sizing.row, self._dataset.reader.columns
+            widest = max((column.row_bytes or 0 for column in columns), default=0)
+            self._output.check_device_memory(plan.largest_window_rows + plan.batch_size, row.decoded, widest)
 
     def _division(self) -> Division:
         return self._sharding.divide(self._planned.rows, self.batch_size, drop_last=self.drop_last)

@@ -120,16 +120,17 @@ class SequenceScheduler:
             packed = self._packed.get(task.index)
             if packed is not None and packed.is_packing:
                 continue
-            if task.window is None or task.error is not None:
+            window = task.in_order
+            if window is None or task.error is not None:
                 return None
             if packed is None:
-                chunks = self._packer.chunks(task.window)
+                chunks = self._packer.chunks(window)
                 packed = self._packed[task.index] = _Packed(task, chunks=deque(enumerate(chunks)))
                 packed.encoded = [None] * len(chunks)
             if packed.chunks:
-                return self._encode_job(packed, task.window)
+                return self._encode_job(packed, window)
             if all(part is not None for part in packed.encoded):
-                return self._pack_job(packed, task.window, windows)
+                return self._pack_job(packed, window, windows)
         return None
 
     def _encode_job(self, packed: _Packed, window: Window) -> Job[Ragged]:

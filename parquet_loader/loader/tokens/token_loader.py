@@ -173,6 +173,7 @@ class TokenLoader(BatchedDataLoader):
     """
 
     _delivers_schema = False
+    _permutes_rows = False
 
     def __init__(
         self,

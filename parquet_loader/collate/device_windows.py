@@ -1,0 +1,247 @@
+"""Copies whole windows to a device, permutes their rows there, and cuts batches from the result as views.
+
+Everything runs in the caller's thread, and on the CPU the same operations run on a CPU "device". On a GPU, copies and
+permutations are queued on a side stream. Invariants:
+
+- Memory of the host. Tensors are made from the owner of pinned memory, so torch's host allocator reuses it only after
+  the copies from it are done. Copies from ordinary memory have left it when `copy_` returns.
+- Memory of the device. All of it is allocated, and the uploaded rows in their old order are freed, while the side
+  stream is current. So it is reused behind the operations that are queued there.
+- Before the first batch of a window is handed over, and again if the caller changes streams, the caller's stream waits
+  for the window, and the window's tensors are recorded on it. All batches of a column share its memory, so a window's
+  memory is freed with its last batch.
+- At most two windows are on the device, and one `CHUNK_BYTES` or one column in its old order, unless the caller keeps
+  batches: the window before is released, but for its last batch, before the next one is uploaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from parquet_loader.collate.cuda import Upload, UploadedBatch, moved
+from parquet_loader.collate.output import Batch, DeviceFigures
+from parquet_loader.collate.tensors import SPLIT_BATCHES, batch_tensors, host_tensor, window_batches
+from parquet_loader.common import IntArray
+from parquet_loader.engine import ProcessedBatch
+from parquet_loader.schema import Ragged
+from parquet_loader.window import Allocator, BlockColumn, StoredWindow, copied, ordered_window
+
+# Columns are uploaded together until they are as large: smaller copies do not use the bus well, larger ones would take
+# memory of the device for rows in their old order.
+CHUNK_BYTES = 16 << 20
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+class DeviceWindows:
+    """Uploads windows to one device.
+
+    Args:
+        device: A CUDA device, or the CPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def batches(
+        self, window: StoredWindow, batch_size: int, pinned: Allocator | None, figures: DeviceFigures
+    ) -> Iterator[Batch]:
+        """Yield a window's batches in order, on the device; see `Output.from_window`.
+
+        If the device has no memory for the window, its rows are permuted here, and the batches are in ordinary memory.
+        """
+        bounds = [*range(0, window.rows, batch_size), window.rows]
+        found: tuple[dict[str, _Column], Upload] | None = None
+        with suppress(torch.cuda.OutOfMemoryError):
+            found = self._uploaded(window, bounds, pinned)
+        if found is None:
+            figures.count("out of device memory")
+            yield from window_batches(ordered_window(window), batch_size)
+            return
+        figures.windows += 1
+        figures.cpu_columns = len(window.arrays)
+        columns, upload = found
+        del window, found  # the window's memory is reused when it is copied
+        for first in range(0, len(bounds) - 1, SPLIT_BATCHES):
+            last = min(first + SPLIT_BATCHES, len(bounds) - 1)
+            slices = [column.cut(first, last) for column in columns.values()]
+            for values in zip(*slices, strict=True):
+                yield UploadedBatch(zip(columns, values, strict=True), upload)
+            del slices
+
+    def _on_side(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._side is None else torch.cuda.stream(self._side)
+
+    def _uploaded(
+        self, window: StoredWindow, bounds: list[int], pinned: Allocator | None
+    ) -> tuple[dict[str, _Column], Upload]:
+        done: dict[str, _Column] = {}
+        with self._on_side():
+            if window.columns:
+                for name, rows in self._permuted(window, pinned):
+                    done[name] = _Fixed(rows, bounds)
+            for name, array in window.arrays.items():
+                done[name] = self._other(array, window.owners.get(name), bounds, pinned)
+            tensors = [tensor for column in done.values() for tensor in column.tensors()]
+            return {name: done[name] for name in window.names}, Upload(self._device, self._side, tensors)
+
+    def _permuted(self, window: StoredWindow, pinned: Allocator | None) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the columns of the block, their rows in the order of delivery."""
+        last = window.columns[-1]
+        block = self._source(window.block[: last.start + last.nbytes], window.owner, pinned)
+        order = self._copy(self._source(window.order, None, pinned))
+        for chunk in _chunks(window.columns):
+            start = chunk[0].start
+            stored = self._copy(block[start : chunk[-1].start + chunk[-1].nbytes])
+            for column in chunk:
+                rows = stored[column.start - start :][: column.nbytes]
+                yield column.name, _select(rows, column, window.slots, order)
+
+    def _other(self, array: Any, owner: Any, bounds: list[int], pinned: Allocator | None) -> _Column:
+        """Upload a column that is in the order of delivery."""
+        if not isinstance(array, Ragged):
+            return _Fixed(self._copy(self._source(array, owner, pinned)), bounds)
+        if isinstance(array.values, Ragged):
+            parts = [array.slice(start, stop) for start, stop in pairwise(bounds)]
+            batches = [batch_tensors(ProcessedBatch(len(part), {"": part}, {}, 0))[""] for part in parts]
+            return _Nested([moved(batch, self._device) for batch in batches])
+        offsets: IntArray = array.offsets
+        values = self._copy(self._source(array.values, owner, pinned))
+        own = self._copy(self._source(_offsets_of_batches(offsets, bounds), None, pinned))
+        return _Rows(values, offsets[bounds].tolist(), own, bounds, array.kind)
+
+    def _source(self, array: npt.NDArray[Any], owner: Any, pinned: Allocator | None) -> torch.Tensor:
+        """Return an array as a tensor; in pinned memory if it is given, and the array has no owner."""
+        if owner is None and pinned is not None:
+            array, owner = copied(array, pinned)
+        tensor: torch.Tensor = host_tensor(array, owner)
+        return tensor
+
+    def _copy(self, source: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(source, device=self._device).copy_(source, non_blocking=True)
+
+
+class _Column(Protocol):
+    """A column of a window on the device."""
+
+    def cut(self, first: int, last: int) -> Sequence[Any]:
+        """Return the batches with numbers ``first`` to ``last`` (exclusive)."""
+
+    def tensors(self) -> list[Any]:
+        """Return what has to be recorded on the stream that uses the batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """A column of rows of one width, ``[rows, ...]``; `bounds` as in `_Rows`."""
+
+    rows: torch.Tensor
+    bounds: list[int]
+
+    def cut(self, first: int, last: int) -> Sequence[torch.Tensor]:
+        bounds = self.bounds[first : last + 1]
+        sizes = [stop - start for start, stop in pairwise(bounds)]
+        # As in `window_batches`: autograd lets callers write to these views.
+        return torch.unsafe_split_with_sizes(self.rows[bounds[0] : bounds[-1]], sizes)
+
+    def tensors(self) -> list[Any]:
+        return [self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A column of rows that differ in length.
+
+    Attributes:
+        values: The values of all rows.
+        value_bounds: The number of the first value of each batch, and that of all values.
+        offsets: The offsets of each batch, one batch after another.
+        bounds: The number of the first row of each batch, and that of all rows.
+        kind: As in `Ragged`.
+    """
+
+    values: torch.Tensor
+    value_bounds: list[int]
+    offsets: torch.Tensor
+    bounds: list[int]
+    kind: Any
+
+    def cut(self, first: int, last: int) -> Sequence[Ragged]:
+        batches = []
+        for number in range(first, last):
+            # Each batch before has one offset more than it has rows.
+            start, stop = self.bounds[number] + number, self.bounds[number + 1] + number + 1
+            values = self.values[self.value_bounds[number] : self.value_bounds[number + 1]]
+            batches.append(Ragged(values, self.offsets[start:stop], self.kind))
+        return batches
+
+    def tensors(self) -> list[Any]:
+        return [self.values, self.offsets]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nested:
+    """A column of lists of lists: its batches were copied one by one."""
+
+    batches: list[Ragged]
+
+    def cut(self, first: int, last: int) -> Sequence[Ragged]:
+        return self.batches[first:last]
+
+    def tensors(self) -> list[Any]:
+        return list(self.batches)
+
+
+def most_device_bytes(rows: int, row_bytes: float, widest_bytes: int) -> int:
+    """Return the most bytes that windows take on the device: two of them, a chunk in its old order, and the order.
+
+    Args:
+        rows: Rows of the largest window.
+        row_bytes: Bytes of a row of all columns.
+        widest_bytes: Bytes of a row of the widest column.
+    """
+    chunk = min(rows * row_bytes, max(CHUNK_BYTES, rows * widest_bytes))
+    return int(2 * rows * row_bytes + chunk + 4 * rows)
+
+
+def _chunks(columns: Sequence[BlockColumn]) -> Iterator[list[BlockColumn]]:
+    """Divide columns that follow each other into parts of about `CHUNK_BYTES`."""
+    chunk: list[BlockColumn] = []
+    for column in columns:
+        if chunk and column.start + column.nbytes - chunk[0].start > CHUNK_BYTES:
+            yield chunk
+            chunk = []
+        chunk.append(column)
+    yield chunk
+
+
+def _select(stored: torch.Tensor, column: BlockColumn, slots: int, order: torch.Tensor) -> torch.Tensor:
+    """Return rows of bytes in their order, as the column's dtype and shape.
+
+    They are permuted as words of 1 to 8 bytes: torch does not permute all dtypes, and copies words faster than bytes.
+    """
+    dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
+    rows, width = len(order), column.nbytes // slots
+    if not width:
+        return torch.empty((rows, *column.shape), dtype=dtype, device=order.device)
+    word = next(size for size in _WORDS if width % size == 0)
+    words = stored.view(_WORDS[word]).view(slots, width // word) if width > word else stored.view(_WORDS[word])
+    return words.index_select(0, order).view(dtype).view(rows, *column.shape)
+
+
+def _offsets_of_batches(offsets: IntArray, bounds: Sequence[int]) -> IntArray:
+    """Return the offsets of each batch, which begin at 0, one batch after another."""
+    sizes = np.diff(bounds) + 1
+    ends = np.cumsum(sizes)
+    # Number i of the result is that of row i, less the number of batches before it, whose last offset is repeated.
+    rows = np.arange(int(ends[-1])) - np.repeat(np.arange(len(sizes)), sizes)
+    found: IntArray = offsets[rows] - np.repeat(offsets[np.asarray(bounds[:-1])], sizes)
+    return found

@@ -1,0 +1,158 @@
+"""A window whose rows keep the order of their files, for a device that permutes them.
+
+The columns of fixed width are in one block, so that they are copied to the device together. Everything that uses
+`Window` needs rows in the order of delivery; so `StoredWindow` is not a `Window`, and has other attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.common import IntArray, take_rows
+from parquet_loader.decode import Column
+from parquet_loader.schema import Ragged
+from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
+from parquet_loader.window.fixed_width import Rows
+from parquet_loader.window.scalars import ScalarColumns
+
+Array = npt.NDArray[Any] | Ragged
+
+
+class BlockColumn(NamedTuple):
+    """One column in the block of a `StoredWindow`.
+
+    Attributes:
+        name: Its name.
+        dtype, shape: Of a row.
+        start: The byte of the block at which row 0 begins; a multiple of 64.
+        nbytes: Bytes of all rows.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWindow:
+    """The rows of one window, before they are permuted.
+
+    Attributes:
+        rows: Rows delivered: a multiple of the batch size, except at the end of the epoch.
+        slots: Rows in the block.
+        block: uint8, the columns of fixed width; only the rows that `order` names are written.
+        owner: The object that owns the memory of the block, from which tensors are made; None: numpy.
+        columns: The columns of the block, by their start.
+        order: int32 or int64 ``[rows]``: for each delivered row its number in the block.
+        arrays: The other columns, ``[rows, ...]`` in the order of delivery, by name.
+        owners: The owners of their memory that is not numpy's, by name.
+        names: All columns, in the order of a batch.
+    """
+
+    rows: int
+    slots: int
+    block: Memory
+    owner: Any
+    columns: tuple[BlockColumn, ...]
+    order: npt.NDArray[Any]
+    arrays: dict[str, Array]
+    owners: dict[str, Any]
+    names: tuple[str, ...]
+
+    def ordered(self) -> dict[str, Array]:
+        """Return all columns in the order of delivery; those of the block are copies."""
+        return self._permuted(self.order) | self.arrays
+
+    def last(self, rows: int) -> dict[str, Array]:
+        """Return the last `rows` rows of all columns, in the order of delivery."""
+        start = max(0, self.rows - rows)
+        others = {
+            name: array.slice(start, self.rows) if isinstance(array, Ragged) else array[start:]
+            for name, array in self.arrays.items()
+        }
+        return self._permuted(self.order[start:]) | others
+
+    def _permuted(self, order: npt.NDArray[Any]) -> dict[str, Array]:
+        return {c.name: self._stored(c).take(order, axis=0) for c in self.columns}
+
+    def _stored(self, column: BlockColumn) -> npt.NDArray[Any]:
+        return np.ndarray((self.slots, *column.shape), column.dtype, self.block, column.start)
+
+
+class BlockColumns(ScalarColumns):
+    """All columns of fixed width of one window, narrow and wide, in one block of delivered memory.
+
+    Rows are written and counted as in `ScalarColumns`. They are not gathered: `finish_stored` returns them as they
+    are, with their order.
+
+    Args:
+        columns: The columns.
+        wide: Those whose memory the engine counts when it is allocated, not by rows.
+        capacity, carried_rows, allocator: As in `ScalarColumns`.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        wide: Sequence[Column],
+        capacity: int,
+        carried_rows: int,
+        allocator: Allocator,
+    ) -> None:
+        super().__init__([columns], capacity, carried_rows, allocator, allocator)
+        self.row_bytes -= sum(column.row_bytes or 0 for column in wide)
+        self._block = Allocation(np.empty(0, np.uint8))
+
+    def prepare(self) -> None:
+        """Allocate the block."""
+        if self._columns:
+            self._block = self._allocator.allocate(int(self._starts[-1]))
+            self._staged = self._block.array
+
+    def blocks(self, rows: int) -> list[Block]:  # noqa: ARG002
+        """Return no blocks: nothing is allocated later."""
+        return []
+
+    def finish_stored(
+        self, read_rows: int, delivered: int
+    ) -> tuple[int, Allocation, tuple[BlockColumn, ...], npt.NDArray[Any], dict[str, Rows]]:
+        """Return the slots of the block that may be written, the block, its columns, the order, and rows left over.
+
+        Args:
+            read_rows: Rows that the window reads, those of skipped slices included.
+            delivered: Rows delivered; rows after them in the order are left over.
+        """
+        slots = self._carried_rows + read_rows
+        columns = tuple(
+            BlockColumn(column.name, _dtype_of(column), column.shape, start, slots * width)
+            for column, start, width in zip(self._columns, self._starts.tolist(), self._widths.tolist(), strict=False)
+        )
+        more = np.ascontiguousarray(self._indices[delivered:])
+        left = dict[str, Rows]()
+        if len(more):
+            for number, column in enumerate(self._columns):
+                left[column.name] = np.empty((len(more), int(self._widths[number])), np.uint8)
+                take_rows(self._rows_of(number), more, left[column.name])
+        order = self._indices[:delivered]
+        block, self._block, self._staged = self._block, Allocation(np.empty(0, np.uint8)), np.empty(0, np.uint8)
+        return slots, block, columns, _signed(order, slots), left
+
+
+def _dtype_of(column: Column) -> np.dtype[Any]:
+    assert column.dtype is not None
+    return column.dtype
+
+
+def _signed(order: npt.NDArray[Any], slots: int) -> npt.NDArray[Any]:
+    """Return row numbers as torch takes them: int32 if that is wide enough, else int64."""
+    if slots >= 2**31:
+        wide: IntArray = order.astype(np.int64)
+        return wide
+    return order.view(np.int32) if order.dtype == np.uint32 else order.astype(np.int32)

@@ -1,0 +1,351 @@
+"""Windows that a device permutes: on a CPU "device" by the same operations, and where there is one on a GPU."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from parquet_loader import BatchedDataLoader, ConfigurationError, MemoryLimitError, OutputOptions, Shard, ShardOptions
+from parquet_loader.collate.device_windows import DeviceWindows
+from parquet_loader.collate.numpy_output import ArrayOutput
+from tests.support.datasets import BY_NAME, Layout, write_layout
+from tests.support.outputs import leaves
+
+ON_DEVICE = OutputOptions(shuffle_on_device=True)
+ROW_GROUPS = ((20, 7), (10, 1), (), (3, 0, 16), (50, 13))
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """120 rows with a column of each type."""
+    path = str(tmp_path_factory.mktemp("everything"))
+    write_layout(Layout(ROW_GROUPS, tuple(BY_NAME), seed=4), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """3,000 rows in 30 row groups: numbers, wide rows, rows of 12 bytes, text and lists; all follow from `id`."""
+    path = tmp_path_factory.mktemp("table")
+    for file in range(3):
+        ids = np.arange(1000) + 1000 * file
+        wide = np.repeat(ids[:, None], 300, axis=1).astype(np.float32)
+        triple = np.repeat(ids[:, None], 3, axis=1).astype(np.int32)
+        columns = {
+            "id": ids,
+            "small": (ids % 100).astype(np.int8),
+            "wide": pa.FixedSizeListArray.from_arrays(wide.reshape(-1), 300),
+            "triple": pa.FixedSizeListArray.from_arrays(triple.reshape(-1), 3),
+            "text": [str(i) for i in ids],
+            "list": [[i] * (i % 4) for i in ids.tolist()],
+        }
+        pq.write_table(pa.table(columns), path / f"{file}.parquet", row_group_size=100, compression="NONE")
+    return str(path)
+
+
+def on_device(path: str, batch_size: int, **options: Any) -> BatchedDataLoader:
+    return BatchedDataLoader(path, batch_size, **{"device": "cpu", "output_options": ON_DEVICE, **options})
+
+
+def assert_equal(batches: Any, expected: Any) -> int:
+    """Assert that batches have the same columns, dtypes, shapes and bytes; return their number."""
+    count = 0
+    for batch, other in zip(batches, expected, strict=True):
+        assert type(batch) is dict
+        assert list(batch) == list(other)
+        for name in batch:
+            for mine, its in zip(leaves(batch[name]), leaves(other[name]), strict=True):
+                assert (mine.dtype, mine.shape) == (its.dtype, its.shape), name
+                assert mine.tobytes() == its.tobytes(), name
+        count += 1
+    return count
+
+
+def values_of(batch: dict[str, Any]) -> dict[str, list[bytes]]:
+    return {name: [leaf.tobytes() for leaf in leaves(value)] for name, value in batch.items()}
+
+
+def windows_on_device() -> int:
+    """Return of how many windows the column `wide` is alive."""
+    tensors = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape[1:] == (300,)]
+    return len({tensor.untyped_storage().data_ptr() for tensor in tensors})
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_batches_are_those_of_the_cpu_for_all_types(everything: str, shuffle: bool, isolation: Any) -> None:
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 1, "window_rows": 40}
+    with (
+        on_device(everything, 8, isolation=isolation, **options) as loader,
+        BatchedDataLoader(everything, 8, **options) as plain,
+    ):
+        for _ in range(2):
+            assert assert_equal(loader, plain) == 15
+        figures = loader.stats().device
+        assert figures is not None
+        assert figures.windows > 1
+        assert not figures.reasons
+        assert plain.stats().device is None
+        assert loader.state_dict() == plain.state_dict()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shard": Shard(0, 2)},
+        {"shard": Shard(1, 3), "drop_last": True},
+        {"shard": Shard(1, 2), "shard_options": ShardOptions(logical_shards=4), "batch_size": 32},
+        {"filters": [("small", "<", 37)]},
+        {"columns": ["text", "list"]},
+        {"columns": ["wide"]},
+        {"num_threads": 1},
+        {"batch_size": 1000},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_batches_are_those_of_the_cpu_for_ranks_filters_and_columns(table: str, options: dict[str, Any]) -> None:
+    options = {"batch_size": 64, "shuffle": True, "seed": 5, "window_rows": 1000, **options}
+    size = options.pop("batch_size")
+    with on_device(table, size, **options) as loader, BatchedDataLoader(table, size, **options) as plain:
+        assert assert_equal(loader, plain) == len(plain) > 0
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_every_batch_can_be_resumed_at(table: str, isolation: Any) -> None:
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700, "columns": ["id", "wide", "list"]}
+    with (
+        on_device(table, 420, isolation=isolation, **options) as loader,
+        BatchedDataLoader(table, 420, **options) as plain,
+    ):
+        every = [values_of(batch) for batch in plain]
+        for number in range(len(every)):
+            loader.seek(0, number)
+            assert [values_of(batch) for batch in loader] == every[number:]
+
+
+def test_a_consumer_may_keep_all_batches_or_write_to_them(table: str) -> None:
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700}
+    with on_device(table, 50, **options) as loader, BatchedDataLoader(table, 50, **options) as plain:
+        kept = list(loader)
+        expected = [values_of(batch) for batch in plain]
+        for batch in loader:  # the next epoch overwrites nothing
+            for name in ("id", "wide", "triple"):
+                batch[name].fill_(-1)
+            batch["list"].values.fill_(-1)
+        assert [values_of(batch) for batch in kept] == expected
+    assert [values_of(batch) for batch in kept] == expected
+
+
+def test_row_groups_that_are_skipped_are_left_out_as_on_the_cpu(table: str, tmp_path: Path) -> None:
+    for source in sorted(Path(table).iterdir()):
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    for file, groups in {"0": (0, 4), "1": (5, 6, 7), "2": (9,)}.items():
+        path = tmp_path / f"{file}.parquet"
+        data = bytearray(path.read_bytes())
+        for group in groups:
+            start = pq.read_metadata(path).row_group(group).column(0).dictionary_page_offset
+            data[start : start + 8] = b"\xff" * 8
+        path.write_bytes(data)
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 500, "on_error": "skip"}
+    for size in (7, 64, 130):
+        with (
+            on_device(str(tmp_path), size, **options) as loader,
+            BatchedDataLoader(str(tmp_path), size, **options) as plain,
+        ):
+            assert assert_equal(loader, plain) == -(-2400 // size)
+            assert len(loader.stats().skipped_row_groups) == 6
+
+
+def test_other_formats_get_the_same_rows(table: str) -> None:
+    """`to_tf`, `to_keras` and `to_grain` take arrays of an engine that leaves the order to a device."""
+    with on_device(table, 64, shuffle=True, window_rows=700) as loader:
+        arrays = [values_of(batch) for batch in loader._iterate(ArrayOutput(None))]
+        loader.set_epoch(0)
+        assert [values_of(batch) for batch in loader] == arrays
+
+
+def test_a_transform_sees_rows_in_order_and_is_counted(table: str) -> None:
+    def doubled(columns: dict[str, Any], _: Any) -> dict[str, Any]:
+        return {"id": columns["id"] * 2}
+
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700, "transform": doubled}
+    with on_device(table, 64, **options) as loader, BatchedDataLoader(table, 64, **options) as plain:
+        batches = assert_equal(loader, plain)
+        figures = loader.stats().device
+        assert figures is not None
+        assert figures.windows == 0
+        assert figures.reasons == {"transform or media": batches}
+
+
+def test_a_window_that_the_device_has_no_memory_for_is_permuted_on_the_cpu(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, calls = DeviceWindows._copy, 0
+
+    def failing(self: DeviceWindows, source: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 9):  # in the midst of windows
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return copy(self, source)
+
+    monkeypatch.setattr(DeviceWindows, "_copy", failing)
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700}
+    with on_device(table, 64, **options) as loader, BatchedDataLoader(table, 64, **options) as plain:
+        windows = loader.plan().windows
+        assert_equal(loader, plain)
+        figures = loader.stats().device
+        assert figures is not None
+        assert figures.reasons == {"out of device memory": 2}
+        assert figures.windows == windows - 2
+
+
+def test_at_most_two_windows_are_on_the_device_and_none_after_the_end(table: str) -> None:
+    loader = on_device(table, 500, shuffle=True, window_rows=1000)
+    most = 0
+    for batch in loader:
+        most = max(most, windows_on_device())
+        del batch
+    assert most == 2
+    assert windows_on_device() == 0
+    iterator = iter(loader)
+    next(iterator)
+    assert windows_on_device() == 1
+    loader.close()
+    del iterator
+    assert windows_on_device() == 0
+
+
+def interrupted(loader: BatchedDataLoader, error: type[BaseException]) -> None:
+    for number, _ in enumerate(loader):
+        if number == 9:
+            raise error
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_no_window_stays_on_the_device_after_an_exception(table: str, error: type[BaseException]) -> None:
+    with on_device(table, 64, shuffle=True, window_rows=500) as loader:
+        with pytest.raises(error):
+            interrupted(loader, error)
+        assert windows_on_device() == 0
+
+
+def test_a_device_memory_limit_that_is_too_small_names_one_that_suffices(table: str) -> None:
+    def limited(limit: str) -> BatchedDataLoader:
+        options = OutputOptions(shuffle_on_device=True, device_memory_limit=limit)
+        return on_device(table, 64, shuffle=True, window_rows=1000, columns=["id", "wide"], output_options=options)
+
+    with pytest.raises(MemoryLimitError, match="cannot hold two windows") as refused:
+        limited("1MiB")
+    named = re.search(r"device_memory_limit=(\d+MiB) or more", str(refused.value))
+    assert named is not None
+    with limited(named[1]) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 3000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shuffle_on_device": True}, "pass device='cuda'"),
+        ({"device_memory_limit": "1GiB"}, "pass device='cuda'"),
+        ({"device_memory_limit": "much"}, "expected a positive number of bytes"),
+        ({"shuffle_on_device": 1}, "expected True, False or None"),
+        ({"pin_memory": None}, "expected True or False"),
+        ({"format": "numpy", "shuffle_on_device": True}, "are for tensors"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(table: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        BatchedDataLoader(table, 64, output_options=OutputOptions(**arguments))
+
+
+# ---------------------------------------------------------------------- on a GPU
+
+
+@pytest.fixture
+def device_memory() -> Iterator[None]:
+    """Check that device memory returns to what it was."""
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    yield
+    gc.collect()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("device_memory")
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_a_gpu_delivers_the_batches_of_the_cpu(everything: str, isolation: Any, pin_memory: bool) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 1, "window_rows": 40}
+    output = OutputOptions(pin_memory=pin_memory)
+    with (
+        BatchedDataLoader(
+            everything, 8, device="cuda", isolation=isolation, output_options=output, **options
+        ) as loader,
+        BatchedDataLoader(everything, 8, device="cpu", **options) as plain,
+    ):
+        for _ in range(2):
+            assert_equal(loader, plain)
+        figures = loader.stats().device
+        assert figures is not None
+        assert figures.windows > 1
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("device_memory")
+def test_on_a_gpu_batches_dropped_while_copies_of_them_are_queued_keep_their_values(table: str) -> None:
+    with BatchedDataLoader(table, 32, device="cuda", shuffle=True, window_rows=500) as loader:
+        stream = torch.cuda.Stream()
+        for _ in range(5):
+            copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+            for batch in loader:
+                with torch.cuda.stream(stream) if len(copies) % 2 else torch.cuda.stream(torch.cuda.default_stream()):
+                    torch.cuda._sleep(100_000)  # the copies wait, while the loader uploads the next windows
+                    stream.wait_stream(torch.cuda.default_stream())
+                    for name in ("id", "wide"):
+                        batch[name].record_stream(torch.cuda.current_stream())
+                    copies.append((batch["id"].clone(), batch["wide"].clone()))
+                del batch
+            assert len(copies) >= 64
+            torch.cuda.synchronize()
+            for ids, wide in copies:
+                assert torch.equal(wide, ids[:, None].expand(-1, 300).float())
+            assert sorted(torch.cat([ids for ids, _ in copies]).tolist()) == list(range(3000))
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("device_memory")
+def test_device_memory_returns_after_an_exception(table: str) -> None:
+    with BatchedDataLoader(table, 32, device="cuda", shuffle=True, window_rows=500) as loader:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(loader, KeyboardInterrupt)
+        assert windows_on_device() == 0
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("device_memory")
+def test_a_cuda_graph_with_static_inputs_gets_all_rows(table: str) -> None:
+    ids, wide = torch.zeros(60, dtype=torch.int64, device="cuda"), torch.zeros(60, 300, device="cuda")
+    total = torch.zeros((), dtype=torch.float64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total += (wide.double().mean(1) * 2 - ids).sum()
+    total.zero_()
+    with BatchedDataLoader(table, 60, device="cuda", shuffle=True, window_rows=500) as loader:
+        for batch in loader:
+            ids.copy_(batch["id"])
+            wide.copy_(batch["wide"])
+            graph.replay()
+    assert total.item() == 3000 * 2999 / 2
