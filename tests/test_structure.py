@@ -28,7 +28,8 @@ ORDER = [
     ["engine"],
     ["collate", "write"],
     ["loader", "petastorm"],
-    ["store", "cli"],
+    ["store"],
+    ["cli"],
 ]
 # Packages are imported through what their `__init__` hands out; what needs torch or is a way in of its own, by module.
 INNER = (

@@ -13,6 +13,7 @@ rewrite    rewrites a data set in the layout that loads fastest
 sample     draws a contact sheet of a few rows
 setups     the options that describe a loader
 simulate   predicts an epoch from a short calibration
+store      the status of a sample store
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from parquet_loader.cli.petastorm import petastorm
 from parquet_loader.cli.rewrite import rewrite
 from parquet_loader.cli.sample import sample
 from parquet_loader.cli.simulate import simulate
+from parquet_loader.cli.store import store
 from parquet_loader.cli.version import show_version
 from parquet_loader.errors import ParquetLoaderError
 
@@ -62,6 +64,7 @@ commands.add_command(petastorm)
 commands.add_command(rewrite)
 commands.add_command(sample)
 commands.add_command(simulate)
+commands.add_command(store)
 
 
 def run() -> None:

@@ -43,6 +43,11 @@ def show_json(value: Any) -> None:
     out.out(json.dumps(value, indent=1))
 
 
+def show_json_line(value: Any) -> None:
+    """Print a value as JSON, on one line."""
+    out.out(json.dumps(value))
+
+
 def show_lines(*lines: str) -> None:
     """Print plain text."""
     for line in lines:
