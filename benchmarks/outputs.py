@@ -25,8 +25,15 @@ import numpy as np
 
 from parquet_loader import BatchedDataLoader, Group, OutputOptions, Scalar, Schema, Tensor, write_dataset
 
-PACKAGES = {"torch": "torch", "pandas": "pandas", "polars": "polars", "jax": "jax", "tensorflow": "tensorflow"}
-FORMATS = ("torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow")
+PACKAGES = {
+    "torch": "torch",
+    "pandas": "pandas",
+    "polars": "polars",
+    "jax": "jax",
+    "tensorflow": "tensorflow",
+    "to_tf": "tensorflow",
+}
+FORMATS = ("torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow", "to_tf")
 EPOCHS = 3
 NAMES = [f"c{number}" for number in range(40)]
 WORKLOADS: dict[str, tuple[int, int]] = {
@@ -57,7 +64,7 @@ def write(path: str, workload: str, rows: int) -> None:
 
 
 def batches_of(loader: BatchedDataLoader, form: str) -> Callable[[], Iterator[Any]]:
-    if form != "tensorflow":
+    if form != "to_tf":
         return lambda: iter(loader)
     dataset = loader.to_tf()
     return lambda: iter(dataset)
@@ -91,7 +98,7 @@ def main() -> None:
             write(path, workload, rows)
             loaders = {}
             for form in forms:
-                options = OutputOptions(format="numpy" if form == "tensorflow" else form)
+                options = OutputOptions(format="numpy" if form == "to_tf" else form)
                 loaders[form] = BatchedDataLoader(
                     path, batch_size, shuffle=True, drop_last=True, num_threads=2, output_options=options
                 )

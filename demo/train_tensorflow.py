@@ -1,4 +1,4 @@
-"""Train the network of `demo.train` in TensorFlow: a `tf.data.Dataset`, and steps compiled with `tf.function`.
+"""Train the network of `demo.train` in TensorFlow: eager tensors, and steps compiled with `tf.function`.
 
 python -m demo.train_tensorflow                                  the flights that demo.prepare wrote
 python -m demo.train_tensorflow --data /path/to/parquet --target column
@@ -19,7 +19,6 @@ from tqdm import tqdm
 from demo.keras_model import optimiser, regressor
 from demo.regression import (
     BATCH_SIZE,
-    NUMPY,
     Batch,
     Errors,
     errors_of,
@@ -31,7 +30,9 @@ from demo.regression import (
     threads_for_the_model,
 )
 from demo.task import Task
-from parquet_loader import BatchedDataLoader
+from parquet_loader import BatchedDataLoader, OutputOptions
+
+EAGER = OutputOptions(format="tensorflow")
 
 
 def features_of(batch: Batch, task: Task) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -64,21 +65,20 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
 
     with (
         BatchedDataLoader(
-            task.train, BATCH_SIZE, schema=task.schema, shuffle=True, seed=0, output_options=NUMPY
+            task.train, BATCH_SIZE, schema=task.schema, shuffle=True, seed=0, output_options=EAGER
         ) as loader,
-        BatchedDataLoader(task.validation, BATCH_SIZE, schema=task.schema, output_options=NUMPY) as held_out,
+        BatchedDataLoader(task.validation, BATCH_SIZE, schema=task.schema, output_options=EAGER) as held_out,
     ):
         print_header(loader)
         rule = optimiser(epochs * len(loader))
         rule.build(model.trainable_variables)
-        training, validation = loader.to_tf(), held_out.to_tf()
         errors: dict[str, Errors] = {}
         for epoch in range(epochs):
             rows, squared = 0, tf.zeros(())
-            for batch in tqdm(training, desc=f"epoch {epoch}", unit="batch", leave=False, disable=None):
+            for batch in tqdm(loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=None):
                 squared += step(batch)
                 rows += len(batch[task.label])
-            errors = errors_of(predict, validation, task, float(mean[-1]))
+            errors = errors_of(predict, held_out, task, float(mean[-1]))
             print_epoch(epoch, float(squared) / rows, errors, loader.stats())
         print_loading(loader.stats())
     return errors

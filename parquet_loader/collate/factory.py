@@ -28,6 +28,8 @@ def open_output(options: OutputOptions, device: Any) -> Output:
         return TableOutput(options.format, device)
     if options.format == "jax":
         return _jax().JaxOutput(device, options.sharding)  # type: ignore[no-any-return]
+    if options.format == "tensorflow":
+        return _tensorflow_output(device)
     try:
         from parquet_loader.collate.torch_output import TensorOutput  # noqa: PLC0415  (imports torch)
     except ModuleNotFoundError as error:
@@ -69,6 +71,18 @@ def _jax() -> Any:
             "OutputOptions(format='jax') needs JAX: pip install 'torch-parquet-loader[jax]'"
         ) from error
     return jax_output
+
+
+def _tensorflow_output(device: Any) -> Output:
+    try:
+        from parquet_loader.collate.tf_output import TensorFlowOutput  # noqa: PLC0415  (imports TensorFlow)
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise MissingPackageError(
+            "OutputOptions(format='tensorflow') needs TensorFlow: pip install 'torch-parquet-loader[tensorflow]'"
+        ) from error
+    return TensorFlowOutput(device)
 
 
 def tf_dataset(

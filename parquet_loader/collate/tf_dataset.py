@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -10,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from parquet_loader.collate.output import Batch
+from parquet_loader.collate.tf_output import strings_of
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema import (
     Audio,
@@ -171,10 +171,7 @@ def _numbers(name: str, column: Any, spec: Spec) -> Any:
     if spec.dtype == tf.string:
         if not isinstance(column, Ragged) or column.kind == "list":
             raise _unlike(name, column, spec)
-        found = np.empty(len(column), object)
-        data, bounds = column.values.tobytes(), column.offsets.tolist()
-        found[:] = [data[start:stop] for start, stop in itertools.pairwise(bounds)]
-        return found
+        return strings_of(column)
     if isinstance(column, int):  # of a batch of packed tokens
         column = np.asarray(column)
     if not isinstance(column, np.ndarray) or column.dtype != spec.dtype.as_numpy_dtype:

@@ -86,7 +86,7 @@ class ReadOptions:
             raise ConfigurationError(f"ReadOptions(remote={self.remote!r:.80}): expected RemoteOptions")
 
 
-Format: TypeAlias = Literal["torch", "numpy", "arrow", "pandas", "polars", "jax"]
+Format: TypeAlias = Literal["torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
 
@@ -100,6 +100,7 @@ class OutputOptions:
             file, row group and row.
         format: ``"torch"``: a dict of tensors. ``"numpy"``: a dict of arrays of the same shapes and dtypes.
             ``"arrow"``: a `pyarrow.Table`; ``"pandas"``, ``"polars"``: a data frame. ``"jax"``: a dict of JAX arrays.
+            ``"tensorflow"``: a dict of eager tensors; `BatchedDataLoader.to_tf` returns a `tf.data.Dataset` instead.
             torch is imported for its own format only.
         sharding: With ``"jax"``, a `jax.sharding.Sharding` that divides the first axis of batches over the devices of
             all processes. A loader's `batch_size` is the rows of one process, and its `shard` follows from the

@@ -267,3 +267,40 @@ def test_workers_of_a_strategy_get_each_row_once(tf: Any, tmp_path: Path) -> Non
         assert one[1] == other[1] == sum(one[0] + other[0])
     rows = [row for steps in results for part, _ in steps for row in part]
     assert len(set(rows)) == len(rows) == 64
+
+
+EAGER = OutputOptions(format="tensorflow")
+
+
+def test_the_eager_format_names_the_extra_without_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.delitem(sys.modules, "parquet_loader.collate.tf_output", raising=False)
+    write_numbered(str(tmp_path), ((10,),))
+    with pytest.raises(MissingPackageError, match=r"format='tensorflow'.*torch-parquet-loader\[tensorflow\]"):
+        BatchedDataLoader(str(tmp_path), 4, output_options=EAGER)
+
+
+def test_eager_tensors_have_no_device(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((10,),))
+    with pytest.raises(ConfigurationError, match="leave device out"):
+        BatchedDataLoader(str(tmp_path), 4, device="cuda", output_options=EAGER)
+
+
+@pytest.mark.parametrize("batch_size", [64, 37, 1])
+def test_operations_on_eager_tensors_of_any_alignment_leave_other_batches_alone(
+    tf: Any, tmp_path: Path, batch_size: int
+) -> None:
+    x = np.random.default_rng(0).random((640, 3), dtype=np.float32)
+    flag = x[:, 0] > 0.5
+    write_dataset({"x": x, "flag": flag, "list": [[row] * (row % 3) for row in range(640)]}, str(tmp_path))
+    changed = tf.function(lambda x: tf.tensor_scatter_nd_update(tf.nn.relu(x), [[0, 0]], [9.0]), reduce_retracing=True)
+    kept = []
+    with BatchedDataLoader(str(tmp_path), batch_size, output_options=EAGER) as loader:
+        for batch in loader:
+            assert changed(batch["x"])[0, 0] == 9
+            variable = tf.Variable(batch["x"])
+            variable.assign_add(tf.ones_like(variable))
+            kept.append(batch)
+    assert np.array_equal(np.concatenate([batch["x"].numpy() for batch in kept]), x)
+    assert np.array_equal(np.concatenate([batch["flag"].numpy() for batch in kept]), flag)
+    assert [row for batch in kept for row in batch["list"].to_list()] == [[row] * (row % 3) for row in range(640)]

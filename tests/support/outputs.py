@@ -131,6 +131,8 @@ def _of_tensorflow(batch: Any) -> dict[str, Leaves]:
 def _tensor_leaves(value: Any) -> Leaves:
     import tensorflow as tf
 
+    if isinstance(value, list):
+        return leaves([image.numpy() for image in value])
     if isinstance(value, tf.RaggedTensor):
         return [*_tensor_leaves(value.values), value.row_splits.numpy()]
     if value.dtype == tf.string:
@@ -178,5 +180,6 @@ FORMS = [
     Form("jax", ("jax",), _of_format("jax"), around=_sixty_four_bits),
     Form("keras", ("keras",), _of_format("numpy"), _to_keras),
     Form("grain", ("grain",), _of_format("numpy"), lambda loader: iter(loader.to_grain())),
+    Form("eager", ("tensorflow",), _of_format("tensorflow"), read=_of_tensorflow),
     Form("tensorflow", ("tensorflow",), _of_format("numpy"), _to_tf, _of_tensorflow),
 ]
