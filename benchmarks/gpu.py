@@ -4,7 +4,9 @@
 
 *Bandwidth*: epochs of rows of 4,096 float32 delivered by ``device="cuda"``, beside ``non_blocking`` copies of one
 pinned batch of the same size. *Step*: a multilayer perceptron trained on those batches, beside the same loop on one
-batch that stays on the device. Both in turns; every timing ends with `torch.cuda.synchronize`. Needs CUDA.
+batch that stays on the device. *Tabular*: epochs of 40 columns of numbers in batches of 4,096, by two threads, whose
+windows the GPU permutes, beside windows that the CPU permutes, in rows a second of time and of processor time. In
+turns; every timing ends with `torch.cuda.synchronize`. Needs CUDA.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ import torch
 
 from benchmarks.suite.generate import generate
 from benchmarks.suite.results import hardware, now, save, spread
-from benchmarks.suite.workloads import SCIENCE
-from parquet_loader import BatchedDataLoader
+from benchmarks.suite.workloads import SCIENCE, TABULAR
+from parquet_loader import BatchedDataLoader, OutputOptions
 
 WINDOW_ROWS = 8192
 WIDTH = 4096
@@ -123,12 +125,38 @@ def measure(folder: Path, rounds: int, threads: int | None, isolation: str) -> d
     }
 
 
+def measure_tabular(folder: Path, rounds: int) -> dict[str, Any]:
+    """Return the rows a second of time and of processor time, permuted by the GPU and by the CPU."""
+    arguments: dict[str, Any] = {"shuffle": True, "window_rows": 200_000, "device": "cuda", "num_threads": 2}
+    loaders = {
+        name: BatchedDataLoader(
+            folder, 4096, output_options=OutputOptions(shuffle_on_device=permutes), memory_limit="4GiB", **arguments
+        )
+        for name, permutes in (("gpu", True), ("cpu", False))
+    }
+    found: dict[str, list[float]] = {}
+    for number in range(rounds + 1):
+        for name, loader in loaders.items():
+            cpu_s = time.process_time()
+            seconds = epoch_seconds(loader)
+            cpu_s = time.process_time() - cpu_s
+            if number:  # the first epoch allocates memory
+                stats = loader.stats()
+                found.setdefault(f"{name}_rows_per_s", []).append(stats.rows / seconds)
+                found.setdefault(f"{name}_rows_per_cpu_s", []).append(stats.rows / cpu_s)
+                found.setdefault(f"{name}_cpu_of_decoding", []).append(cpu_s / stats.cpu_s["read"])
+    for loader in loaders.values():
+        loader.close()
+    return {name: spread(values) for name, values in found.items()}
+
+
 def main() -> None:
     """Measure, print, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "parquet_loader-bench")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=SCIENCE.rows)
+    parser.add_argument("--table-rows", type=int, default=TABULAR.rows)
     parser.add_argument("--threads", type=int, help="default: the loader's own")
     parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
     parser.add_argument("--out", type=Path)
@@ -139,6 +167,9 @@ def main() -> None:
     for layout in SCIENCE.layouts:
         generate(SCIENCE, arguments.rows, layout, home)
     found = measure(home / "raw", arguments.rounds, arguments.threads, arguments.isolation)
+    tables = arguments.cache / f"{TABULAR.name}-{arguments.table_rows}"
+    generate(TABULAR, arguments.table_rows, "default", tables)
+    found["tabular"] = measure_tabular(tables / "default", arguments.rounds)
     results = {
         "date": now(),
         "command": "python benchmarks/gpu.py",
@@ -152,7 +183,8 @@ def main() -> None:
     print(json.dumps({name: value for name, value in results.items() if name != "hardware"}, indent=1))
     print(
         f"{found['loader_bytes_per_s']['median'] / 1e9:.1f} GB/s = {found['share_of_copy']['median']:.2f} of a bare "
-        f"pinned copy; a step takes {found['step_ratio']['median']:.3f} of one on a cached batch"
+        f"pinned copy; a step takes {found['step_ratio']['median']:.3f} of one on a cached batch; "
+        f"tabular {found['tabular']['gpu_rows_per_s']['median'] / 1e6:.1f} M rows/s"
     )
     if arguments.out:
         save(arguments.out, results)

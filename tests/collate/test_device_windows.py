@@ -14,7 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, MemoryLimitError, OutputOptions, Shard, ShardOptions
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    MemoryLimitError,
+    OutputOptions,
+    Ragged,
+    Shard,
+    ShardOptions,
+)
+from parquet_loader.collate.cuda import Upload, UploadedBatch
 from parquet_loader.collate.device_windows import DeviceWindows
 from parquet_loader.collate.numpy_output import ArrayOutput
 from tests.support.datasets import BY_NAME, Layout, write_layout
@@ -266,6 +275,39 @@ def test_a_device_memory_limit_that_is_too_small_names_one_that_suffices(table: 
 def test_options_that_mean_nothing_are_refused(table: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         BatchedDataLoader(table, 64, output_options=OutputOptions(**arguments))
+
+
+class Stream:
+    """Stands for a CUDA stream; keeps what is asked of it."""
+
+    def __init__(self, number: int) -> None:
+        self.cuda_stream = number
+        self.calls: list[Any] = []
+
+    def wait_event(self, event: Any) -> None:
+        self.calls.append(event.stream)
+
+
+def test_each_stream_of_the_caller_waits_for_a_window_once_and_all_its_memory_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Event:
+        def record(self, stream: Stream) -> None:
+            self.stream = stream
+
+    side, callers = Stream(0), [Stream(1), Stream(2)]
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: stream.calls.append(self.data_ptr()))
+    rows, values = torch.arange(4), torch.arange(9)
+    upload: Any = Upload(torch.device("cuda"), side, [rows, Ragged(values, rows)])  # type: ignore[arg-type]
+    for stream in (callers[0], callers[0], callers[1]):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _, stream=stream: stream)
+        batch = UploadedBatch([("id", rows[:2])], upload).handed_over()
+        assert type(batch) is dict
+        assert torch.equal(batch["id"], rows[:2])
+    expected = [side, rows.data_ptr(), *sorted((values.data_ptr(), rows.data_ptr()))]
+    for stream in callers:
+        assert [*stream.calls[:2], *sorted(stream.calls[2:])] == expected
 
 
 # ---------------------------------------------------------------------- on a GPU
