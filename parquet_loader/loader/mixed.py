@@ -64,9 +64,22 @@ def staged(stages: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[st
 
 
 def tempered(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
-    """Return weights proportional to ``size ** (1 / temperature)``, which sum to 1."""
-    powers = {name: float(size) ** (1 / temperature) for name, size in sizes.items()}
-    return {name: power / sum(powers.values()) for name, power in powers.items()}
+    """Return weights proportional to ``size ** (1 / temperature)``, which sum to 1.
+
+    Raises:
+        ConfigurationError: a weight is too small for a number.
+    """
+    try:
+        powers = {name: float(size) ** (1 / temperature) for name, size in sizes.items()}
+        weights = {name: power / sum(powers.values()) for name, power in powers.items()}
+    except (OverflowError, ZeroDivisionError):
+        weights = dict.fromkeys(sizes, 0.0)
+    if not all(0 < weight <= 1 for weight in weights.values()):
+        raise ConfigurationError(
+            f"temperature={temperature!r}: too small for sizes from {min(sizes.values()):,} to "
+            f"{max(sizes.values()):,}, of which only the largest would be drawn; choose a larger one"
+        )
+    return weights
 
 
 def _due_before(end: float, share: float, most: int | None = None) -> int:

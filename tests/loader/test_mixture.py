@@ -232,6 +232,13 @@ def test_temperature_weighs_by_size(tmp_path: Path) -> None:
     assert found["a"] == pytest.approx(3 * found["b"], abs=3)
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-2, 5e-324])
+def test_a_temperature_that_leaves_nothing_to_small_loaders_is_refused(temperature: float, tmp_path: Path) -> None:
+    loaders = {name: loader_of(numbers(0, rows, tmp_path / name)) for name, rows in (("a", 9000), ("b", 1))}
+    with pytest.raises(ConfigurationError, match=r"too small for sizes from 1 to 9,000.*choose a larger one"):
+        MixedLoader(loaders, temperature=temperature)
+
+
 def test_a_mixture_is_weighed_in_one_way(tmp_path: Path) -> None:
     with loader_of(numbers(0, 50, tmp_path / "a")) as loader:
         for text, wrong in (
