@@ -63,7 +63,11 @@ def sample(source: tuple[str, ...], *, out: str, rows: int, seed: int, columns: 
 
 def _replace(path: str, content: bytes) -> None:
     """Write a file, whole or not at all."""
-    descriptor, fresh = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(os.path.abspath(path)))
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        descriptor, fresh = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
+    except OSError as error:
+        raise click.ClickException(f"{path}: cannot be written in {folder} ({error.strerror})") from None
     try:
         with open(descriptor, "wb") as file:
             file.write(content)

@@ -243,6 +243,9 @@ def test_the_command_writes_a_page_or_a_picture(source: str, tmp_path: Path) -> 
     assert run_here("sample", source, "--out", tmp_path / "sheet.gif").returncode == 2
     refused = run_here("sample", tmp_path / "nowhere", "--out", tmp_path / "other.html")
     assert (refused.returncode, refused.stdout) == (1, "")
+    refused = run_here("sample", source, "--out", tmp_path / "none" / "other.html", "--rows", 1)
+    assert refused.returncode == 1
+    assert f"error: {tmp_path}/none/other.html: cannot be written in {tmp_path}/none" in refused.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["sheet.html", "sheet.png"]
 
 
