@@ -205,50 +205,55 @@ def test_packed_tokens_need_a_signature(tf: Any, tmp_path: Path) -> None:
                 np.testing.assert_array_equal(batch[name].numpy(), value)
 
 
-def test_workers_of_a_strategy_get_each_row_once(tf: Any, tmp_path: Path) -> None:
-    write_numbered(str(tmp_path), ((20, 7), (10, 1), (30,)))
-    script = """
-        import json, sys
-        import tensorflow as tf
-        from parquet_loader import BatchedDataLoader, OutputOptions, Shard
+STRATEGY_WORKER = """
+    import json, os, sys
+    import tensorflow as tf
+    from parquet_loader import BatchedDataLoader, OutputOptions, Shard, ShardOptions
 
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        loaders, steps = [], []
+    path, most, state = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    loaders, steps = [], []
 
-        def batches(context):
-            shard = Shard(context.input_pipeline_id, context.num_input_pipelines)
-            batch_size = context.get_per_replica_batch_size(8)
-            options = OutputOptions(format="numpy")
-            loaders.append(
-                BatchedDataLoader(
-                    sys.argv[1], batch_size, shuffle=True, drop_last=True, shard=shard, output_options=options
-                )
-            )
-            return loaders[-1].to_tf()
+    def batches(context):
+        shard = Shard(context.input_pipeline_id, context.num_input_pipelines)
+        batch_size = context.get_per_replica_batch_size(8)
+        loader = BatchedDataLoader(
+            path, batch_size, shuffle=True, drop_last=True, shard=shard,
+            shard_options=ShardOptions(logical_shards=4), output_options=OutputOptions(format="numpy"),
+        )
+        if state:
+            loader.load_state_dict(state)
+        loaders.append(loader)
+        return loader.to_tf()
 
-        @tf.function
-        def total(ids):
-            return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(ids,)), axis=None)
+    @tf.function
+    def total(ids):
+        return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(ids,)), axis=None)
 
-        for batch in strategy.distribute_datasets_from_function(batches):
-            local = strategy.experimental_local_results(batch["id"])
-            steps.append([local[0].numpy().tolist(), int(total(batch["id"]))])
-        loaders[0].close()
-        print(json.dumps(steps), flush=True)
-        import os
-        os._exit(0)  # the workers' servers would wait for each other
-    """
+    for batch in strategy.distribute_datasets_from_function(batches):
+        local = strategy.experimental_local_results(batch["id"])
+        steps.append([local[0].numpy().tolist(), int(total(batch["id"]))])
+        if len(steps) == most:
+            break
+    # The strategy has pulled further batches.
+    print(json.dumps([steps, loaders[0].state_dict(batches=len(steps)) if most else None]), flush=True)
+    os._exit(0)  # the workers' servers would wait for each other
+"""
+
+
+def train_workers(count: int, path: Path, most: int = 0, state: Any = None) -> tuple[list[list[int]], list[Any]]:
+    """Return the rows of each step of all workers of a strategy, and the workers' states."""
     ports = []
-    for _ in range(2):
+    for _ in range(count):
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             ports.append(found.getsockname()[1])
     workers = [f"127.0.0.1:{port}" for port in ports]
     started = []
-    for index in range(2):
+    for index in range(count):
         place = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
         environment = {**os.environ, "TF_CONFIG": place, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+        command = [sys.executable, "-c", textwrap.dedent(STRATEGY_WORKER), str(path), str(most), json.dumps(state)]
         started.append(
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         )
@@ -262,11 +267,22 @@ def test_workers_of_a_strategy_get_each_row_once(tf: Any, tmp_path: Path) -> Non
         for process in started:
             process.kill()
             process.wait()
-    assert [len(steps) for steps in results] == [8, 8]  # 64 of 68 rows: drop_last
-    for one, other in zip(*results, strict=True):
-        assert one[1] == other[1] == sum(one[0] + other[0])
-    rows = [row for steps in results for part, _ in steps for row in part]
-    assert len(set(rows)) == len(rows) == 64
+    assert len({len(steps) for steps, _ in results}) == 1
+    rows = []
+    for parts in zip(*(steps for steps, _ in results), strict=True):
+        rows.append([row for part, _ in parts for row in part])
+        assert {total for _, total in parts} == {sum(rows[-1])}
+    return rows, [state for _, state in results]
+
+
+def test_workers_of_a_strategy_get_each_row_once_and_resume_with_another_number(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((20, 7), (10, 1), (30,)))
+    first, states = train_workers(4, tmp_path, most=3)
+    assert len(first) == 3
+    assert all(state == states[0] for state in states)
+    rest, _ = train_workers(2, tmp_path, state=states[0])
+    assert [len(step) for step in first + rest] == [8] * 8  # 64 of 68 rows: drop_last
+    assert len({row for step in first + rest for row in step}) == 64
 
 
 EAGER = OutputOptions(format="tensorflow")
