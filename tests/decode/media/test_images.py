@@ -20,6 +20,7 @@ from parquet_loader import (
     ConfigurationError,
     DataError,
     Image,
+    MemoryLimitError,
     OutputOptions,
     ParquetDataset,
     Scalar,
@@ -529,3 +530,10 @@ def test_damaged_images_are_refused_or_read() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_many_damaged_images_are_refused_or_read() -> None:
     check_damaged(20_000)
+
+
+def test_a_limit_that_decoded_batches_exceed_is_refused_with_their_size(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image": [b"any"] * 100}), tmp_path / "a.parquet")
+    schema = Schema({"image": Image(size=224, dtype="float32")})
+    with pytest.raises(MemoryLimitError, match=r"4 batches of 36\.\d MiB and the reads .* use memory_limit=\d+MiB"):
+        BatchedDataLoader(tmp_path / "a.parquet", 64, schema=schema, memory_limit="100MiB").plan()
