@@ -127,7 +127,7 @@ class BatchScheduler:
             begun < max(1, units // 2) or (self._is_measured and self._usage.fits(expected))
         )
 
-    def job(self, windows: deque[WindowTask], lane: TransformLane | None = None) -> Job[ProcessedBatch] | None:
+    def job(self, windows: deque[WindowTask], lane: TransformLane | None = None) -> Job[Any] | None:
         """Return the job of the next batch of the first window; see `Batches`.
 
         Args:
@@ -143,7 +143,10 @@ class BatchScheduler:
         # While a process makes a batch, the batch's rows are in shared memory too.
         number, expected = self._next_begun, self._batch_bytes * (1 if lane is None else 2)
         if not self._may_begin(expected):
-            return None
+            # Batches too large for all processes at once: those that wait keep no memory of earlier ones.
+            if lane is None or not lane.holds_free_memory or self._usage.fits(expected):
+                return None
+            return Job("process", lane.free_memory, lambda _: None, lambda _: None)
         start = task.begun_rows
         stop = min(start + self._batch_size, window.rows)
         task.begun_rows = stop

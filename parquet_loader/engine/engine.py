@@ -478,7 +478,7 @@ class Engine:
             needs_next = self._fills_first and window is self._windows[0]
         return self._next_job() if self._prefault is None else self._prefault.job(owed)
 
-    def _choose_batch(self, lane: TransformLane) -> Job[ProcessedBatch] | None:
+    def _choose_batch(self, lane: TransformLane) -> Job[Any] | None:
         """Return the job of the next batch, for the thread that serves a process."""
         if self._is_ahead:
             return None

@@ -103,6 +103,11 @@ class Leases(Generic[T]):
         self._open.add(_End(lease, self._ended.append, leased))
         return np.asarray(lease)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether `ended` would return any."""
+        return bool(self._ended)
+
     def ended(self) -> list[T]:
         """Return the objects whose leases ended since the last call."""
         found: list[T] = []

@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from parquet_loader import BatchedDataLoader, OutputOptions, Scalar
+from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, SharedMemorySender
 from parquet_loader.errors import (
     ConfigurationError,
     DataError,
@@ -203,6 +204,34 @@ def test_memory_stays_within_the_limit_and_is_used_again(tmp_path: Path) -> None
     batch = 250 * (256 * 4 + 8)
     assert 0 < (most - before) * 1024 <= 16 * batch  # the rows of 2, the batches of 4, and what is kept for reuse
     assert shared_bytes() <= before
+
+
+def test_memory_of_a_batch_that_nobody_has_is_freed_before_its_process_makes_another() -> None:
+    sender, receiver = SharedMemorySender("a test"), SharedMemoryReceiver("a test")
+    sender.limit(2**24)
+    array = sender.arenas.allocate(2**20).array
+
+    def received(value: int) -> Any:
+        array[:] = value
+        message, files = sender.pack(array)
+        for (number, nbytes), file in zip(message.new, files, strict=True):
+            receiver.add_block(number, nbytes, file)
+        sender.sent(message)
+        return receiver.unpack(message)
+
+    kept, dropped = received(1).copy(), received(2)
+    assert receiver.has_ended  # the first one
+    receiver.free_ended()
+    assert (dropped == 0).all()  # the same memory in this test, in which all of its pages were freed
+    del dropped
+    receiver.free_ended()
+    assert not receiver.has_ended
+    ended = receiver.ended()
+    assert len(ended) == 2
+    sender.take_back(ended)
+    assert (received(3) == 3).all()
+    assert (kept == 1).all()
+    sender.close()
 
 
 def test_a_window_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:

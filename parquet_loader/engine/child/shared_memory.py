@@ -288,6 +288,7 @@ class SharedMemoryReceiver:
         self._blocks: dict[int, tuple[mmap.mmap, Memory]] = {}
         self._leases: Leases[int] = Leases()
         self._leased: dict[int, tuple[int, int, int]] = {}
+        self._freed: list[int] = []
 
     def add_block(self, number: int, nbytes: int, file: int) -> None:
         """Map a new block; its file may be closed afterwards."""
@@ -305,10 +306,26 @@ class SharedMemoryReceiver:
 
     def ended(self) -> list[int]:
         """Return the tags of segments that no array views any more, since the last call."""
-        ended = self._leases.ended()
+        ended, self._freed = [*self._freed, *self._leases.ended()], []
         for tag in ended:
             self._leased.pop(tag, None)
         return ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `free_ended` would free pages; any thread may ask."""
+        return self._leases.has_ended
+
+    def free_ended(self) -> None:
+        """Return the pages of segments that no array views any more to the system, before the sender knows of it.
+
+        The sender writes a segment again only after `ended` has named it.
+        """
+        for tag in self._leases.ended():
+            number, start, stop = self._leased[tag]
+            if number in self._blocks:
+                _remove_pages(self._blocks[number][0], start, stop - start)
+            self._freed.append(tag)
 
     def release(self) -> None:
         """Free all pages that no array views, after the sender has ended; a kept batch keeps only its own pages."""

@@ -137,11 +137,22 @@ class TransformLane:
         self._processor = None
         return allocated(made, allocator)
 
+    @property
+    def holds_free_memory(self) -> bool:
+        """Whether the process keeps memory of batches that nobody has any more; any thread may ask."""
+        running = self._running[self._number : self._number + 1]
+        return bool(running) and running[0].holds_free_memory
+
+    def free_memory(self) -> None:
+        """Return that memory to the system; by itself the process does so when it makes its next batch."""
+        for process in self._running[self._number : self._number + 1]:
+            process.free_memory()
+
 
 class _Process:
     """A running process, its channel, and the shared memory of both directions.
 
-    One thread at a time calls `make`. Any thread may call `kill` and `end`. The channel is closed by
+    One thread at a time calls `make` or `free_memory`. Any thread may call `kill` and `end`. The channel is closed by
     `end`, or if a thread uses it then, by that thread: so no file descriptor is closed under a waiting thread.
     """
 
@@ -175,10 +186,8 @@ class _Process:
             ReadingProcessError: the process has ended.
             BaseException: an error in the process.
         """
-        with self._lock:
-            if self._is_ended:
-                raise LoaderStateError("the loader was closed while a batch was awaited")
-            self._is_used = True
+        if not self._begin_use():
+            raise LoaderStateError("the loader was closed while a batch was awaited")
         try:
             made = self._exchange(rows, processor)
             if made.error is None:
@@ -192,11 +201,32 @@ class _Process:
             error.add_note(f"raised in batch {rows.batch}")
             raise error from None
         finally:
-            with self._lock:
-                self._is_used = False
-                if self._is_ended:
-                    self._close()
+            self._end_use()
         raise unpacked_error(made.error)
+
+    @property
+    def holds_free_memory(self) -> bool:
+        """Whether memory of batches is not used any more, and the process does not know it; any thread may ask."""
+        return self._receiver.has_ended
+
+    def free_memory(self) -> None:
+        """Return that memory to the system."""
+        if self._begin_use():
+            try:
+                self._receiver.free_ended()
+            finally:
+                self._end_use()
+
+    def _begin_use(self) -> bool:
+        with self._lock:
+            self._is_used = not self._is_ended
+            return self._is_used
+
+    def _end_use(self) -> None:
+        with self._lock:
+            self._is_used = False
+            if self._is_ended:
+                self._close()
 
     def _exchange(self, rows: UnprocessedBatch, processor: bytes | None) -> MadeBatch:
         if self._begin is not None:
