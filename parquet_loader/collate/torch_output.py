@@ -42,6 +42,8 @@ class TensorOutput:
                 "OutputOptions(shuffle_on_device=True): there is no device that could permute rows; pass device='cuda'"
             )
         self.permutes = on_gpu if options.shuffle_on_device is None else options.shuffle_on_device
+        # For what is copied with a window, and is not in its pinned memory: the order, and offsets.
+        self._pinned = PinnedMemory() if on_gpu and self._pins else None
         self.figures = DeviceFigures()
         self._windows: DeviceWindows | None = None
         limit = options.device_memory_limit
@@ -71,7 +73,7 @@ class TensorOutput:
         assert self._device is not None
         if self._windows is None:  # not before, because it uses the GPU
             self._windows = DeviceWindows(self._device)
-        return self._windows.batches(window, batch_size, copied_to, self.figures)
+        return self._windows.batches(window, batch_size, copied_to or self._pinned, self.figures)
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return a processed batch as tensors."""

@@ -26,8 +26,10 @@ from parquet_loader import (
 from parquet_loader.collate.cuda import Upload, UploadedBatch
 from parquet_loader.collate.device_windows import DeviceWindows
 from parquet_loader.collate.numpy_output import ArrayOutput
+from parquet_loader.collate.pinned_memory import PinnedMemory
+from parquet_loader.window import Allocation
 from tests.support.datasets import BY_NAME, Layout, write_layout
-from tests.support.outputs import leaves
+from tests.support.outputs import Leaves, leaves
 
 ON_DEVICE = OutputOptions(shuffle_on_device=True)
 ROW_GROUPS = ((20, 7), (10, 1), (), (3, 0, 16), (50, 13))
@@ -65,6 +67,11 @@ def on_device(path: str, batch_size: int, **options: Any) -> BatchedDataLoader:
     return BatchedDataLoader(path, batch_size, **{"device": "cpu", "output_options": ON_DEVICE, **options})
 
 
+def host_leaves(value: Any) -> Leaves:
+    """Return the arrays of a tensor or `Ragged`, copied from a GPU, or of an array."""
+    return leaves(value.to("cpu") if isinstance(value, Ragged | torch.Tensor) else value)
+
+
 def assert_equal(batches: Any, expected: Any) -> int:
     """Assert that batches have the same columns, dtypes, shapes and bytes; return their number."""
     count = 0
@@ -72,7 +79,7 @@ def assert_equal(batches: Any, expected: Any) -> int:
         assert type(batch) is dict
         assert list(batch) == list(other)
         for name in batch:
-            for mine, its in zip(leaves(batch[name]), leaves(other[name]), strict=True):
+            for mine, its in zip(host_leaves(batch[name]), host_leaves(other[name]), strict=True):
                 assert (mine.dtype, mine.shape) == (its.dtype, its.shape), name
                 assert mine.tobytes() == its.tobytes(), name
         count += 1
@@ -80,7 +87,7 @@ def assert_equal(batches: Any, expected: Any) -> int:
 
 
 def values_of(batch: dict[str, Any]) -> dict[str, list[bytes]]:
-    return {name: [leaf.tobytes() for leaf in leaves(value)] for name, value in batch.items()}
+    return {name: [leaf.tobytes() for leaf in host_leaves(value)] for name, value in batch.items()}
 
 
 def windows_on_device() -> int:
@@ -216,6 +223,28 @@ def test_a_window_that_the_device_has_no_memory_for_is_permuted_on_the_cpu(
         assert figures is not None
         assert figures.reasons == {"out of device memory": 2}
         assert figures.windows == windows - 2
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_memory_owned_by_tensors_gives_the_same_batches(
+    everything: str, monkeypatch: pytest.MonkeyPatch, isolation: Any
+) -> None:
+    """The path of pinned memory, with tensors that are not pinned."""
+
+    def allocate(_: PinnedMemory, nbytes: int) -> Allocation:
+        owner = torch.empty(nbytes + 100, dtype=torch.uint8)[:nbytes]
+        return Allocation(owner.numpy(), owner)
+
+    monkeypatch.setattr(PinnedMemory, "allocate", allocate)
+    monkeypatch.setattr("parquet_loader.collate.torch_output.TensorOutput.allocator", lambda *_: PinnedMemory())
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 40}
+    with (
+        on_device(everything, 7, isolation=isolation, **options) as loader,
+        BatchedDataLoader(everything, 7, output_options=OutputOptions(format="numpy"), **options) as plain,
+    ):
+        # In this process, as with a GPU, the order and offsets are copied to pinned memory too.
+        monkeypatch.setattr(loader._output, "_pinned", PinnedMemory())
+        assert assert_equal(loader, plain) == 18
 
 
 def test_at_most_two_windows_are_on_the_device_and_none_after_the_end(table: str) -> None:
