@@ -68,6 +68,14 @@ def test_what_is_no_lmdb_is_an_error(tmp_path: Path) -> None:
         import_lmdb(tmp_path, tmp_path / "out")
 
 
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.99])
+def test_a_truncated_database_is_an_error_and_no_crash(share: float, tmp_path: Path) -> None:
+    file = database(tmp_path / "x", {b"%03d" % n: bytes([n]) * 3000 for n in range(100)}) / "data.mdb"
+    os.truncate(file, int(share * file.stat().st_size))
+    with pytest.raises(SourceError, match=r"data.mdb: the file is truncated: it has [0-9,]+ bytes"):
+        import_lmdb(tmp_path / "x", tmp_path / "out")
+
+
 def test_named_databases_are_refused(tmp_path: Path) -> None:
     lmdb = pytest.importorskip("lmdb")
     with lmdb.open(str(tmp_path / "x.lmdb"), map_size=2**24, max_dbs=2) as environment:

@@ -61,6 +61,7 @@ class LMDBSource(ShardedSource):
                 lmdb.open(path, subdir=False, readonly=True, lock=False, create=False, max_dbs=1) as environment,
                 environment.begin(buffers=True) as transaction,
             ):
+                _check_size(path, environment)
                 for key, value in transaction.cursor():
                     if len(value) == _DATABASE_BYTES and _is_database(lmdb, environment, transaction, bytes(key)):
                         raise SourceError(
@@ -70,6 +71,16 @@ class LMDBSource(ShardedSource):
                     yield _record(path, bytes(key), value, scans=scans)
         except lmdb.Error as error:
             raise SourceError(f"{path}: cannot be read as an LMDB ({error})") from error
+
+
+def _check_size(path: str, environment: Any) -> None:
+    """Check that all pages are in the file: reading one behind its end kills the process (SIGBUS)."""
+    size, needed = os.path.getsize(path), (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    if size < needed:
+        raise SourceError(
+            f"{path}: the file is truncated: it has {size:,} bytes, and its pages take {needed:,}; copy it again, or "
+            "if it is whole, write it anew with mdb_copy -c"
+        )
 
 
 def _is_database(lmdb: Any, environment: Any, transaction: Any, key: bytes) -> bool:
