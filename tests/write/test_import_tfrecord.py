@@ -215,6 +215,13 @@ def test_other_records_are_refused_by_name(record: bytes, message: str, tmp_path
         import_tfrecord(tmp_path / "x.tfrecord", tmp_path / "out")
 
 
+def test_records_without_any_feature_are_nothing_to_import(tmp_path: Path) -> None:
+    (tmp_path / "x.tfrecord").write_bytes(frames([example({}), example({})]))
+    with pytest.raises(SourceError, match="nothing to import: none of the 2 records has a value"):
+        import_tfrecord(tmp_path / "x.tfrecord", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.tfrecord"]
+
+
 def test_features_of_several_types_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.tfrecord").write_bytes(frames([example({"n": [1]}), example({"n": [1.5]})]))
     with pytest.raises(SourceError, match="column 'n': lists are of several types"):

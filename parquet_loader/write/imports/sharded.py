@@ -96,6 +96,8 @@ class ShardedSource(ImportSource):
         missing = [name for name in self.columns or () if name not in found]
         if missing and rows:
             raise SourceError(f"{self.path}: no record has {', '.join(missing)}; there are {', '.join(found)}")
+        if rows and not found:
+            raise SourceError(f"{self.path}: nothing to import: none of the {rows:,} records has a value")
         fields: dict[str, Field] = {
             name: values.field_of(f"{self.path}: column {name!r}", rows) for name, values in found.items()
         }
