@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
-from parquet_loader.collate import Batch, epoch_sampler
+from parquet_loader.collate import Batch, Output, epoch_sampler, grain_dataset
 from parquet_loader.common import IntArray, NotIndexed, check_int
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
+
+if TYPE_CHECKING:
+    import grain
 
 Stop: TypeAlias = Literal["first_exhausted", "all_exhausted", "repeat"]
 MIXTURE_METHOD = "strides-1"
@@ -257,17 +260,32 @@ class MixedLoader(NotIndexed):
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or continue at the chosen batch, when the first batch is requested."""
+        return self._iterate(None)
+
+    def to_grain(self) -> grain.IterDataset:
+        """Return a `grain.IterDataset` of the batches, dicts of numpy arrays; each iterator is the next epoch.
+
+        `get_state` and `set_state` of its iterators are `state_dict` and `load_state_dict`. With `named` it delivers
+        pairs of a loader's name and its batch.
+
+        Raises:
+            MissingPackageError: Grain is not installed.
+        """
+        return grain_dataset(self._iterate, self.state_dict, self.load_state_dict)
+
+    def _iterate(self, output: Output | None) -> Iterator[Any]:
+        """Begin an epoch in the format of an output; None: in that of each loader."""
         epoch, first = self._next
         self.reset()
         number = self._iteration
         self._next, self._at, self._is_position_chosen, self._is_running = (epoch + 1, 0), (epoch, first), False, True
         try:
-            yield from self._deliver(epoch, first)
+            yield from self._deliver(epoch, first, output)
         finally:
             if number == self._iteration:
                 self._is_running = False
 
-    def _deliver(self, epoch: int, first: int) -> Iterator[Any]:
+    def _deliver(self, epoch: int, first: int, output: Output | None) -> Iterator[Any]:
         number, schedule = self._iteration, self._schedule(epoch)
         given = np.bincount(schedule[:first], minlength=len(self._names)).tolist()
         running: dict[int, Iterator[Batch]] = {}
@@ -279,7 +297,7 @@ class MixedLoader(NotIndexed):
             if which not in running or not first_batch:
                 running.pop(which, None)
                 loader.seek(inner_epoch, first_batch)
-                running[which] = iter(loader)
+                running[which] = iter(loader) if output is None else loader._iterate(output)
             batch = next(running[which])
             given[which] += 1
             self._at = (epoch, at + 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parquet_loader import BatchedDataLoader, OutputOptions, ParquetDataset, Shard, ShardOptions
+from parquet_loader import BatchedDataLoader, MixedLoader, OutputOptions, ParquetDataset, Shard, ShardOptions
 from tests.support.datasets import write_numbered
 
 grain = pytest.importorskip("grain", reason="grain is not installed: pip install '.[frameworks]'")
@@ -76,3 +76,37 @@ def test_rows_are_a_random_access_source(tmp_path: Path) -> None:
         assert rows[40]["wide"].shape == (80,)
         source = grain.MapDataset.source(rows).shuffle(seed=3).batch(6)
         assert sorted(np.concatenate([batch["id"] for batch in source])) == list(range(66))
+
+
+def test_a_mixture_resumes_in_a_pipeline_with_prefetch(tmp_path: Path) -> None:
+    for name, sizes in (("a", (30, 11)), ("b", (25,))):
+        write_numbered(str(tmp_path / name), (sizes,))
+
+    def mixture() -> MixedLoader:
+        loaders = {name: BatchedDataLoader(str(tmp_path / name), 4, shuffle=True) for name in "ab"}
+        return MixedLoader(loaders, {"a": 2, "b": 1}, stop="all_exhausted", named=True)
+
+    def begin(loader: MixedLoader) -> Any:
+        batches = loader.to_grain().map(lambda pair: [pair[0], pair[1]["id"].tolist()])
+        return iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=3))
+
+    with mixture() as loader:
+        whole = [[name, batch["id"].tolist()] for name, batch in loader]
+        loader.set_epoch(0)
+        batches = begin(loader)
+        for number in range(7):
+            assert next(batches) == whole[number]
+        state = json.loads(json.dumps(batches.get_state()))
+        batches.close()
+    assert len(whole) == 18
+    with mixture() as loader:
+        batches = begin(loader)
+        batches.set_state(state)
+        assert [next(batches) for _ in range(11)] == whole[7:]
+        batches.close()
+
+
+def test_batches_of_a_mixture_are_arrays_whatever_its_loaders_deliver(tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((10,),))
+    with MixedLoader({"a": BatchedDataLoader(str(tmp_path), 4)}, {"a": 1}) as loader:
+        assert all(isinstance(batch["id"], np.ndarray) for batch in loader.to_grain())
