@@ -17,12 +17,12 @@ from tests.engine.test_isolation import numbered
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="other processes need Linux (memfd)")
 
 
-def output_of(script: str, path: Path, **environment: str) -> str:
+def output_of(script: str, path: Path, folder: Path | None = None) -> str:
     (path / "script.py").write_text(script, encoding="utf-8")
-    known = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment}
+    known = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     known.pop("PYTHONUNBUFFERED", None)
     command = [sys.executable, str(path / "script.py"), numbered(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=55, env=known, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=55, env=known, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -44,8 +44,15 @@ with BatchedDataLoader(sys.argv[1], 100, transform=printing, output_options=opti
 @pytest.mark.parametrize(
     "options", ["transform_workers=1", pytest.param("isolation='process'", marks=pytest.mark.slow)]
 )
-def test_what_transform_prints_reaches_a_pipe(tmp_path: Path, options: str) -> None:
-    assert output_of(PRINTING.replace("OPTIONS", options), tmp_path).splitlines() == ["called with 100"] * 3
+def test_what_transform_prints_reaches_a_pipe_and_modules_of_the_working_directory_are_not_imported(
+    tmp_path: Path, options: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("json", "socket", "numpy"):
+        (elsewhere / f"{name}.py").write_text("raise ImportError('of another project')\n", encoding="utf-8")
+    script = PRINTING.replace("OPTIONS", options)
+    assert output_of(script, tmp_path, elsewhere).splitlines() == ["called with 100"] * 3
 
 
 SPAWNING = """

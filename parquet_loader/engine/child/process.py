@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import select
@@ -26,9 +25,10 @@ SCRIPT_MODULES = ("__main__", "__mp_main__")
 _ORIGINAL = "_pickled_error"
 # File descriptors of a socket pair, and those that `subprocess` opens while it starts a process.
 _START_DESCRIPTORS = 6
+# Nothing is imported before the path is the caller's: it begins with the working directory, where any file may lie.
 _START = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[3])
+import sys
+sys.path[:] = sys.argv[3:]
 if sys.stdout is not None:
     sys.stdout.reconfigure(line_buffering=True)  # the process is killed, or ends without flushing
 from {module} import main
@@ -67,7 +67,7 @@ def start_process(
         _START.format(module=module),
         str(number),
         str(os.getpid()),
-        json.dumps([path for path in sys.path if isinstance(path, str)]),
+        *(path for path in sys.path if isinstance(path, str)),
     ]
     try:
         process = subprocess.Popen(
