@@ -201,6 +201,7 @@ def test_metadata_that_contradicts_the_data_is_refused(tmp_path: Path) -> None:
     ("change", "error", "message"),
     [
         ({"codebase_version": "v2.1"}, UnsupportedError, "has version v2.1, this reads version 3"),
+        ({"codebase_version": "v4.0"}, UnsupportedError, "this reads version 3; a newer release may read it"),
         ({"codebase_version": None}, SourceError, "has no codebase_version"),
         ({"fps": 0}, SourceError, "fps is 0"),
         ({"features": []}, SourceError, r"features are \[\]"),

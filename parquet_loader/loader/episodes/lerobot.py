@@ -186,10 +186,9 @@ def _info(root: Path) -> dict[str, Any]:
     if not isinstance(version, str):
         raise SourceError(f"{path}: has no codebase_version; a data set of LeRobot has one")
     if not version.startswith("v3."):
-        raise UnsupportedError(
-            f"{path}: the data set has version {version}, this reads version 3; convert it with LeRobot's "
-            "convert_dataset_v21_to_v30"
-        )
+        is_older = version.startswith(("v1.", "v2."))
+        remedy = "convert it with LeRobot's convert_dataset_v21_to_v30" if is_older else "a newer release may read it"
+        raise UnsupportedError(f"{path}: the data set has version {version}, this reads version 3; {remedy}")
     fps, features = info.get("fps"), info.get("features")
     is_number = isinstance(fps, int | float) and not isinstance(fps, bool) and 0 < fps < float("inf")
     if not is_number or not isinstance(features, dict) or not all(isinstance(f, dict) for f in features.values()):
