@@ -41,7 +41,7 @@ class TensorOutput:
             raise ConfigurationError(
                 "OutputOptions(shuffle_on_device=True): there is no device that could permute rows; pass device='cuda'"
             )
-        self.permutes = on_gpu if options.shuffle_on_device is None else options.shuffle_on_device
+        self.permutes = options.shuffle_on_device
         # For what is copied with a window, and is not in its pinned memory: the order, and offsets.
         self._pinned = PinnedMemory() if on_gpu and self._pins else None
         self.figures = DeviceFigures()
@@ -50,8 +50,8 @@ class TensorOutput:
         self.device_limit_bytes = limit if isinstance(limit, int) else None
         if limit is not None and not self.permutes:
             raise ConfigurationError(
-                "OutputOptions(device_memory_limit=...): no windows are copied to a device; pass device='cuda', or "
-                "leave device_memory_limit out"
+                "OutputOptions(device_memory_limit=...): no windows are copied to a device; pass device='cuda' and "
+                "shuffle_on_device=True, or leave device_memory_limit out"
             )
 
     def masked(self, masks: Mapping[str, str]) -> TensorOutput:  # noqa: ARG002

@@ -106,8 +106,8 @@ class OutputOptions:
             all processes. A loader's `batch_size` is the rows of one process, and its `shard` follows from the
             sharding: processes whose devices hold the same rows read the same rows.
         shuffle_on_device: Copy whole windows to the device and permute their rows there, rather than batch by batch.
-            The order is the same. None: if `device` is a GPU, and there is no `transform` and nothing to decode. True
-            with ``device="cpu"`` does the same on the CPU, for tests.
+            The order is the same. Windows that a `transform` changes, or with media to decode, are copied batch by
+            batch still. With ``device="cpu"`` the same is done on the CPU, for tests.
         device_memory_limit: With windows on a GPU, the most bytes that they may take there: two windows, and what
             permuting them takes. An int, or text such as ``"1GiB"``; None: as many as that is.
         pin_memory: Use page-locked memory for what goes to a GPU. False: ordinary memory, from which copies are slower
@@ -117,7 +117,7 @@ class OutputOptions:
     row_numbers: str | None = None
     format: Format = "torch"
     sharding: Any = None
-    shuffle_on_device: bool | None = None
+    shuffle_on_device: bool = False
     device_memory_limit: int | str | None = None
     pin_memory: bool = True
 
@@ -129,9 +129,9 @@ class OutputOptions:
             raise ConfigurationError(
                 f"OutputOptions(format={self.format!r}, sharding=...): only format='jax' has shardings"
             )
-        if self.shuffle_on_device is not None and not isinstance(self.shuffle_on_device, bool):
+        if not isinstance(self.shuffle_on_device, bool):
             raise ConfigurationError(
-                f"OutputOptions(shuffle_on_device={self.shuffle_on_device!r}): expected True, False or None"
+                f"OutputOptions(shuffle_on_device={self.shuffle_on_device!r}): expected True or False"
             )
         if not isinstance(self.pin_memory, bool):
             raise ConfigurationError(f"OutputOptions(pin_memory={self.pin_memory!r}): expected True or False")
