@@ -21,7 +21,8 @@ from parquet_loader.source import Snapshot, common_folder
 
 # A request to a store takes as long as it takes to transfer about this much.
 _REMOTE_BLOCK_BYTES = 2**18
-# What the system says of a path that names no file.
+# What the system says of a path that names no file; file systems of Python may raise these errors without a number.
+_NO_FILE_ERRORS = (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL})
 
 
@@ -59,7 +60,7 @@ class ReferencedFiles:
         except BlobProblem:
             raise
         except (OSError, ValueError) as error:
-            if isinstance(error, ValueError) or error.errno in _NO_FILE:
+            if isinstance(error, _NO_FILE_ERRORS) or error.errno in _NO_FILE:
                 raise BlobProblem(f"the file {full!r} cannot be opened: {error}") from error
             raise _failure(full, error) from error
 

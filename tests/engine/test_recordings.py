@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -29,7 +30,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.decode.media import decode_audio, decode_frames
-from parquet_loader.errors import OpenFilesError, SystemReadError
+from parquet_loader.errors import OpenFilesError, RemoteError, SystemReadError
 from tests.support.media import numbers_of, sound, tones, video
 
 for package, extra in (("soundfile", "audio"), ("soxr", "audio"), ("av", "video")):
@@ -238,6 +239,35 @@ def test_a_named_pipe_or_a_directory_is_no_file_of_a_row(referenced: Path) -> No
         batch = next(iter(loader))
         assert [r.row for r in loader.stats().first_replaced] == [0, 2]
     assert batch["s"].lengths.tolist() == [len(decode_audio(recording(1), Audio(RATE), 0)[0])] * 3
+
+
+def test_a_file_that_a_store_lacks_is_replaced_and_a_store_that_fails_is_an_error(referenced: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    store = fsspec.filesystem("memory")
+    store.put(str(referenced), "/recordings", recursive=True)
+    try:
+        store.rm("/recordings/media/4.wav")
+        wrapped = pafs.PyFileSystem(pafs.FSSpecHandler(store))
+        options: dict[str, Any] = {"columns": ["s"], "on_error": "skip_row", "filesystem": wrapped}
+        with BatchedDataLoader("/recordings", 6, **options) as loader:
+            next(iter(loader))
+            assert [r.row for r in loader.stats().first_replaced] == [4]
+        with pytest.MonkeyPatch.context() as patched:
+
+            def failing(path: str, *args: Any, **options: Any) -> Any:
+                if path.endswith("3.wav"):
+                    raise OSError("the store is not reached")
+                return known(path, *args, **options)
+
+            known = store._open
+            patched.setattr(store, "_open", failing)
+            with (
+                BatchedDataLoader("/recordings", 6, **options) as loader,
+                pytest.raises(RemoteError, match=r"media/3\.wav.*not reached"),
+            ):
+                next(iter(loader))
+    finally:
+        store.rm("/recordings", recursive=True)
 
 
 @pytest.mark.parametrize("column", ["s", "v"])
