@@ -259,8 +259,8 @@ def test_a_file_that_a_store_lacks_is_replaced_and_a_store_that_fails_is_an_erro
                     raise OSError("the store is not reached")
                 return known(path, *args, **options)
 
-            known = store._open
-            patched.setattr(store, "_open", failing)
+            known = store.open
+            patched.setattr(store, "open", failing)
             with (
                 BatchedDataLoader("/recordings", 6, **options) as loader,
                 pytest.raises(RemoteError, match=r"media/3\.wav.*not reached"),
