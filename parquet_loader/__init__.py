@@ -60,7 +60,7 @@ from parquet_loader.schema.ragged import Ragged
 from parquet_loader.write import DatasetWriter, WriteOptions, WriteSummary, write_dataset
 
 if TYPE_CHECKING:
-    from parquet_loader.collate import Batch
+    from parquet_loader.collate import Batch, DeviceFigures
     from parquet_loader.dataset import RowGroup
     from parquet_loader.loader.batched import BatchedDataLoader, LoadedRows
     from parquet_loader.loader.episodes.episode_loader import EpisodeLoader, EpisodePlan
@@ -118,7 +118,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "parquet_loader.collate": ("Batch",),
+    "parquet_loader.collate": ("Batch", "DeviceFigures"),
     "parquet_loader.dataset": ("RowGroup",),
     "parquet_loader.loader.batched": ("BatchedDataLoader", "LoadedRows"),
     "parquet_loader.loader.episodes.episode_loader": ("EpisodeLoader", "EpisodePlan"),
@@ -194,6 +194,7 @@ __all__ = [
     "DataError",
     "DatasetWriter",
     "DeltaSource",
+    "DeviceFigures",
     "Encoded",
     "EpisodeLoader",
     "EpisodePlan",

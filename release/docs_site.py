@@ -100,6 +100,7 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "EpochPlan", "TokenPlan", "MixingScore", "MixingFigures", "SortingFigures", "LoaderStats", "Finding",
             "ShuffleFigures", "StorageFigures", "CodecFigures", "SlowColumns", "SkippedRowGroup", "ReplacedRow",
             "RemoteFigures", "CacheStats", "SourceChange", "BatchLineage", "EpisodePlan",
+            "DeviceFigures",
         ),
     ),
     "errors": (

@@ -231,6 +231,7 @@ def test_public_names_are_these() -> None:
         "DataError",
         "DatasetWriter",
         "DeltaSource",
+        "DeviceFigures",
         "Encoded",
         "EpisodeLoader",
         "EpisodePlan",

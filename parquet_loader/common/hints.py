@@ -18,11 +18,27 @@ R = TypeVar("R")
 _THREADS = "num_threads=<n> sets the number of background threads; transform_workers=<n> runs transform in processes"
 _READ_AHEAD = "memory_limit=<bytes> bounds how much is read ahead"
 _MANY_EPOCHS = "each `for batch in loader` is one epoch; write a loop of epochs around it"
-_PINNED = "batches are in pinned memory where torch sees a GPU; device='cuda' copies them there in the background"
+_PINNED = (
+    "batches are in pinned memory where torch sees a GPU, unless output_options=OutputOptions(pin_memory=False); "
+    "device='cuda' copies them there in the background"
+)
 _COLLATE = "batches are made of whole columns; transform=<function of (columns, rng)> changes them"
 _SAMPLING = "shuffle=True, seed=<n> fix the order, shard=Shard(rank, world_size) the part"
 
-LOADER_KEYWORDS = {
+_IN_OPTIONS = {
+    field.name: f"{argument}={options.__name__}({field.name}=<value>)"
+    for argument, options in (
+        ("output_options", OutputOptions),
+        ("read_options", ReadOptions),
+        ("shard_options", ShardOptions),
+    )
+    for field in fields(options)
+} | {
+    field.name: f"read_options=ReadOptions(remote=RemoteOptions({field.name}=<value>))"
+    for field in fields(RemoteOptions)
+}  # fmt: skip
+
+LOADER_KEYWORDS = _IN_OPTIONS | {
     # torch.utils.data.DataLoader
     "dataset": "the first argument is a path, a URL, or a list of them",
     "num_workers": _THREADS,
@@ -75,18 +91,7 @@ LOADER_KEYWORDS = {
     "buffer_size": "window_rows=<n> sets how many rows are shuffled together",
     "shuffle_buffer": "window_rows=<n> sets how many rows are shuffled together",
     "dtype": "schema=Schema({<name>: Scalar(<type>)}) sets types",
-} | {
-    field.name: f"{argument}={options.__name__}({field.name}=<value>)"
-    for argument, options in (
-        ("output_options", OutputOptions),
-        ("read_options", ReadOptions),
-        ("shard_options", ShardOptions),
-    )
-    for field in fields(options)
-} | {
-    field.name: f"read_options=ReadOptions(remote=RemoteOptions({field.name}=<value>))"
-    for field in fields(RemoteOptions)
-}  # fmt: skip
+}
 """Replacements for keywords of other loaders that `BatchedDataLoader` does not have."""
 
 _OF_LOADER = "ParquetDataset(source).batches(batch_size, ...) takes it"
