@@ -59,7 +59,7 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
 
 
 class Upload:
-    """What was queued for the batches of one window; on the CPU it is done.
+    """The copies of one window, which a stream makes later; on the CPU they are made at once.
 
     Args:
         device: The device.

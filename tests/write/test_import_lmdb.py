@@ -14,6 +14,7 @@ import pytest
 from parquet_loader import Bytes, Image, MissingPackageError, ParquetDataset, SourceError, Text
 from parquet_loader.write import WriteOptions
 from parquet_loader.write.imports import import_lmdb
+from tests.support.imports import assert_continues_after_an_interruption
 
 JPEG = b"\xff\xd8\xff\xe0"
 SMALL = WriteOptions(row_group_bytes=500, file_bytes=1200)
@@ -97,19 +98,9 @@ def test_interrupted_the_same_call_finishes_with_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = database(tmp_path / "x.lmdb", ENTRIES)
-    import_lmdb(path, tmp_path / "whole", options=SMALL)
-    files = {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
-    real, left = os.fsync, [7]
+    (tmp_path / "imports").mkdir()
 
-    def interrupted(descriptor: int) -> None:
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-        real(descriptor)
+    def run(target: Path) -> Any:
+        return import_lmdb(path, target, options=SMALL)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            import_lmdb(path, tmp_path / "out", options=SMALL)
-    assert import_lmdb(path, tmp_path / "out", options=SMALL).resumed_rows > 0
-    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == files
+    assert_continues_after_an_interruption(run, tmp_path / "imports", 7, monkeypatch)

@@ -6,7 +6,6 @@ import bz2
 import gzip
 import hashlib
 import json
-import os
 import pickle
 import struct
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import pytest
 from parquet_loader import Bytes, Encoded, Image, ParquetDataset, RaggedList, Scalar, SourceError, Tensor, Text
 from parquet_loader.write import WriteOptions
 from parquet_loader.write.imports import import_mosaicml
+from tests.support.imports import assert_continues_after_an_interruption
 
 JPEG = b"\xff\xd8\xff\xe0"
 SMALL = WriteOptions(row_group_bytes=700, file_bytes=1500)
@@ -256,19 +256,9 @@ def test_a_directory_of_splits_names_them(tmp_path: Path) -> None:
 def test_interrupted_the_same_call_finishes_with_the_same_files(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import_mosaicml(shards, tmp_path / "whole", options=SMALL)
-    files = {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
-    real, left = os.fsync, [8]
+    (tmp_path / "imports").mkdir()
 
-    def interrupted(descriptor: int) -> None:
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-        real(descriptor)
+    def run(target: Path) -> Any:
+        return import_mosaicml(shards, target, options=SMALL)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            import_mosaicml(shards, tmp_path / "out", options=SMALL)
-    assert import_mosaicml(shards, tmp_path / "out", options=SMALL).resumed_rows > 0
-    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == files
+    assert_continues_after_an_interruption(run, tmp_path / "imports", 8, monkeypatch)

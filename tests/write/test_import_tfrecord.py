@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -23,6 +22,7 @@ from parquet_loader.write import WriteOptions
 from parquet_loader.write.imports import import_tfrecord
 from parquet_loader.write.imports.crc32c import crc32c, crc32c_in_python
 from parquet_loader.write.imports.protobuf import WireError, fields_of, varints_of
+from tests.support.imports import assert_continues_after_an_interruption
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = WriteOptions(row_group_bytes=500, file_bytes=1200)
@@ -231,22 +231,12 @@ def test_features_of_several_types_are_an_error(tmp_path: Path) -> None:
 def test_interrupted_the_same_call_finishes_with_the_same_files(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import_tfrecord(records, tmp_path / "whole", options=SMALL)
-    files = {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
-    real, left = os.fsync, [7]
+    (tmp_path / "imports").mkdir()
 
-    def interrupted(descriptor: int) -> None:
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-        real(descriptor)
+    def run(target: Path) -> Any:
+        return import_tfrecord(records, target, options=SMALL)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            import_tfrecord(records, tmp_path / "out", options=SMALL)
-    assert import_tfrecord(records, tmp_path / "out", options=SMALL).resumed_rows > 0
-    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == files
+    assert_continues_after_an_interruption(run, tmp_path / "imports", 7, monkeypatch)
 
 
 def test_the_command_imports_examples(records: Path, tmp_path: Path) -> None:
