@@ -100,8 +100,9 @@ def test_memory_owned_by_tensors_gives_the_same_batches(
     owners: list[torch.Tensor] = []
 
     def allocate(_: PinnedMemory, nbytes: int) -> Allocation:
-        owners.append(torch.empty(nbytes, dtype=torch.uint8))
-        return Allocation(owners[-1].numpy(), owners[-1])
+        owner = torch.empty(nbytes, dtype=torch.uint8)
+        owners.append(owner)  # several threads allocate
+        return Allocation(owner.numpy(), owner)
 
     monkeypatch.setattr(PinnedMemory, "allocate", allocate)
     monkeypatch.setattr("parquet_loader.collate.torch_output.TensorOutput.allocator", lambda *_: PinnedMemory())
