@@ -49,7 +49,7 @@ def bench(source: tuple[str, ...], **options: Any) -> None:
 
 
 class _Silent:
-    """Prints no status, because the output is no terminal."""
+    """Takes the place of the status line if the output is not a terminal."""
 
     def __enter__(self) -> Self:
         return self

@@ -39,7 +39,7 @@ class TensorOutput:
         on_gpu = self._device is not None and self._device.type == "cuda"
         if options.shuffle_on_device and self._device is None:
             raise ConfigurationError(
-                "OutputOptions(shuffle_on_device=True): there is no device that could permute rows; pass device='cuda'"
+                "OutputOptions(shuffle_on_device=True): device=None delivers batches on the CPU; pass device='cuda'"
             )
         self.permutes = options.shuffle_on_device
         # For what is copied with a window, and is not in its pinned memory: the order, and offsets.

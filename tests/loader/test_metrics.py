@@ -33,8 +33,8 @@ from parquet_loader.loader.metrics import (
 NAMES = {
     "epoch", "rows", "batches", "seconds", "wait_seconds", "first_batch_seconds", "longest_wait_seconds",
     "idle_seconds", "read_cpu_seconds", "permute_cpu_seconds", "gather_cpu_seconds", "process_cpu_seconds",
-    "blocked_seconds", "read_bytes", "disk_bytes", "row_groups", "skipped_row_groups", "held_bytes", "peak_bytes",
-    "memory_limit_bytes", "threads", "rows_per_second", "wait_ratio",
+    "blocked_seconds", "read_bytes", "disk_bytes", "row_groups", "skipped_row_groups", "replaced_rows", "held_bytes",
+    "peak_bytes", "memory_limit_bytes", "threads", "rows_per_second", "wait_ratio",
 }  # fmt: skip
 
 

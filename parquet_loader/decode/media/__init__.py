@@ -2,7 +2,7 @@
 
 from parquet_loader.decode.media.audio import audio_modules, decode_audio
 from parquet_loader.decode.media.byte_ranges import RangeFile
-from parquet_loader.decode.media.crops import Box, center_box, random_box
+from parquet_loader.decode.media.crops import Box, center_box, random_box, uniform
 from parquet_loader.decode.media.images import image_formats, image_pixels, scale_and_offset, write_image
 from parquet_loader.decode.media.video import clip_positions, decode_clips, decode_frames, video_module
 
@@ -19,6 +19,7 @@ __all__ = [
     "image_pixels",
     "random_box",
     "scale_and_offset",
+    "uniform",
     "video_module",
     "write_image",
 ]

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 
 class Box(NamedTuple):
@@ -24,6 +25,14 @@ class Box(NamedTuple):
 _TRIES = 10
 
 
+def uniform(rng: np.random.Generator, size: int) -> npt.NDArray[np.float64]:
+    """Return numbers from 0 to 1 (exclusive), ``[size]``: the upper 53 bits of words of the raw stream.
+
+    numpy's `Generator.random` gives the same numbers today, but may change between releases; the raw stream does not.
+    """
+    return np.asarray((rng.bit_generator.random_raw(size) >> np.uint64(11)) * 2.0**-53, np.float64)
+
+
 def random_box(
     height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
 ) -> Box:
@@ -39,7 +48,7 @@ def random_box(
         ratio: Least and largest width divided by height.
         rng: Always draws 40 numbers, so that those drawn later do not depend on the image.
     """
-    drawn = rng.random((_TRIES, 4)).tolist()
+    drawn = uniform(rng, 4 * _TRIES).reshape(_TRIES, 4).tolist()
     area, (low, high) = height * width, (math.log(n) for n in ratio)
     for share, proportion, x, y in drawn:
         target = area * (scale[0] + (scale[1] - scale[0]) * share)

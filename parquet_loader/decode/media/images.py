@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem, pillow_image, unreadable_image
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape, reduced_shape
-from parquet_loader.decode.media.crops import Box, center_box, random_box
+from parquet_loader.decode.media.crops import Box, center_box, random_box, uniform
 from parquet_loader.schema import Image, sixteen_bits
 
 Pixels = npt.NDArray[np.uint8]
@@ -78,7 +78,7 @@ def write_image(
         BlobProblem: the bytes are not an image that can be read, or it has another size than the field says.
     """
     # The flip is drawn first, so that it does not depend on the image's size.
-    is_flipped = field.flip == 1 if rng is None else rng.random() < field.flip
+    is_flipped = field.flip == 1 if rng is None else bool(uniform(rng, 1)[0] < field.flip)
     pixels = _resized(data, field, rng)
     if is_flipped:
         pixels = pixels[:, ::-1]

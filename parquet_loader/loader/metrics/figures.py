@@ -57,6 +57,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("row_groups", "Row groups read to their end.", lambda s: s.row_groups, is_total=True),
     Metric("skipped_row_groups", "Row groups left out because of errors.", lambda s: len(s.skipped_row_groups),
            is_total=True),
+    Metric("replaced_rows", "Rows replaced because their media are damaged.", lambda s: s.replaced_rows, is_total=True),
     Metric("held_bytes", "Memory held now.", lambda s: s.held_bytes),
     Metric("peak_bytes", "Most memory held in this epoch.", lambda s: s.peak_bytes),
     Metric("memory_limit_bytes", "memory_limit.", lambda s: s.memory_limit_bytes),

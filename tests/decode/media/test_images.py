@@ -29,7 +29,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.decode import BlobProblem, jpeg
-from parquet_loader.decode.media import center_box, image_formats, image_pixels, random_box, write_image
+from parquet_loader.decode.media import center_box, image_formats, image_pixels, random_box, uniform, write_image
 
 pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
 features = pytest.importorskip("PIL.features")
@@ -537,3 +537,10 @@ def test_a_limit_that_decoded_batches_exceed_is_refused_with_their_size(tmp_path
     schema = Schema({"image": Image(size=224, dtype="float32")})
     with pytest.raises(MemoryLimitError, match=r"4 batches of 36\.\d MiB and the reads .* use memory_limit=\d+MiB"):
         BatchedDataLoader(tmp_path / "a.parquet", 64, schema=schema, memory_limit="100MiB").plan()
+
+
+def test_random_numbers_are_those_of_the_raw_stream() -> None:
+    """So that crops and flips stay the same if numpy changes what its own methods draw."""
+    words = np.random.Philox(key=[1, 2]).random_raw(3).tolist()
+    drawn = uniform(np.random.Generator(np.random.Philox(key=[1, 2])), 3)
+    assert drawn.tolist() == [(word >> 11) / 2**53 for word in words]
