@@ -23,13 +23,13 @@ _RACE = "another process comes between two steps"
 # For each file: what it patches of the package, and why.
 ALLOWED: dict[str, dict[str, str]] = {
     "collate/test_cuda.py": {
-        "parquet_loader.collate.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
+        "parquet_loader.collate.device.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
         "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
     },
     "collate/test_device_windows.py": {
-        "parquet_loader.collate.device_windows.DeviceWindows._copy": "the device has no memory for a window",
+        "parquet_loader.collate.device.windows.DeviceWindows._copy": "the device has no memory for a window",
         "loader._output._pinned": "the path of pinned memory, without a GPU",
-        "parquet_loader.collate.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
+        "parquet_loader.collate.device.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
         "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
     },
     "collate/test_token_rows.py": {

@@ -34,11 +34,11 @@ ORDER = [
 # Packages are imported through what their `__init__` hands out; what needs torch or is a way in of its own, by module.
 INNER = (
     "common.storage.hdfs",
-    "collate.cuda",
+    "collate.device.cuda",
     "collate.grain_dataset",
     "collate.jax_output",
     "collate.keras_dataset",
-    "collate.pinned_memory",
+    "collate.device.pinned_memory",
     "collate.samplers",
     "collate.tensors",
     "collate.tf_dataset",

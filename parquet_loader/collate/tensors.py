@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from parquet_loader.collate.device.pinned_memory import pinned_copy
 from parquet_loader.collate.output import Batch
-from parquet_loader.collate.pinned_memory import pinned_copy
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator, Window

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from parquet_loader.collate.cuda import check_device, copied_ahead, handed_over
-from parquet_loader.collate.device_windows import DeviceWindows, most_device_bytes
+from parquet_loader.collate.device.cuda import check_device, copied_ahead, handed_over
+from parquet_loader.collate.device.pinned_memory import PinnedMemory, pinned_copy
+from parquet_loader.collate.device.static_inputs import check_inputs, filled
+from parquet_loader.collate.device.windows import DeviceWindows, most_device_bytes
 from parquet_loader.collate.output import Batch, DeviceFigures
-from parquet_loader.collate.pinned_memory import PinnedMemory, pinned_copy
 from parquet_loader.collate.tensors import batch_tensors, window_batches
 from parquet_loader.common import OutputOptions, format_bytes, is_worker
 from parquet_loader.engine import ProcessedBatch
@@ -26,7 +27,7 @@ class TensorOutput:
 
     Args:
         device: The device of the batches; None: the CPU, in pinned memory if there is a GPU.
-        options: Whether a device permutes rows, and whether memory is pinned.
+        options: Whether a device permutes rows, whether memory is pinned, and which tensors of the caller are filled.
 
     Raises:
         ConfigurationError: `device` does not name a CPU or CUDA device, or there is none that could permute rows.
@@ -36,6 +37,7 @@ class TensorOutput:
     def __init__(self, device: Any, options: OutputOptions) -> None:
         self._device = check_device(device)
         self._pins = options.pin_memory
+        self._into = check_inputs(options.into or {})
         on_gpu = self._device is not None and self._device.type == "cuda"
         if options.shuffle_on_device and self._device is None:
             raise ConfigurationError(
@@ -95,6 +97,8 @@ class TensorOutput:
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Copy each batch to the GPU while the caller uses the one before, if the device is a GPU."""
         self.figures = DeviceFigures()
-        if self._device is None or self._device.type != "cuda":
-            return handed_over(batches) if self.permutes else batches
-        return copied_ahead(batches, self._device)
+        if self._device is not None and self._device.type == "cuda":
+            batches = copied_ahead(batches, self._device)
+        elif self.permutes:
+            batches = handed_over(batches)
+        return filled(batches, self._into) if self._into else batches

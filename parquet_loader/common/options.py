@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -112,6 +113,9 @@ class OutputOptions:
             permuting them takes. An int, or text such as ``"1GiB"``; None: as many as that is.
         pin_memory: Use page-locked memory for what goes to a GPU. False: ordinary memory, from which copies are slower
             and do not overlap with the training step.
+        into: Tensors of the caller, ``[batch_size, ...]``, by column name: each batch is copied into them when it is
+            delivered, and then holds them, so the next batch overwrites them. For CUDA graphs, which read the same
+            memory at each replay.
     """
 
     row_numbers: str | None = None
@@ -120,6 +124,7 @@ class OutputOptions:
     shuffle_on_device: bool = False
     device_memory_limit: int | str | None = None
     pin_memory: bool = True
+    into: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -139,6 +144,11 @@ class OutputOptions:
             raise ConfigurationError(
                 f"OutputOptions(format={self.format!r}): shuffle_on_device and device_memory_limit are for tensors; "
                 "leave them out"
+            )
+        if self.into is not None and (self.format != "torch" or not isinstance(self.into, Mapping)):
+            raise ConfigurationError(
+                f"OutputOptions(format={self.format!r}, into={type(self.into).__name__}): expected a dict of tensors "
+                "by column name, with format='torch'"
             )
         if self.device_memory_limit is not None:
             limit = parse_bytes(self.device_memory_limit, "OutputOptions device_memory_limit")

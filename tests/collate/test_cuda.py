@@ -22,8 +22,8 @@ from parquet_loader import (
     Text,
     write_dataset,
 )
-from parquet_loader.collate.cuda import copied_ahead
-from parquet_loader.collate.pinned_memory import PinnedMemory
+from parquet_loader.collate.device.cuda import copied_ahead
+from parquet_loader.collate.device.pinned_memory import PinnedMemory
 from parquet_loader.window.arena import Allocation
 
 SCHEMA = Schema(

@@ -23,10 +23,10 @@ from parquet_loader import (
     Shard,
     ShardOptions,
 )
-from parquet_loader.collate.cuda import Upload, UploadedBatch
-from parquet_loader.collate.device_windows import DeviceWindows
+from parquet_loader.collate.device.cuda import Upload, UploadedBatch
+from parquet_loader.collate.device.pinned_memory import PinnedMemory
+from parquet_loader.collate.device.windows import DeviceWindows
 from parquet_loader.collate.numpy_output import ArrayOutput
-from parquet_loader.collate.pinned_memory import PinnedMemory
 from parquet_loader.window import Allocation
 from tests.support.datasets import BY_NAME, Layout, write_layout
 from tests.support.outputs import Leaves, leaves

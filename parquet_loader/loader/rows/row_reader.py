@@ -26,7 +26,7 @@ from parquet_loader.common import (
 from parquet_loader.dataset import OpenRows, PriorCounts, default_num_threads, open_rows
 from parquet_loader.decode import Column, TableOrigin
 from parquet_loader.engine import BatchProcessor, ProcessedBatch, ReferencedFiles, files_named_by
-from parquet_loader.errors import DataError, LoaderStateError, SchemaError
+from parquet_loader.errors import ConfigurationError, DataError, LoaderStateError, SchemaError
 from parquet_loader.read import HIDDEN_ROW_NUMBERS, LocalCache, PageReader
 from parquet_loader.schema import Ragged, Schema, masks_of
 from parquet_loader.source import RowGroupRef
@@ -166,6 +166,8 @@ class RowReader:
         """
         check_kind("output_options", output_options, OutputOptions)
         options = output_options or self._output_options
+        if options.into is not None:
+            raise ConfigurationError("OutputOptions(into=...): tensors of batches are for loaders; leave into out")
         output = open_output(options, None).masked(masks_of(self.schema))
         opened = self._opened()
         numbers = _checked(indices, int(opened.ends[-1]) if len(opened.ends) else 0)

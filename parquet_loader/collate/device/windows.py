@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from parquet_loader.collate.cuda import Upload, UploadedBatch, moved
+from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved
 from parquet_loader.collate.output import Batch, DeviceFigures
 from parquet_loader.collate.tensors import SPLIT_BATCHES, batch_tensors, host_tensor, window_batches
 from parquet_loader.common import IntArray

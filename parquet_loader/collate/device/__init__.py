@@ -1,0 +1,1 @@
+"""Batches on a device: copies, windows that it permutes, and pinned memory. Imports torch."""
