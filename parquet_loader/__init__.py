@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from parquet_loader.read.cache.options import LocalCache
     from parquet_loader.read.cache.stats import CacheStats
     from parquet_loader.read.splits import split, split_rows
-    from parquet_loader.source import DeltaSource, IcebergSource, RemoteFigures
+    from parquet_loader.source import DeltaSource, HubSource, IcebergSource, RemoteFigures
     from parquet_loader.store import (
         Arrival,
         AtMost,
@@ -149,7 +149,7 @@ _MODULES = {
     "parquet_loader.read.cache.options": ("LocalCache",),
     "parquet_loader.read.cache.stats": ("CacheStats",),
     "parquet_loader.read.splits": ("split", "split_rows"),
-    "parquet_loader.source": ("DeltaSource", "IcebergSource", "RemoteFigures"),
+    "parquet_loader.source": ("DeltaSource", "HubSource", "IcebergSource", "RemoteFigures"),
     "parquet_loader.store": (
         "Arrival",
         "AtMost",
@@ -204,6 +204,7 @@ __all__ = [
     "Finding",
     "Group",
     "HeldState",
+    "HubSource",
     "IcebergSource",
     "Image",
     "JobSummary",

@@ -66,7 +66,7 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Arguments for [remote files](../remote.md), [ranks](../distributed.md), tables and the [cache](../cache.md).",
         (
             "ReadOptions", "RemoteOptions", "ShardOptions", "OutputOptions", "LocalCache", "DeltaSource",
-            "IcebergSource",
+            "HubSource", "IcebergSource",
         ),
     ),
     "schema": (

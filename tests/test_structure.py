@@ -241,6 +241,7 @@ def test_public_names_are_these() -> None:
         "Finding",
         "Group",
         "HeldState",
+        "HubSource",
         "IcebergSource",
         "Image",
         "JobSummary",

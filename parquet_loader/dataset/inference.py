@@ -21,16 +21,16 @@ from parquet_loader.schema import (
     slices_of,
     with_nulls,
 )
-from parquet_loader.source import Snapshot, Source, TableSource, open_snapshot, table_source
+from parquet_loader.source import Snapshot, Source, VersionedSource, open_snapshot, table_source
 
 
 def schema_of_source(
-    source: Source | TableSource, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any
+    source: Source | VersionedSource, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any
 ) -> Schema:
     """See `Schema.infer`."""
     check_columns(columns)
     source = table_source(source)
-    if isinstance(source, TableSource):
+    if isinstance(source, VersionedSource):
         return _lenient(open_snapshot(source, filesystem), nulls, columns)
     if hasattr(source, "__arrow_c_stream__") or isinstance(source, Mapping):
         raise ConfigurationError(f"Schema.infer: the source is {named(source)}; Schema.from_frame(frame) takes it")

@@ -30,7 +30,7 @@ from parquet_loader.dataset.resolved_source import resolve_source
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Snapshot, Source, TableLike, TableSource, selection_of, table_source
+from parquet_loader.source import Snapshot, Source, TableLike, VersionedSource, selection_of, table_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class ListedDataset:
         cache: LocalCache | None = None,
         shard: Shard | None = None,
     ) -> None:
-        given: Source | TableSource = table_source(source)
-        if not isinstance(given, TableSource):
+        given: Source | VersionedSource = table_source(source)
+        if not isinstance(given, VersionedSource):
             check_source(given)
         elif given.follow:
             raise ConfigurationError(

@@ -13,7 +13,7 @@ from parquet_loader.source import (
     Selection,
     Snapshot,
     Source,
-    TableSource,
+    VersionedSource,
     dump_snapshot,
     load_snapshot,
     open_remembered,
@@ -40,7 +40,7 @@ def ranks_to_agree_with(shard: Shard | None) -> Ranks | None:
 
 
 def open_source(
-    source: Source | TableSource,
+    source: Source | VersionedSource,
     filesystem: Any,
     ranks: Ranks | None,
     remote: RemoteOptions | None = None,
@@ -56,8 +56,8 @@ def open_source(
         return _open(source, filesystem, remote, selection)
     mine: list[Snapshot] = []
 
-    paths: list[Any] = [source] if isinstance(source, str | os.PathLike | TableSource) else list(source)
-    mark = _mark([source.name] if isinstance(source, TableSource) else paths)
+    paths: list[Any] = [source] if isinstance(source, str | os.PathLike | VersionedSource) else list(source)
+    mark = _mark([source.name] if isinstance(source, VersionedSource) else paths)
 
     def mark_and_list() -> bytes:
         if ranks.shard.rank > 0:
@@ -75,7 +75,7 @@ def open_source(
             )
     if mine:
         return mine[0]
-    home = source.filesystem_of(filesystem) if isinstance(source, TableSource) else resolve(paths[0], filesystem)[0]
+    home = source.filesystem_of(filesystem) if isinstance(source, VersionedSource) else resolve(paths[0], filesystem)[0]
     return load_snapshot(received[0][len(mark) :], home, remote)
 
 
@@ -86,9 +86,9 @@ def _mark(paths: Sequence[Any]) -> bytes:
 
 
 def _open(
-    source: Source | TableSource, filesystem: Any, remote: RemoteOptions, selection: Selection | None
+    source: Source | VersionedSource, filesystem: Any, remote: RemoteOptions, selection: Selection | None
 ) -> Snapshot:
-    if remote.snapshot_cache is not None and not isinstance(source, TableSource):
+    if remote.snapshot_cache is not None and not isinstance(source, VersionedSource):
         return open_remembered(source, filesystem, remote, selection)
     return open_snapshot(source, filesystem, remote=remote, selection=selection)
 

@@ -83,7 +83,7 @@ from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import WINDOW_METHOD, mixing_score
 from parquet_loader.read import Filters, LocalCache, as_expression, splits_by_position
 from parquet_loader.schema import Schema
-from parquet_loader.source import Snapshot, Source, TableLike, TableSource, table_source
+from parquet_loader.source import Snapshot, Source, TableLike, VersionedSource, selection_of, table_source
 from parquet_loader.window import Arenas
 
 if TYPE_CHECKING:
@@ -219,18 +219,19 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             self._arguments |= {"filters": filters, "on_error": on_error, "read_options": read_options}
         given: Any = table_source(source)
         live: LiveSource | None = None
-        if isinstance(given, TableSource) and given.follow:
-            live = LiveTable(given, filesystem, None if read_options is None else read_options.remote, split)
+        if isinstance(given, VersionedSource) and given.follow:
+            reading = read_options or ReadOptions()
+            live = LiveTable(given, filesystem, reading.remote, selection_of(split, filters, reading))
             if filters is not None and splits_by_position(filters):
                 raise ConfigurationError(
                     "follow=True, filters=split_rows(...): rows whose files the table rewrites would go from training "
                     "to validation; use split('id', 0, 0.9) with a column that tells rows apart, or read one version"
                 )
-        elif isinstance(given, LiveSource) and not isinstance(given, TableSource):
+        elif isinstance(given, LiveSource) and not isinstance(given, VersionedSource):
             live = given
             if filesystem is not None:
                 raise ConfigurationError("filesystem=: a store has its own filesystem; leave filesystem out")
-        elif not isinstance(given, Dataset | ListedDataset | TableSource):
+        elif not isinstance(given, Dataset | ListedDataset | VersionedSource):
             check_source(given)
         if live is not None and split is not None and not isinstance(live, LiveTable):
             raise ConfigurationError(

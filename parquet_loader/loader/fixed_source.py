@@ -7,7 +7,7 @@ from typing import Any
 from parquet_loader.dataset import ListedDataset
 from parquet_loader.errors import UnsupportedError
 from parquet_loader.loader.live_source import LiveSource
-from parquet_loader.source import TableSource, table_source
+from parquet_loader.source import VersionedSource, table_source
 
 
 def list_fixed(source: Any, planned: str, **arguments: Any) -> ListedDataset:
@@ -29,7 +29,7 @@ def list_fixed(source: Any, planned: str, **arguments: Any) -> ListedDataset:
             raise UnsupportedError(f"on_error='skip': {planned}, so none may be missing; use on_error='raise'")
         return source
     given = table_source(source)
-    if given.follow if isinstance(given, TableSource) else isinstance(given, LiveSource):
+    if given.follow if isinstance(given, VersionedSource) else isinstance(given, LiveSource):
         raise UnsupportedError(
             f"the source changes from epoch to epoch, and {planned}; pass a fixed list of files, or one version of a "
             "table"

@@ -1,4 +1,4 @@
-"""A table that each epoch reads at its newest version."""
+"""A table, or a branch of the Hub, that each epoch reads at its newest version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from parquet_loader.common import IntArray, RemoteOptions
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.loader.live_source import SourceChange
-from parquet_loader.source import Selection, Snapshot, TableSource, dump_snapshot, load_snapshot, open_snapshot
+from parquet_loader.source import Selection, Snapshot, VersionedSource, dump_snapshot, load_snapshot, open_snapshot
 
 
 class LiveTable:
@@ -22,15 +22,15 @@ class LiveTable:
         source: The table, with ``follow=True``.
         filesystem: The caller's ``filesystem=``, or None.
         remote: How remote files are fetched.
-        split: The split to read, or None.
+        selection: Which of the files are read.
     """
 
     def __init__(
-        self, source: TableSource, filesystem: Any, remote: RemoteOptions | None, split: str | None = None
+        self, source: VersionedSource, filesystem: Any, remote: RemoteOptions | None, selection: Selection
     ) -> None:
         self.source = source
         self.filesystem = filesystem
-        self.split = split
+        self.selection = selection
         self.remote = remote or RemoteOptions()
         self._lock = Lock()
         self._known: Snapshot | None = None
@@ -48,8 +48,7 @@ class LiveTable:
         with self._lock:
             known = self._known
         source = self.source if version is None else self.source.at(version)
-        chosen = Selection(self.split)
-        found = open_snapshot(source, self.filesystem, remote=self.remote, known=known, selection=chosen)
+        found = open_snapshot(source, self.filesystem, remote=self.remote, known=known, selection=self.selection)
         if known is not None and known.table == found.table and known.numbers_of(found).min(initial=0) >= 0:
             found = known
         with self._lock:
@@ -128,20 +127,20 @@ def change_between(before: Snapshot | None, after: Snapshot) -> SourceChange:
     """Return how one version of a table differs from another; None stands for an empty table."""
     old = {} if before is None else _rows_of(before)
     new = _rows_of(after)
-    sizes = {file.path: file.size_bytes for file in after.files}
-    added = [path for path in new if path not in old]
-    removed = [path for path in old if path not in new]
-    changed = [new[path] - old[path] for path in new if path in old]
+    sizes = {file.lasting_key: file.size_bytes for file in after.files}
+    added = [key for key in new if key not in old]
+    removed = [key for key in old if key not in new]
+    changed = [new[key] - old[key] for key in new if key in old]
     return SourceChange(
         new_files=len(added),
-        new_rows=sum(new[path] for path in added) + sum(rows for rows in changed if rows > 0),
-        new_bytes=sum(sizes[path] for path in added),
+        new_rows=sum(new[key] for key in added) + sum(rows for rows in changed if rows > 0),
+        new_bytes=sum(sizes[key] for key in added),
         gone_files=len(removed),
-        gone_rows=sum(old[path] for path in removed) - sum(rows for rows in changed if rows < 0),
+        gone_rows=sum(old[key] for key in removed) - sum(rows for rows in changed if rows < 0),
         version=None if after.table is None else after.table.name,
     )
 
 
-def _rows_of(snapshot: Snapshot) -> dict[str, int]:
+def _rows_of(snapshot: Snapshot) -> dict[tuple[str, str | None], int]:
     counts = np.bincount(snapshot.row_group_file, weights=snapshot.alive, minlength=len(snapshot.files))
-    return dict(zip((file.path for file in snapshot.files), counts.astype(np.int64).tolist(), strict=True))
+    return dict(zip((file.lasting_key for file in snapshot.files), counts.astype(np.int64).tolist(), strict=True))

@@ -38,10 +38,18 @@ from parquet_loader.source.tables.deletes import (
 )
 from parquet_loader.source.tables.delta.source import DeltaSource
 from parquet_loader.source.tables.formats import table_to_write_to
+from parquet_loader.source.tables.hub_commits import HubSource
 from parquet_loader.source.tables.iceberg import IcebergSource
 from parquet_loader.source.tables.names import ColumnName, Names
 from parquet_loader.source.tables.recognised import table_source
-from parquet_loader.source.tables.table_version import TableFile, TableInfo, TableLike, TableSource, TableVersion
+from parquet_loader.source.tables.table_version import (
+    TableFile,
+    TableInfo,
+    TableLike,
+    TableSource,
+    TableVersion,
+    VersionedSource,
+)
 from parquet_loader.source.thrift import (
     BINARY,
     I32,
@@ -86,6 +94,7 @@ __all__ = [
     "Fetcher",
     "FileSchema",
     "FooterCache",
+    "HubSource",
     "IcebergSource",
     "InlineVector",
     "Leaf",
@@ -118,6 +127,7 @@ __all__ = [
     "TruncatedThriftError",
     "UnischemaRecord",
     "Vector",
+    "VersionedSource",
     "bounds_of",
     "changed_since",
     "chunk_ranges",

@@ -47,6 +47,12 @@ class SourceFile:
         return _COMMIT.sub(r"\1", self.path) if self.prefix == "hf://" else self.path
 
     @property
+    def lasting_key(self) -> tuple[str, str | None]:
+        """Equal for a file of the same content in another version of its source; tables change no file."""
+        lasting = self.lasting_path
+        return (self.path, None) if lasting == self.path or self.etag is None else (lasting, self.etag)
+
+    @property
     def name(self) -> str:
         """How messages name it: its path or URL, without secrets."""
         return shown(self.path if "://" in self.path else f"{self.prefix}{self.path}")

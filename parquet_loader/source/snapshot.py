@@ -27,7 +27,7 @@ from parquet_loader.source.remote.listers import lister_for
 from parquet_loader.source.remote.remote_filesystem import RemoteStore, store_of
 from parquet_loader.source.remote.task_group import side_by_side
 from parquet_loader.source.tables.deleted_rows import DeletedRows
-from parquet_loader.source.tables.hub_commits import HUB, commits_of
+from parquet_loader.source.tables.hub_commits import HUB, HubSource, commits_of
 from parquet_loader.source.tables.names import FooterNames
 from parquet_loader.source.tables.recognised import local_table, table_source_of
 from parquet_loader.source.tables.resolved import (
@@ -39,7 +39,7 @@ from parquet_loader.source.tables.resolved import (
     source_files,
     table_schemas,
 )
-from parquet_loader.source.tables.table_version import TableInfo, TableSource, TableVersion
+from parquet_loader.source.tables.table_version import TableInfo, TableSource, TableVersion, VersionedSource
 
 _AT_ONCE = 16  # footers that a thread reads before it asks for more work
 
@@ -257,8 +257,8 @@ class Snapshot:
 
         A file of a table is here if its rows are the same: its content, its deleted rows, and the table's columns.
         """
-        numbers = {file.path: number for number, file in enumerate(self.files)}
-        found = np.array([numbers.get(file.path, -1) for file in other.files], np.int64)
+        numbers = {file.lasting_key: number for number, file in enumerate(self.files)}
+        found = np.array([numbers.get(file.lasting_key, -1) for file in other.files], np.int64)
         if self.table is None and other.table is None:
             return found
         if self.table is None or other.table is None or not self.has_columns_of(other):
@@ -271,7 +271,9 @@ class Snapshot:
             if number >= 0 and before.get(number) != deletes:
                 found[file] = -1
         here = np.flatnonzero(found >= 0)
-        if self.constants is None or other.constants is None or self.partition_schema != other.partition_schema:
+        if self.partition_schema != other.partition_schema:
+            found[:] = -1
+        elif self.constants is None or other.constants is None:
             found[:] = found if self.constants is other.constants else -1
         elif not other.constants.take(here).equals(self.constants.take(found[here])):
             found[:] = -1
@@ -295,7 +297,7 @@ class _FileFooters:
 
 
 def open_snapshot(
-    source: Source | TableSource,
+    source: Source | VersionedSource,
     filesystem: Any = None,
     num_threads: int | None = None,
     remote: RemoteOptions | None = None,
@@ -321,7 +323,9 @@ def open_snapshot(
     """
     settings = remote or RemoteOptions()
     chosen = selection or Selection()
-    if not isinstance(source, TableSource):
+    if isinstance(source, HubSource):
+        source = source.address
+    if not isinstance(source, VersionedSource):
         table = None if chosen.ignore_table_format or not chosen.reads_tables else local_table(source, filesystem)
         if table is None:
             try:
@@ -332,6 +336,7 @@ def open_snapshot(
                     raise
                 table = found
         source = table
+    assert isinstance(source, TableSource)
     version = source.open_version(filesystem, settings)
     if chosen.split not in (None, ALL):
         version = of_split(version, str(chosen.split))

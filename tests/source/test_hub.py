@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import (
     BatchedDataLoader,
+    ConfigurationError,
     DeltaSource,
+    EpisodeLoader,
+    Episodes,
+    HubSource,
     LocalCache,
     ParquetDataset,
     ParquetLoaderError,
@@ -28,6 +33,7 @@ from parquet_loader import (
     RemoteOptions,
     ResumeError,
     SourceError,
+    UnsupportedError,
     rewrite_dataset,
     write_dataset,
 )
@@ -466,3 +472,94 @@ def test_closing_ends_requests_that_are_under_way(hub: Hub) -> None:
     closing.join(1)
     assert not closing.is_alive()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("parquet_loader-worker")]
+
+
+def followed(address: str = "hf://datasets/org/name", **options: Any) -> BatchedDataLoader:
+    options = {"batch_size": 10, "split": "train", "read_options": PATIENT, **options}
+    return BatchedDataLoader(HubSource(address, follow=True), **options)
+
+
+def epoch(loader: BatchedDataLoader) -> list[int]:
+    return sorted(int(value) for batch in loader for value in batch["id"])
+
+
+def test_a_followed_branch_is_read_at_its_newest_commit_in_each_epoch(hub: Hub) -> None:
+    repository = standard(hub)
+    files = dict(repository.commits[repository.revisions["main"]])
+    with followed() as loader:
+        assert epoch(loader) == list(range(300))
+        changed = {**files, "data/train-00001-of-00003.parquet": parquet(5000, 50)}
+        second = repository.commit(changed)
+        hub.requests.clear()
+        assert epoch(loader) == [*range(100), *range(200, 300), *range(5000, 5050)]
+        assert str(loader.stats().growth) == f"hub version {second}: +50 rows in 1 files, -100 rows in 1 files"
+        assert hub.count("revision") == hub.count("tree") == 1
+        hub.requests.clear()
+        assert len(epoch(loader)) == 250
+        assert str(loader.stats().growth) == f"hub version {second}: +0 rows in 0 files, -0 rows in 0 files"
+        assert hub.count("resolve") <= 3
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_state_of_a_followed_branch_goes_on_with_its_commit(hub: Hub, filtered: bool) -> None:
+    repository = standard(hub)
+    options: dict[str, Any] = {"shuffle": True, "filters": pc.field("id") != 203 if filtered else None}
+    files = dict(repository.commits[repository.revisions["main"]])
+    with followed(**options) as loader:
+        whole = [int(value) for batch in loader for value in batch["id"]]
+    with followed(**options) as loader:
+        batches = iter(loader)
+        first = [int(value) for _ in range(4) for value in next(batches)["id"]]
+        state = json.loads(json.dumps(loader.state_dict()))
+        repository.commit({**files, "data/train-00000-of-00003.parquet": parquet(7000)})
+        assert len(first + [int(value) for batch in batches for value in batch["id"]]) == len(whole)
+    with followed(**options) as loader:
+        loader.load_state_dict(state)
+        assert first + [int(value) for batch in loader for value in batch["id"]] == whole
+        after = [*range(100, 300), *range(7000, 7100)]
+        assert epoch(loader) == [value for value in after if not filtered or value != 203]
+
+
+def test_a_state_whose_commit_was_squashed_is_refused_or_skipped(hub: Hub) -> None:
+    repository = standard(hub)
+    with followed() as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    first = repository.revisions["main"]
+    repository.commit({"data/train-00000-of-00001.parquet": parquet(5000)})
+    del repository.commits[first]
+    with followed() as loader:
+        with pytest.raises(ResumeError, match=f"the repository no longer has 'hub version {first}'"):
+            loader.load_state_dict(state)
+        loader.load_state_dict(state, if_gone="next_epoch")
+        assert loader.state_dict()["epoch"] == 1
+        assert epoch(loader) == list(range(5000, 5100))
+
+
+def test_new_directories_of_a_followed_branch_may_change_a_partition_column(hub: Hub) -> None:
+    """The values of files that stay become text, and the filter counts their rows anew."""
+    repository = hub.repository("org/name")
+    files = {f"part=0{n}/0.parquet": parquet(n * 100) for n in (1, 2)}
+    repository.commit(files)
+    with followed(split=None, filters=pc.field("part").cast("string").isin(["1", "02"])) as loader:
+        assert epoch(loader) == list(range(100, 200))
+        repository.commit({**files, "part=b/0.parquet": parquet(900)})
+        assert epoch(loader) == list(range(200, 300))
+
+
+def test_what_is_followed_at_the_hub_is_a_branch(hub: Hub) -> None:
+    repository = standard(hub)
+    commit = repository.revisions["main"]
+    with pytest.raises(ConfigurationError, match="a commit never changes; name a branch"):
+        HubSource(f"hf://datasets/org/name@{commit}", follow=True)
+    with pytest.raises(ConfigurationError, match="expected 'hf://datasets/ORG/NAME"):
+        HubSource("s3://bucket/name", follow=True)
+    with pytest.raises(SourceError, match="not the address of a data set"):
+        HubSource("hf://models/org/name", follow=True)
+    with pytest.raises(ConfigurationError, match="pass the table to BatchedDataLoader"):
+        ParquetDataset(HubSource("hf://datasets/org/name", follow=True))
+    with pytest.raises(UnsupportedError, match="changes from epoch to epoch"):
+        EpisodeLoader(HubSource("hf://datasets/org/name", follow=True), 2, episodes=Episodes("id"))
+    data = ParquetDataset(HubSource("hf://datasets/org/name"), split="test", read_options=PATIENT)
+    assert data.num_rows == 100
+    assert ids(HubSource(f"hf://datasets/org/name@{commit}"), split="train") == list(range(300))

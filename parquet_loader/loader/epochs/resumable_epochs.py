@@ -114,8 +114,9 @@ class ResumableEpochs(LoaderEpochs):
                 raise
             reason = f"the store no longer has the list of the state's files, and has other files now: {error}"
             if before.snapshot.table is not None:
-                reason = f"the table no longer has {state.get('snapshot')!r}, the state's version: {error}"
-                remedy = "keep versions of the table for longer than you want to resume"
+                what = "repository" if before.snapshot.table.format == "hub" else "table"
+                reason = f"the {what} no longer has {state.get('snapshot')!r}, the state's version: {error}"
+                remedy = f"keep versions of the {what} for longer than you want to resume"
         self._use(before)
         if skips_to_next:
             return epoch + 1, 0

@@ -1,16 +1,68 @@
-"""The commits of repositories of the Hugging Face Hub, as the version of a source that states name."""
+"""Commits of repositories of the Hugging Face Hub, as versions: `HubSource` follows a branch, and states name them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from parquet_loader.common import HubAddress
+import pyarrow.fs as pafs
+
+from parquet_loader.common import HubAddress, resolve
+from parquet_loader.errors import ConfigurationError
 from parquet_loader.source.tables.table_version import TableInfo
 
 HUB = "hub"
 # Of more repositories a state holds a digest, because it is small.
 _MOST_NAMED = 4
+_SCHEME = "hf://"
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """An address of the Hugging Face Hub, which may be followed. Without `follow`, it is the same as the address.
+
+    Args:
+        address: ``"hf://datasets/ORG/NAME[@REVISION][/PATH]"``.
+        follow: Let each epoch read the newest commit of the branch or tag; only in `BatchedDataLoader`.
+
+    Raises:
+        ConfigurationError: an argument has the wrong kind, or a commit is to be followed.
+        SourceError: the address has another form.
+    """
+
+    address: str
+    follow: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.address, str) or not self.address.startswith(_SCHEME):
+            raise ConfigurationError(
+                f"HubSource({self.address!r:.80}): expected 'hf://datasets/ORG/NAME[@BRANCH][/PATH]'"
+            )
+        if not isinstance(self.follow, bool):
+            raise ConfigurationError(f"HubSource(follow={self.follow!r:.80}): expected True or False")
+        if self._parsed().is_pinned and self.follow:
+            raise ConfigurationError(
+                f"HubSource({self.address!r:.200}, follow=True): a commit never changes; name a branch"
+            )
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return self.address
+
+    def at(self, version: int | str) -> HubSource:
+        """Return the same address at a commit, not followed."""
+        pinned = replace(self._parsed(), revision=str(version), is_explicit=True)
+        return HubSource(f"{_SCHEME}{pinned}")
+
+    def filesystem_of(self, filesystem: Any) -> pafs.FileSystem:
+        """Return the Hub as a file system; nothing is read."""
+        return resolve(self.address, filesystem)[0]
+
+    def _parsed(self) -> HubAddress:
+        return HubAddress.parse(self.address.removeprefix(_SCHEME))
 
 
 def commits_of(paths: Sequence[str]) -> TableInfo:

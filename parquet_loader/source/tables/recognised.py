@@ -11,6 +11,7 @@ from parquet_loader.common import is_local, resolve
 from parquet_loader.source.file_types import is_pattern
 from parquet_loader.source.tables.delta.source import DeltaSource
 from parquet_loader.source.tables.formats import DELTA, ICEBERG, TableFormat, local_table_at
+from parquet_loader.source.tables.hub_commits import HubSource
 from parquet_loader.source.tables.iceberg import IcebergSource, is_metadata_file, is_table
 from parquet_loader.source.tables.table_version import TableSource
 
@@ -42,7 +43,12 @@ def table_source_of(format_: TableFormat, source: Any) -> TableSource | None:
 
 
 def table_source(source: Any) -> Any:
-    """Return the table that an object of another library or a file of metadata stands for, or else the source."""
+    """Return the table that an object of another library or a file of metadata stands for, or else the source.
+
+    Of the Hub, what is not followed is its address.
+    """
+    if isinstance(source, HubSource) and not source.follow:
+        return source.address
     if is_table(source) or (isinstance(source, str | os.PathLike) and is_metadata_file(os.fspath(source))):
         return IcebergSource(source)
     kind = type(source)

@@ -122,8 +122,8 @@ class PyIcebergTable(Protocol):
 
 
 @runtime_checkable
-class TableSource(Protocol):
-    """A table and a version of it, as a caller names them. An immutable value."""
+class VersionedSource(Protocol):
+    """A source that has versions, and one of them or the newest of each epoch, as a caller names them. Immutable."""
 
     @property
     def follow(self) -> bool:
@@ -135,17 +135,22 @@ class TableSource(Protocol):
         """How messages name it, without secrets; equal on all ranks."""
         ...
 
-    def at(self, version: int | str) -> TableSource:
-        """Return the same table at a version that a `TableInfo` named, not followed."""
+    def at(self, version: int | str) -> VersionedSource:
+        """Return the same source at a version that a `TableInfo` named, not followed."""
         ...
 
     def filesystem_of(self, filesystem: Any) -> pafs.FileSystem:
-        """Return the file system of the table's files; nothing is read.
+        """Return the file system of the source's files; nothing is read.
 
         Args:
             filesystem: The caller's ``filesystem=``, or None.
         """
         ...
+
+
+@runtime_checkable
+class TableSource(VersionedSource, Protocol):
+    """A table and a version of it, as a caller names them. An immutable value."""
 
     def open_version(self, filesystem: Any, remote: RemoteOptions) -> TableVersion:
         """Return the version.
@@ -161,5 +166,5 @@ class TableSource(Protocol):
         ...
 
 
-TableLike: TypeAlias = TableSource | DeltaLakeTable | PyIcebergTable
+TableLike: TypeAlias = VersionedSource | DeltaLakeTable | PyIcebergTable
 """Tables that callers may pass as a source."""

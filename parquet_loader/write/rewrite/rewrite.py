@@ -46,7 +46,7 @@ from parquet_loader.source import (
     Snapshot,
     Source,
     TableLike,
-    TableSource,
+    VersionedSource,
     open_snapshot,
     selection_of,
     table_source,
@@ -137,7 +137,7 @@ def rewrite_dataset(
         WriteError: `path` is not empty or overlaps with the source, or the file system refuses (a full disk).
     """
     began = time.perf_counter()
-    given: Source | TableSource = table_source(source)
+    given: Source | VersionedSource = table_source(source)
     check_columns(columns)
     check_split(split)
     check_choice("objective", objective, ("speed", "size"))
@@ -191,13 +191,13 @@ def rewrite_dataset(
     return _report(given, job, written, new, time.perf_counter() - began)
 
 
-def _name_of(source: Source | TableSource) -> str:
-    if isinstance(source, TableSource):
+def _name_of(source: Source | VersionedSource) -> str:
+    if isinstance(source, VersionedSource):
         return source.name
     return str(source) if isinstance(source, str | os.PathLike) else ", ".join(map(str, source))
 
 
-def _refuse_overlap(source: Source | TableSource, snapshot: Snapshot, home: pafs.FileSystem, target: str) -> None:
+def _refuse_overlap(source: Source | VersionedSource, snapshot: Snapshot, home: pafs.FileSystem, target: str) -> None:
     """Refuse a target that is a part of the source, or holds a part of it."""
     both_local = is_local(home) and is_local(snapshot.filesystem)
     if not both_local and not home.equals(snapshot.filesystem):
@@ -207,7 +207,7 @@ def _refuse_overlap(source: Source | TableSource, snapshot: Snapshot, home: pafs
     for file in snapshot.files:
         if _is_within(real(file.path), here):
             raise WriteError(f"{target}: the source's file {file.path} lies there; write to another directory")
-    if isinstance(source, TableSource):
+    if isinstance(source, VersionedSource):
         return
     entries = [source] if isinstance(source, str | os.PathLike) else list(source)
     for entry in entries:
@@ -262,7 +262,7 @@ def _opened(
 
 
 def _report(
-    source: Source | TableSource, job: RewriteJob, written: Written, new: Snapshot | None, seconds: float
+    source: Source | VersionedSource, job: RewriteJob, written: Written, new: Snapshot | None, seconds: float
 ) -> RewriteReport:
     schema = written.rows.target.schema
     before, bytes_before = bytes_by_column(job.dataset.snapshot, written.rows.row_groups, schema)
