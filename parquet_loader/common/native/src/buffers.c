@@ -1,6 +1,8 @@
 /* The system's allocator keeps what was freed, for each thread that allocates, and a page of a megabyte fits between
- * others that are in use: with 16 open row groups it held 200 MiB that nobody used. So large buffers are mapped, and a
- * few that were released are kept for the next ones, for all threads together.
+ * others that are in use: with 16 open row groups it held 200 MiB that nobody used. So large buffers are mapped, and
+ * those that were released are kept for the next ones, for all threads together. Buffers in use and kept ones take no
+ * more than the buffers in use took at their busiest, lately. So a page fault is rare, and decoding takes no memory but
+ * what it needed before.
  */
 #include "buffers.h"
 
@@ -9,15 +11,17 @@
 #include <sys/mman.h>
 
 #define SMALL (1 << 16)  /* bytes that are left to malloc */
-#define MOST_KEPT 32  /* buffers */
-#define MOST_KEPT_BYTES (1 << 23)
+#define MOST_KEPT 128  /* buffers */
+#define MOST_KEPT_BYTES (1 << 25)
+#define FORGET 10  /* each new buffer takes 2**-10 off the most bytes in use, so that a busy hour is forgotten */
 
 /* Buffers that were released, the oldest first. The flag is held for the length of these functions and never waited
  * for: whoever finds it set maps or unmaps memory, as do all in the child of a fork that came at such a moment. */
-static Buffer kept[MOST_KEPT];
+static Buffer kept[MOST_KEPT + 1];
 static int kept_count;
-static int64_t kept_bytes;
+static int64_t kept_bytes, most_used_bytes;
 static atomic_flag is_taken = ATOMIC_FLAG_INIT;
+static _Atomic int64_t used_bytes;  /* mapped, without the kept ones */
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -38,10 +42,23 @@ static Buffer taken_out(int number) {
   return buffer;
 }
 
-static void unmap(Buffer *buffer) { munmap(buffer->bytes, (size_t)(buffer->capacity + SLACK)); }
+static int64_t bytes_of(const Buffer *buffer) { return buffer->capacity + SLACK; }
 
-/* Returns the smallest kept buffer with so much space, if it has not more than twice as much. */
-static Buffer kept_buffer(int64_t nbytes) {
+static void unmap(Buffer *buffer) { munmap(buffer->bytes, (size_t)bytes_of(buffer)); }
+
+/* Unmaps the oldest buffers until there are few enough; `used`: bytes that are, or are about to be, in use. */
+static void keep_few(int64_t used) {
+  int64_t most = most_used_bytes - used;
+  if (most > MOST_KEPT_BYTES) most = MOST_KEPT_BYTES;
+  while (kept_count && (kept_count > MOST_KEPT || kept_bytes > most)) {
+    Buffer oldest = taken_out(0);
+    unmap(&oldest);
+  }
+}
+
+/* Returns the smallest kept buffer with so much space, if it has not more than twice as much. If there is none, kept
+ * ones give way to a new one of `mapped` bytes. */
+static Buffer kept_buffer(int64_t nbytes, int64_t mapped) {
   Buffer found = {NULL, 0};
   if (atomic_flag_test_and_set_explicit(&is_taken, memory_order_acquire)) return found;
   int best = -1;
@@ -50,6 +67,10 @@ static Buffer kept_buffer(int64_t nbytes) {
     if (best < 0 || kept[i].capacity < kept[best].capacity) best = i;
   }
   if (best >= 0) found = taken_out(best);
+  const int64_t used = atomic_load_explicit(&used_bytes, memory_order_relaxed) + (best < 0 ? mapped : bytes_of(&found));
+  most_used_bytes -= most_used_bytes >> FORGET;
+  if (most_used_bytes < used) most_used_bytes = used;
+  keep_few(used);
   atomic_flag_clear_explicit(&is_taken, memory_order_release);
   return found;
 }
@@ -63,13 +84,16 @@ int reserve(Buffer *buffer, int64_t nbytes) {
     buffer->capacity = buffer->bytes ? nbytes : 0;
     return buffer->bytes ? OK : NO_MEMORY;
   }
-  if ((*buffer = kept_buffer(nbytes)).bytes) return OK;
   /* A little more, so that pages of about the same size fit. */
   const int64_t step = nbytes / 8 < SMALL ? SMALL : nbytes / 8 / SMALL * SMALL;
   const int64_t mapped = (nbytes + SLACK + step - 1) / step * step;
-  void *memory = mmap(NULL, (size_t)mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return NO_MEMORY;
-  *buffer = (Buffer){memory, mapped - SLACK};
+  *buffer = kept_buffer(nbytes, mapped);
+  if (!buffer->bytes) {
+    void *memory = mmap(NULL, (size_t)mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return NO_MEMORY;
+    *buffer = (Buffer){memory, mapped - SLACK};
+  }
+  atomic_fetch_add_explicit(&used_bytes, bytes_of(buffer), memory_order_relaxed);
   return OK;
 }
 
@@ -81,16 +105,14 @@ void release(Buffer *buffer) {
     free(given.bytes);
     return;
   }
-  const int64_t nbytes = given.capacity + SLACK;
+  const int64_t nbytes = bytes_of(&given);
+  const int64_t used = atomic_fetch_sub_explicit(&used_bytes, nbytes, memory_order_relaxed) - nbytes;
   if (nbytes > MOST_KEPT_BYTES / 2 || atomic_flag_test_and_set_explicit(&is_taken, memory_order_acquire)) {
     unmap(&given);
     return;
   }
-  while (kept_count == MOST_KEPT || kept_bytes + nbytes > MOST_KEPT_BYTES) {
-    Buffer oldest = taken_out(0);
-    unmap(&oldest);
-  }
   kept[kept_count++] = given;
   kept_bytes += nbytes;
+  keep_few(used);
   atomic_flag_clear_explicit(&is_taken, memory_order_release);
 }
