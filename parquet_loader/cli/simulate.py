@@ -92,6 +92,7 @@ def _as_json(
             **asdict(predicted),
             "rows_per_s": predicted.rows_per_s,
             "wait_share": predicted.wait_share,
+            "ranges": _ranges(found, options["step_ms"] / 1000),
         },
         "object_store": {
             "reads": reads,
@@ -104,9 +105,11 @@ def _as_json(
         },
         "calibration": {
             **asdict(found.rates),
-            "seconds": found.stats.seconds,
+            "seconds": sum(trial.stats.seconds for trial in found.trials),
+            "trials": len(found.trials),
             "windows": found.read_windows,
             "threads": found.limits.num_threads,
+            "streamed_bytes": found.streamed_bytes,
         },
         "measured": None,
     }
@@ -122,9 +125,20 @@ def _as_json(
             "predicted_at_this_step": {"seconds": again.seconds, "first_batch_s": again.first_batch_s,
                                        "wait_s": again.wait_s, "longest_wait_s": again.longest_wait_s,
                                        "peak_bytes": again.peak_bytes, "requests": again.requests,
-                                       "rows_per_s": again.rows_per_s, "wait_share": again.wait_share},
+                                       "rows_per_s": again.rows_per_s, "wait_share": again.wait_share,
+                                       "ranges": _ranges(found, run_step_s)},
         }  # fmt: skip
     return value
+
+
+def _ranges(found: Calibrated, step_s: float) -> dict[str, list[float]]:
+    """Return the least and the most that a trial predicts, of each figure that is measured."""
+    each = found.forecasts(step_s)
+    return {
+        name: [min(values), max(values)]
+        for name in ("first_batch_s", "seconds", "rows_per_s", "wait_share", "longest_wait_s", "peak_bytes")
+        if (values := [getattr(one, name) for one in each])
+    }
 
 
 def _seconds(value: float) -> str:
@@ -147,8 +161,9 @@ def _show(found: Calibrated, predicted: EpochForecast, value: dict[str, Any], me
     show_lines(
         f"{rank}{predicted.rows:,} rows in {predicted.batches:,} batches, {found.limits.num_threads} threads, steps of "
         f"{_seconds(value['step_s'])}",
-        f"calibrated in {_seconds(found.stats.seconds)} by {found.read_windows:,} of "
-        f"{_windows(found, predicted):,} windows; files opened in {_seconds(found.opening_s)}",
+        f"calibrated in {_seconds(value['calibration']['seconds'])} by {_trials(found)} of up to "
+        f"{found.read_windows:,} of {_windows(found, predicted):,} windows",
+        f"files opened in {_seconds(found.opening_s)}",
     )
     network = found.rates.network
     if network is not None:
@@ -157,6 +172,11 @@ def _show(found: Calibrated, predicted: EpochForecast, value: dict[str, Any], me
             f"{format_bytes(int(network.connection_bytes_per_s))}/s a connection, "
             f"{format_bytes(int(network.link_bytes_per_s))}/s together"
         )
+    if found.streamed_bytes:
+        show_lines(
+            f"row groups of {format_bytes(found.streamed_bytes)} are streamed, which is not predicted: the epoch takes "
+            "longer; a larger --memory fetches them ahead"
+        )
     show_lines("")
     given = value["measured"]
     shown = value["predicted"] if given is None else given["predicted_at_this_step"]
@@ -164,12 +184,14 @@ def _show(found: Calibrated, predicted: EpochForecast, value: dict[str, Any], me
     for name, (title, text) in _ROWS.items():
         if name == "requests" and found.is_local:
             continue
-        cells = [title, text(shown[name])]
+        cells = [title, text(shown[name]), ""]
+        if name in shown["ranges"] and len(found.trials) > 1:
+            cells[2] = " to ".join(text(value) for value in shown["ranges"][name])
         if given is not None:
             far = f"{shown[name] / given[name] - 1:+.0%}" if given[name] and name != "wait_share" else ""
             cells += [text(given[name]), far]
         rows.append(cells)
-    heads = ["", "predicted", "measured", "off by"] if given is not None else ["", "predicted"]
+    heads = ["", "predicted", "range", *(["measured", "off by"] if given is not None else [])]
     show_table(heads, rows, numbers=frozenset(heads[1:]))
     if measured is not None and given is not None and value["step_s"]:
         show_lines("", f"steps took {_seconds(given['step_s'])}, for which the prediction is shown")
@@ -181,6 +203,10 @@ def _show(found: Calibrated, predicted: EpochForecast, value: dict[str, Any], me
         f"${store['cost_usd']:.2g}; {store['footers'] + store['listings']:,} requests to open, "
         f"${store['opening_cost_usd']:.2g}",
     )
+
+
+def _trials(found: Calibrated) -> str:
+    return f"{len(found.trials)} trials" if len(found.trials) > 1 else "1 trial"
 
 
 def _windows(found: Calibrated, predicted: EpochForecast) -> int:

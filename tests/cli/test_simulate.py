@@ -32,6 +32,10 @@ def test_a_prediction_and_the_epoch_beside_it(source: Path, tmp_path: Path) -> N
     assert found["predicted"]["batches"] == 100
     assert found["measured"]["seconds"] > 0
     assert set(found["measured"]["predicted_at_this_step"]) >= {"seconds", "first_batch_s", "peak_bytes"}
+    for given in (found["predicted"], found["measured"]["predicted_at_this_step"]):
+        for name, (least, most) in given["ranges"].items():
+            assert 0 <= least <= most, name
+        assert set(given["ranges"]) >= {"seconds", "first_batch_s", "peak_bytes"}
     assert found["object_store"]["reads"] == 10
     assert found["object_store"]["cost_usd"] == pytest.approx(10 * 0.0004 / 1000)
     assert page.read_text().startswith("<!doctype html>")

@@ -18,12 +18,15 @@ from parquet_loader import DataError, LocalCache, SourceChange
 from parquet_loader.loader.simulation.calibration import LoaderSetup, calibrate, loader_of, opened
 from parquet_loader.loader.simulation.model import (
     MOST_WINDOWS,
+    RELEASE_S,
     EngineLimits,
     EpochLoad,
     ReadLoad,
     WindowLoad,
     WorkRates,
     forecast,
+    paced,
+    windows_taken_s,
 )
 from parquet_loader.loader.simulation.network import LinkRates, Network
 from parquet_loader.loader.simulation.prices import Prices, provider_of
@@ -132,6 +135,42 @@ def test_long_epochs_are_extrapolated() -> None:
     assert found.simulated_share == pytest.approx(0.1)
 
 
+@given(loads(), loads(remote=True), st.sampled_from([0.4, 1.0, 2.5, 9.0]), st.integers(0, 3), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_rates_are_brought_to_the_pace_of_a_trial(
+    local: EpochLoad, remote: EpochLoad, slower: float, left_out: int, is_remote: bool
+) -> None:
+    load, limits = remote if is_remote else local, limits_of(waits_for_second=not is_remote)
+    rates = replace(RATES, network=LinkRates(0.02, 1e7, 5e7) if is_remote else None)
+    names = ("read_s", "order_s", "first_read_s", "first_order_s")
+    true = replace(rates, **{name: slower * getattr(rates, name) for name in names})
+    if is_remote:
+        true = replace(true, network=LinkRates(0.02 * slower, 1e7 / slower, 5e7 / slower))
+    taken_s = windows_taken_s(load, true, limits)
+    trial = taken_s[: len(taken_s) - left_out]
+    found = paced(rates, load, limits, trial)
+    if found == rates:  # few windows, which were ready before they were asked for
+        return
+    again = windows_taken_s(load, found, limits)[: len(trial)]
+    # The times of a batch and of freeing a window are not scaled.
+    constant_s = sum(window.batches * RATES.batch_s + RELEASE_S for window in load.windows)
+    assert again[-1] - again[0] == pytest.approx(trial[-1] - trial[0], rel=0.05, abs=constant_s)
+
+
+@pytest.mark.parametrize("windows", [1, 2, 3 * MOST_WINDOWS])
+def test_trials_of_one_window_and_of_more_than_are_simulated(windows: int) -> None:
+    one = WindowLoad((ReadLoad(1000, 100),), 10)
+    load = EpochLoad((one,) * min(windows, MOST_WINDOWS), 1000 * windows, 10 * windows)
+    taken_s = [0.01 * number for number in range(windows)]
+    found = paced(RATES, load, limits_of(), taken_s)
+    marks = windows_taken_s(load, found, limits_of())
+    if windows < 3:  # the first batch waits for both windows
+        assert found == RATES
+    else:
+        last = len(load.windows) - 1
+        assert marks[last] - marks[0] == pytest.approx(taken_s[last], rel=0.05)
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("source")
@@ -154,9 +193,10 @@ def test_memory_and_rows_come_true(source: str) -> None:
     assert 0.5 * stats.peak_bytes <= predicted.peak_bytes <= 2 * stats.peak_bytes
     assert found.row_group_requests == 40
     # Times of two epochs depend on what else this machine does; those of the calibration's own jobs do not.
-    trial = found.stats
+    trial = found.trials[-1].stats
     work_s = trial.cpu_s["read"] + trial.blocked_s["read"]
-    fastest, slowest = sorted((found.rates.read_s, found.rates.first_read_s))
+    rates = found.trials[-1].rates
+    fastest, slowest = sorted((rates.read_s, rates.first_read_s))
     assert 0.4 * fastest <= work_s / (trial.row_groups * 10_000) <= 2.5 * slowest
     assert found.forecast(1.0).seconds == pytest.approx(800, rel=0.2)
 
@@ -193,17 +233,29 @@ def test_a_store_with_and_without_a_cache(source: str, tmp_path: Path) -> None:
         pytest.skip(str(error))
     os.makedirs(tmp_path / "served" / "bucket")
     shutil.copy(Path(source, "a.parquet"), tmp_path / "served" / "bucket" / "a.parquet")
+    large = tmp_path / "served" / "bucket" / "large"
+    large.mkdir()
+    columns = pq.read_table(source).slice(0, 300_000)
+    pq.write_table(columns, large / "b.parquet", row_group_size=300_000, compression="none", use_dictionary=False)
     with archive.Server(tmp_path / "served") as server, far.Proxy(server.endpoint, far.Line(0.05)) as proxy:
         user = f"{archive.ACCESS_KEY}:{archive.SECRET_KEY}"
-        url = f"s3://{user}@bucket?endpoint_override={proxy.endpoint}&scheme=http&region=other"
+        url = f"s3://{user}@bucket/a.parquet?endpoint_override={proxy.endpoint}&scheme=http&region=other"
         cache = LocalCache(tmp_path / "cache", "1GB")
-        first = calibrate(LoaderSetup(url, 500, memory_limit="64MiB", cache=cache), seconds=1)
-        second = calibrate(LoaderSetup(url, 500, memory_limit="64MiB", cache=cache), seconds=1)
+        cached = LoaderSetup(url, 500, memory_limit="64MiB", cache=cache)
+        first = calibrate(cached, seconds=0.2)
+        with loader_of(cached, opened(cached)) as loader:
+            for _ in loader:
+                pass
+        second = calibrate(cached, seconds=0.2)
+        few = LoaderSetup(url.replace("a.parquet", "large"), 500, memory_limit="12MiB", window_rows=2000)
+        streamed = calibrate(few, seconds=0.05)
     assert first.rates.network is not None
     assert 0.05 <= first.rates.network.latency_s < 0.5
     assert first.row_group_requests == 40
     assert second.load.requests == 0
     assert second.load.fetched_bytes == 0
+    assert first.streamed_bytes == second.streamed_bytes == 0
+    assert 9_600_000 < streamed.streamed_bytes < 9_700_000
 
 
 def test_prices_are_for_requests_and_bytes() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from statistics import median
 from typing import Any
@@ -29,6 +29,7 @@ from parquet_loader.loader.simulation.model import (
     WindowLoad,
     WorkRates,
     forecast,
+    paced,
     with_startup,
 )
 from parquet_loader.loader.simulation.network import LinkRates
@@ -40,14 +41,15 @@ from parquet_loader.window import ColumnGroups
 
 # Memory is new until as many windows as are held at a time have been filled.
 _FIRST_WINDOWS = 3
-# The calibration reads at least this many windows, if the source has them and that takes less than thrice its time.
+# Epochs of which the beginning is read. The spread of the predictions by each is the range that is shown.
+_TRIALS = 6
+# A trial reads at least this many windows, if the source has them and that takes less than thrice its time.
 _FEWEST_WINDOWS = 6
 # More reads of a window are simulated as this many.
 _MOST_READS = 48
 # Row groups whose requests are counted; those of more are estimated by their bytes.
 _COUNTED_ROW_GROUPS = 4096
 _LATENCY_PROBES = 5
-_FIRST_BATCHES = 5
 _PROBE_BYTES = 4 * 2**20
 _PROBE_S = 0.5
 _PROBE_CONNECTIONS = 16
@@ -73,38 +75,76 @@ class LoaderSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochTrial:
+    """The beginning of an epoch, as it was read.
+
+    Attributes:
+        rates: What it took.
+        stats: Its figures.
+        windows: Windows of which batches were delivered.
+    """
+
+    rates: WorkRates
+    stats: LoaderStats
+    windows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Calibrated:
     """All that a forecast needs, as measured.
 
     Attributes:
         load: The work of the epoch.
-        rates: The measured rates.
+        trials: The beginnings of a few epochs.
         limits: What bounds the engine.
-        stats: The part of an epoch that was read.
         opening_s: Seconds of listing files and reading footers.
-        read_windows: Windows of which batches were delivered.
         files: Files of the source.
         is_local: Whether its files are local.
         ranks: Ranks of the job.
         row_group_requests: Requests that the row groups of this rank's epoch take in an object store.
         row_group_bytes: Bytes that these requests bring.
+        streamed_bytes: Bytes of the largest row group, if the memory limit leaves too little space to prefetch it;
+            otherwise 0. The model does not know how long such row groups take.
     """
 
     load: EpochLoad
-    rates: WorkRates
+    trials: tuple[EpochTrial, ...]
     limits: EngineLimits
-    stats: LoaderStats
     opening_s: float
-    read_windows: int
     files: int
     is_local: bool
     ranks: int
     row_group_requests: int
     row_group_bytes: int
+    streamed_bytes: int
+
+    @property
+    def rates(self) -> WorkRates:
+        """The medians of the trials."""
+        rates = [trial.rates for trial in self.trials]
+        names = ("read_s", "order_s", "first_read_s", "first_order_s", "batch_s", "startup_s")
+        middle = {name: median(getattr(one, name) for one in rates) for name in names}
+        networks = [astuple(one.network) for one in rates if one.network is not None]
+        network = LinkRates(*map(median, zip(*networks, strict=True))) if networks else None
+        return replace(rates[0], network=network, **middle)
+
+    @property
+    def read_windows(self) -> int:
+        """The most windows of which a trial delivered batches."""
+        return max(trial.windows for trial in self.trials)
 
     def forecast(self, step_s: float = 0.0) -> EpochForecast:
         """Predict the epoch of one rank whose training step takes `step_s` seconds."""
-        return forecast(self.load, self.rates, self.limits, step_s=step_s)
+        return self._forecast(self.rates, median(trial.stats.peak_bytes for trial in self.trials), step_s)
+
+    def forecasts(self, step_s: float = 0.0) -> list[EpochForecast]:
+        """Predict the same epoch once by each trial: how far they differ is how far this machine varies."""
+        return [self._forecast(trial.rates, trial.stats.peak_bytes, step_s) for trial in self.trials]
+
+    def _forecast(self, rates: WorkRates, peak_bytes: float, step_s: float) -> EpochForecast:
+        found = forecast(self.load, rates, self.limits, step_s=step_s)
+        # An epoch with steps may hold more than a trial, but not less: the trial began in the same way.
+        return replace(found, peak_bytes=max(found.peak_bytes, int(peak_bytes)))
 
 
 def opened(setup: LoaderSetup) -> ParquetDataset:
@@ -142,72 +182,34 @@ def calibrate(setup: LoaderSetup, *, seconds: float = 2.0) -> Calibrated:
     began = time.perf_counter()
     data = opened(setup)
     opening_s = time.perf_counter() - began
-    firsts = _first_batches(setup, data)
     with loader_of(setup, data) as loader:
         if not len(loader):
             raise DataError(f"batch_size={setup.batch_size}, ranks={setup.ranks}: an epoch has no batch to predict")
         dataset, plan = loader._dataset, loader._plan(0)
-        network = None
-        if dataset.reader.chunks.remote is not None:
-            network = _probed(dataset, plan, dataset.reader.chunks.remote)
-        trial = _try(loader, plan, seconds)
-        stats, figures = loader.stats(), loader._figures
-        assert figures is not None
-        record = figures.record()
-        jobs = events_of(record.engine.jobs)
-        if network is not None:
-            network = _with_observed(network, [(s.at, s.fetched_bytes) for s in record.engine.samples])
+        remote = dataset.reader.chunks.remote
+        network = None if remote is None else _probed(dataset, plan, remote)
         limits = _limits(dataset, plan, loader.num_threads, setup)
         requests, nbytes = _fetches(dataset, plan)
-        rates = _rates(jobs, plan, trial, network)
-        # What the trial found in the cache and what it added differ, so its first batch is simulated with its own load.
-        before = _load(dataset, plan, trial.was_held)
-        rates = with_startup(rates, median([*firsts, stats.first_batch_s]), before, limits)
-        held = _held(dataset, plan)
-        load = _load(dataset, plan, held)
-        return Calibrated(
-            load=load,
-            rates=rates,
-            limits=limits,
-            stats=stats,
-            opening_s=opening_s,
-            read_windows=trial.windows,
-            files=len(dataset.snapshot.files),
-            is_local=dataset.snapshot.remote is None,
-            ranks=setup.ranks,
-            row_group_requests=requests,
-            row_group_bytes=nbytes,
-        )
-
-
-def _first_batches(setup: LoaderSetup, data: ParquetDataset) -> list[float]:
-    """Return the seconds of a few first batches, if files are local.
-
-    The first one is left out: a process is slow at first, because of imports, and of memory that is new to the system.
-    """
-    found = []
-    for _ in range(_FIRST_BATCHES):
+    trials, began = list[EpochTrial](), time.perf_counter()
+    while len(trials) < _TRIALS and (not trials or time.perf_counter() - began < seconds):
         with loader_of(setup, data) as loader:
-            if loader._dataset.snapshot.remote is not None:
-                return []
-            next(iter(loader), None)
-            found.append(loader.stats().first_batch_s)
-    return found[1:]
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """What was read.
-
-    Attributes:
-        windows: Windows of which batches were delivered.
-        batch_s: Mean seconds of a batch that is not the first one of its window.
-        was_held: For each row group, whether the local cache had it before, bool ``[row groups]``.
-    """
-
-    windows: int
-    batch_s: float
-    was_held: Any
+            # Other epochs begin with other rows, so that few trials read what an earlier one left in the page cache.
+            loader.set_epoch(len(trials))
+            trials.append(_try(loader, loader._plan(len(trials)), seconds / _TRIALS, network, limits))
+    # A process is slow at first, because of imports, and of memory that is new to the system.
+    trials = trials[1:] or trials
+    return Calibrated(
+        load=_load(dataset, plan, _held(dataset, plan)),
+        trials=tuple(trials),
+        limits=limits,
+        opening_s=opening_s,
+        files=len(dataset.snapshot.files),
+        is_local=dataset.snapshot.remote is None,
+        ranks=setup.ranks,
+        row_group_requests=requests,
+        row_group_bytes=nbytes,
+        streamed_bytes=_streamed_bytes(dataset, plan),
+    )
 
 
 def _batches_of(plan: Plan) -> Iterator[int]:
@@ -221,46 +223,61 @@ def _batches_of(plan: Plan) -> Iterator[int]:
         delivered = until
 
 
-def _try(loader: BatchedDataLoader, plan: Plan, seconds: float) -> _Trial:
-    """Read the beginning of the epoch."""
-    was_held = _held(loader._dataset, plan)
+def _try(
+    loader: BatchedDataLoader, plan: Plan, seconds: float, network: LinkRates | None, limits: EngineLimits
+) -> EpochTrial:
+    """Read the beginning of the epoch of a plan for about `seconds`."""
+    dataset = loader._dataset
+    held = _held(dataset, plan)  # before: the trial adds to a local cache
     batches = _batches_of(plan)
-    left, windows, took, is_first = 0, 0, list[float](), True
+    left, is_first, taken, took = 0, True, list[float](), list[float]()
     iterator = iter(loader)
     began = asked = time.perf_counter()
     for _batch in iterator:
         now = time.perf_counter()
         while not left:
             left, is_first = next(batches, 1), True
-            windows += 1
+            taken.append(now)
         if not is_first:
             took.append(now - asked)
         is_first = False
         left -= 1
         spent = now - began
-        if spent > seconds and (windows >= _FEWEST_WINDOWS or spent > 3 * seconds):
+        if spent > seconds and (len(taken) >= _FEWEST_WINDOWS or spent > 3 * seconds):
             break
         asked = time.perf_counter()
+    else:
+        taken.append(time.perf_counter())
     iterator.close()  # type: ignore[attr-defined]
     if not took:  # a batch a window: what it takes cannot be told from waiting
         took = [1e-4]
     # The garbage of a collection or a preempted thread counts, but not once in a few batches.
-    return _Trial(windows, float(np.mean(took)) if len(took) >= 20 else median(took), was_held)
+    batch_s = float(np.mean(took)) if len(took) >= 20 else median(took)
+    stats, figures = loader.stats(), loader._figures
+    assert figures is not None
+    record = figures.record()
+    windows = min(len(taken), plan.windows)
+    if network is not None:
+        network = _with_observed(network, [(s.at, s.fetched_bytes) for s in record.engine.samples])
+    rates = _rates(events_of(record.engine.jobs), plan, windows, batch_s, network)
+    load = _load(dataset, plan, held, windows + limits.windows_ahead + 1)
+    rates = paced(rates, load, limits, taken)
+    return EpochTrial(with_startup(rates, stats.first_batch_s, load, limits), stats, windows)
 
 
-def _rates(jobs: list[Event], plan: Plan, trial: _Trial, network: LinkRates | None) -> WorkRates:
+def _rates(jobs: list[Event], plan: Plan, windows: int, batch_s: float, network: LinkRates | None) -> WorkRates:
     """Return the rates of the jobs; those of the first windows on their own."""
     reads = sorted((job for job in jobs if STAGES[job.kind] == "read"), key=lambda job: job.began)
-    slices = [(w, s.rows) for w in range(min(plan.windows, trial.windows + 4)) for s in plan.slices(w)]
+    slices = [(w, s.rows) for w in range(min(plan.windows, windows + 4)) for s in plan.slices(w)]
     pairs = list(zip(slices, reads, strict=False))
-    first_windows = min(_FIRST_WINDOWS, max(1, trial.windows - 1))
+    first_windows = min(_FIRST_WINDOWS, max(1, windows - 1))
     first = [(rows, job.seconds) for (w, rows), job in pairs if w < first_windows]
     later = [(rows, job.seconds) for (w, rows), job in pairs if w >= first_windows]
     first_s = _per_row(first)
     read_s = _per_row(later) if later else first_s
     # Jobs of ordering have no rows of their own: their seconds are shared by the rows of the windows that were ordered.
     orders = sorted((job for job in jobs if STAGES[job.kind] == "gather"), key=lambda job: job.began)
-    ordered = _by_window(orders, pairs, plan, trial.windows)
+    ordered = _by_window(orders, pairs, plan, windows)
     first_order = _per_row(ordered[:first_windows])
     order_s = _per_row(ordered[first_windows:]) or first_order
     return WorkRates(
@@ -269,7 +286,7 @@ def _rates(jobs: list[Event], plan: Plan, trial: _Trial, network: LinkRates | No
         first_read_s=first_s,
         first_order_s=first_order,
         first_windows=first_windows,
-        batch_s=trial.batch_s,
+        batch_s=batch_s,
         network=network,
     )
 
@@ -349,6 +366,17 @@ def _size(dataset: Dataset, row_group: int) -> tuple[int, int] | None:
     return sum(r.size for r in ranges), len(ranges)
 
 
+def _streamed_bytes(dataset: Dataset, plan: Plan) -> int:
+    """Return the bytes of the largest row group if it is streamed; otherwise 0. As in `engine.prefetch`."""
+    chunks, sizing = dataset.reader.chunks, dataset.sizing
+    if chunks.remote is None or chunks.cache is not None:
+        return 0
+    largest = max(plan.row_groups_read.tolist(), key=lambda index: int(dataset.snapshot.row_group_bytes[index]))
+    nbytes, _ = _size(dataset, largest) or (0, 0)
+    shares = sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1
+    return nbytes if nbytes > sizing.fetch_bytes // shares else 0
+
+
 def _fetches(dataset: Dataset, plan: Plan, held: Any = None) -> tuple[int, int]:
     """Return the requests and bytes of the epoch's row groups that are not held."""
     groups = plan.row_groups_read
@@ -366,11 +394,11 @@ def _fetches(dataset: Dataset, plan: Plan, held: Any = None) -> tuple[int, int]:
     return round(requests * scale), round(nbytes * scale)
 
 
-def _load(dataset: Dataset, plan: Plan, held: Any) -> EpochLoad:
+def _load(dataset: Dataset, plan: Plan, held: Any, most_windows: int = MOST_WINDOWS) -> EpochLoad:
     """Return the work of an epoch, with that of its first windows one by one."""
     is_remote = dataset.reader.chunks.remote is not None
     begun, windows = set[tuple[int, int]](), []
-    for window, batches in enumerate(islice(_batches_of(plan), MOST_WINDOWS)):
+    for window, batches in enumerate(islice(_batches_of(plan), min(most_windows, MOST_WINDOWS))):
         reads = [_read(dataset, slice_, begun, held, is_remote=is_remote) for slice_ in plan.slices(window)]
         windows.append(WindowLoad(tuple(_merged(reads)), batches))
     requests, nbytes = _fetches(dataset, plan, held) if is_remote else (0, 0)

@@ -25,6 +25,10 @@ JITTER = (0.4, 2.5)
 # A training loop without a step may lose its processor for so long.
 PREEMPTED_S = 0.02
 JITTERED_RUNS, JITTERED_WINDOWS = 4, 48
+# Steps in which rates are brought to a measured pace.
+_PACE_STEPS = 3
+# Rates count if the time of a trial is so much longer with all of them halved.
+_LEAST_EFFECT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,6 +516,59 @@ class _Run:
         self._reserve(change)
 
 
+def paced(rates: WorkRates, load: EpochLoad, limits: EngineLimits, taken_s: Sequence[float]) -> WorkRates:
+    """Return rates with which windows are taken at the pace that a trial without steps has measured.
+
+    Jobs are not all that takes time: threads wait for a processor, and requests disturb each other. All rates get the
+    same factor.
+
+    Args:
+        rates: Measured rates.
+        load: The work of the trial's windows, and of those that it read ahead.
+        limits: What bounds the engine.
+        taken_s: When the training loop received the first batch of each window, and if the epoch ended, when it ended.
+    """
+    # Of more windows than are simulated, the first ones count.
+    count = len(taken_s) if len(taken_s) <= len(load.windows) + 1 else len(load.windows)
+    if count < 2:
+        return rates
+
+    def simulated_s(rates: WorkRates) -> float:
+        marks = windows_taken_s(load, rates, limits)
+        return marks[count - 1] - marks[0]
+
+    measured_s, before_s, found = taken_s[count - 1] - taken_s[0], simulated_s(rates), rates
+    if min(measured_s, before_s) <= 0 or simulated_s(_slowed(rates, 2.0)) < _LEAST_EFFECT * before_s:
+        return rates  # windows were ready: the loop set the pace
+    for _ in range(_PACE_STEPS):  # a batch takes as long as before, so one step does not suffice
+        found = _slowed(found, measured_s / simulated_s(found))
+    return found
+
+
+def windows_taken_s(load: EpochLoad, rates: WorkRates, limits: EngineLimits) -> list[float]:
+    """Return when a training loop without steps takes each window, and when the epoch ends."""
+    run = _Run(load.windows, rates, limits, 0.0)
+    run.run()
+    return [now for now, _, _ in run.marks]
+
+
+def _slowed(rates: WorkRates, factor: float) -> WorkRates:
+    network = rates.network
+    if network is not None:
+        connection, link = network.connection_bytes_per_s / factor, network.link_bytes_per_s / factor
+        network = LinkRates(network.latency_s * factor, connection, link)
+    return replace(
+        rates,
+        read_s=rates.read_s * factor,
+        order_s=rates.order_s * factor,
+        first_read_s=rates.first_read_s * factor,
+        first_order_s=rates.first_order_s * factor,
+        network=network,
+    )
+
+
 def with_startup(rates: WorkRates, first_batch_s: float, load: EpochLoad, limits: EngineLimits) -> WorkRates:
     """Return rates with the start-up time with which a first batch comes when it was measured."""
-    return replace(rates, startup_s=first_batch_s - forecast(load, rates, limits).first_batch_s)
+    run = _Run(load.windows, rates, limits, 0.0)
+    run.run()
+    return replace(rates, startup_s=first_batch_s - run.first_batch_s)
