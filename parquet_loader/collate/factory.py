@@ -14,14 +14,21 @@ from parquet_loader.errors import ConfigurationError, MissingPackageError
 from parquet_loader.schema import Schema
 
 
-def open_output(options: OutputOptions, device: Any) -> Output:
+def open_output(options: OutputOptions, device: Any, *, keeps: bool = False) -> Output:
     """Return the output that the options name.
+
+    Args:
+        options: The format.
+        device: The device of tensors and JAX arrays.
+        keeps: Whether rows stay on the device: ``cache="device"``.
 
     Raises:
         ConfigurationError: the device is not one that the output can use.
         MissingDeviceError: this machine has no such GPU.
         MissingPackageError: the package of the format is not installed.
     """
+    if keeps and options.format != "torch":
+        raise ConfigurationError(f"cache='device': OutputOptions(format={options.format!r}) has no device; use tensors")
     if options.format == "numpy":
         return ArrayOutput(device)
     if options.format in ("arrow", "pandas", "polars"):
@@ -39,7 +46,7 @@ def open_output(options: OutputOptions, device: Any) -> Output:
             "batches of tensors need torch: pip install 'torch-parquet-loader[torch]', or pass "
             "output_options=OutputOptions(format='numpy') for numpy arrays"
         ) from error
-    return TensorOutput(device, options)
+    return TensorOutput(device, options, keeps=keeps)
 
 
 def output_shard(options: OutputOptions, shard: Shard | None, batch_size: int, *, drop_last: bool) -> Shard | None:

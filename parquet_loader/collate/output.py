@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from parquet_loader.common import IntArray
+from parquet_loader.decode import Column
 from parquet_loader.engine import ProcessedBatch
-from parquet_loader.window import Allocator, StoredWindow, Window
+from parquet_loader.plan import Plan
+from parquet_loader.window import Allocator, KeptWindow, StoredWindow, Window
 
 Batch: TypeAlias = dict[str, Any]
 """A batch: by column name a `torch.Tensor` or `Ragged`, with ``OutputOptions(format="numpy")`` a numpy array.
@@ -57,11 +60,15 @@ class DeviceFigures:
         cpu_columns: Columns of these that the CPU permuted: text, bytes and lists.
         reasons: Why others were permuted on the CPU, with the number of windows or batches: ``"out of device memory"``
             (windows), ``"transform or media"`` (batches).
+        kept_rows: With ``cache="device"``, rows of the data set that are on the device.
+        not_kept: Why ``cache="device"`` keeps no rows; None if it does, or was not asked for.
     """
 
     windows: int = 0
     cpu_columns: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    kept_rows: int = 0
+    not_kept: str | None = None
 
     def count(self, reason: str) -> None:
         """Count a window or batch that the CPU permuted."""
@@ -84,6 +91,34 @@ class PermutingOutput(Protocol):
 
     def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield a window's batches as `Output.from_window` does; `copied_to` provides memory to copy from."""
+
+    def kept_rows(self, counts: IntArray, columns: Sequence[Column], window_rows: int) -> Kept | None:
+        """Return the rows that stay on the device; None if none do.
+
+        Args:
+            counts: int64 ``[row groups]``: rows of each that pass the filter.
+            columns: The columns.
+            window_rows: Rows of the largest window, with those that another one left over.
+
+        Raises:
+            ConfigurationError: rows of such columns cannot be kept.
+        """
+
+    def from_kept(self, window: KeptWindow, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches of a window of kept rows."""
+
+    def release(self) -> None:
+        """Release the rows that are kept."""
+
+
+class Kept(Protocol):
+    """Rows of a data set that are on a device; see `KeptRows`."""
+
+    first_row: IntArray
+    """int64 ``[row groups]``: the number of the first row of each."""
+
+    def has(self, plan: Plan) -> bool:
+        """Whether all rows of an epoch are there."""
 
 
 def rows_of(batch: Any) -> int:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from parquet_loader.collate.device.cuda import check_device, copied_ahead, handed_over
+from parquet_loader.collate.device.kept_rows import KeptRows, check_kept
 from parquet_loader.collate.device.pinned_memory import PinnedMemory, pinned_copy
 from parquet_loader.collate.device.static_inputs import check_inputs, filled
 from parquet_loader.collate.device.windows import DeviceWindows, most_device_bytes
 from parquet_loader.collate.output import Batch, DeviceFigures
 from parquet_loader.collate.tensors import batch_tensors, window_batches
-from parquet_loader.common import OutputOptions, format_bytes, is_worker
+from parquet_loader.common import IntArray, OutputOptions, format_bytes, is_worker
+from parquet_loader.decode import Column
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import ConfigurationError, MemoryLimitError
 from parquet_loader.schema import Ragged, register_where_imported
-from parquet_loader.window import Allocator, Arenas, StoredWindow, Window
+from parquet_loader.window import Allocator, Arenas, KeptWindow, StoredWindow, Window
 
 register_where_imported(Ragged)
 
@@ -28,22 +31,25 @@ class TensorOutput:
     Args:
         device: The device of the batches; None: the CPU, in pinned memory if there is a GPU.
         options: Whether a device permutes rows, whether memory is pinned, and which tensors of the caller are filled.
+        keeps: Whether rows stay on the device: ``cache="device"``.
 
     Raises:
         ConfigurationError: `device` does not name a CPU or CUDA device, or there is none that could permute rows.
         MissingDeviceError: this machine has no such GPU.
     """
 
-    def __init__(self, device: Any, options: OutputOptions) -> None:
+    def __init__(self, device: Any, options: OutputOptions, *, keeps: bool = False) -> None:
         self._device = check_device(device)
         self._pins = options.pin_memory
         self._into = check_inputs(options.into or {})
         on_gpu = self._device is not None and self._device.type == "cuda"
-        if options.shuffle_on_device and self._device is None:
-            raise ConfigurationError(
-                "OutputOptions(shuffle_on_device=True): device=None delivers batches on the CPU; pass device='cuda'"
-            )
-        self.permutes = options.shuffle_on_device
+        self.permutes = options.shuffle_on_device or keeps
+        if self.permutes and self._device is None:
+            asked = "cache='device'" if keeps else "OutputOptions(shuffle_on_device=True)"
+            raise ConfigurationError(f"{asked}: device=None delivers batches on the CPU; pass device='cuda'")
+        self._keeps = keeps
+        self._kept: KeptRows | None = None
+        self._not_kept: str | None = None
         # For what is copied with a window, and is not in its pinned memory: the order, and offsets.
         self._pinned = PinnedMemory() if on_gpu and self._pins else None
         self.figures = DeviceFigures()
@@ -72,10 +78,55 @@ class TensorOutput:
 
     def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Return the batches of a window, which the device permutes; see `DeviceWindows.batches`."""
+        windows, kept = self._on_device(), self._kept
+        if kept is not None and not windows.allocates(kept, window):
+            self._keep_none(f"the device has no memory for them: {format_bytes(kept.nbytes)}")
+            kept = None
+        if not window.rows and kept is None:
+            return iter(())
+        return windows.batches(window, batch_size, copied_to or self._pinned, self.figures, kept)
+
+    def _on_device(self) -> DeviceWindows:
         assert self._device is not None
         if self._windows is None:  # not before, because it uses the GPU
             self._windows = DeviceWindows(self._device)
-        return self._windows.batches(window, batch_size, copied_to or self._pinned, self.figures)
+        return self._windows
+
+    def kept_rows(self, counts: IntArray, columns: Sequence[Column], window_rows: int) -> KeptRows | None:
+        """Return the rows that stay on the device; see `PermutingOutput`."""
+        if not self._keeps or self._not_kept is not None:
+            return None
+        if self._kept is None or not self._kept.is_of(counts):
+            assert self._device is not None
+            check_kept(columns)
+            self._kept = KeptRows(self._device, counts, columns)
+            widths = [column.row_bytes or 0 for column in columns]
+            needed = self._kept.nbytes + most_device_bytes(window_rows, sum(widths), max(widths))
+            limit = self.device_limit_bytes
+            of = "device_memory_limit"
+            if limit is None and self._device.type == "cuda":
+                limit, of = torch.cuda.mem_get_info(self._device)[0] // 2, "half of the free memory of the device"
+            if limit is not None and needed > limit:
+                self._keep_none(f"they take {format_bytes(needed)} with two windows, and {of} is {format_bytes(limit)}")
+        return self._kept
+
+    def _keep_none(self, reason: str) -> None:
+        self._kept, self._not_kept, self.figures.not_kept = None, reason, reason
+        warnings.warn(
+            f"cache='device': the rows do not stay on the device, and are read in each epoch: {reason}; read fewer "
+            "columns or rows, or raise OutputOptions(device_memory_limit=...)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def from_kept(self, window: KeptWindow, batch_size: int) -> Iterator[Batch]:
+        """Return the batches of a window of kept rows; see `DeviceWindows.kept_batches`."""
+        assert self._kept is not None
+        return self._on_device().kept_batches(window, batch_size, self._pinned, self.figures, self._kept)
+
+    def release(self) -> None:
+        """Release the rows that are kept."""
+        self._kept = None
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return a processed batch as tensors."""
@@ -96,7 +147,7 @@ class TensorOutput:
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Copy each batch to the GPU while the caller uses the one before, if the device is a GPU."""
-        self.figures = DeviceFigures()
+        self.figures = DeviceFigures(not_kept=self._not_kept)
         if self._device is not None and self._device.type == "cuda":
             batches = copied_ahead(batches, self._device)
         elif self.permutes:

@@ -14,6 +14,7 @@ from parquet_loader.engine.engine import (
     open_engine,
     transform_processes,
 )
+from parquet_loader.engine.kept_engine import KeptEngine
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_by
@@ -34,6 +35,7 @@ __all__ = [
     "EventLog",
     "IsolatedEngine",
     "Job",
+    "KeptEngine",
     "NextPlan",
     "PackedTransform",
     "ProcessedBatch",

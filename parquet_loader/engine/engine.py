@@ -368,7 +368,7 @@ class Engine:
     # ------------------------------------------------------------------ the consumer's side
 
     def next_window(self) -> Window | StoredWindow | None:
-        """Wait for the next window that has rows and return it; None at the end of the epoch.
+        """Wait for the next window and return it, if it has rows or is stored; None at the end of the epoch.
 
         Raises:
             LoaderStateError: the engine was closed meanwhile.
@@ -388,7 +388,7 @@ class Engine:
                     assert window is not None
                     self._delivered.append(self._windows.popleft())
                     self.workers.notify()
-                    if window.rows:
+                    if window.rows or isinstance(window, StoredWindow):  # which may be kept on a device
                         return window
                     continue
                 if not self._is_awaited:
@@ -524,6 +524,7 @@ class Engine:
             self._buffer_sizes,
             deliver_rest=index == plan.windows - 1 and not plan.drop_last,
             left_out=self._begun_in(index) + plan.left_out(index),
+            origins=[(s.row_group, s.start) for s in slices] if self._parts.keeps_stored else (),
         )
         window = WindowTask(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
         self._reads.leave_out_broken(window)

@@ -156,7 +156,9 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         progress: Show a progress bar (needs tqdm).
         read_options: Checksums and remote requests.
         cache: A `LocalCache`: row groups of remote files are stored on a local disk when they are first read. The
-            batches are the same with and without one.
+            batches are the same with and without one. ``"device"``: rows stay on the GPU after they are first read,
+            and once all are there, epochs are permuted there and nothing is read. Needs `device`, and columns of
+            numbers or of tensors of one shape; if the rows do not fit, a warning says so, and they are read.
         shard_options: The treatment of rows that do not divide evenly; an order that does not depend on the number of
             ranks.
         output_options: A column of row numbers; the format of batches.
@@ -202,17 +204,19 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         filesystem: pafs.FileSystem | None = None,
         progress: bool = False,
         read_options: ReadOptions | None = None,
-        cache: LocalCache | None = None,
+        cache: LocalCache | Literal["device"] | None = None,
         shard_options: ShardOptions | None = None,
         output_options: OutputOptions | None = None,
     ) -> None:
         self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
         filters = as_expression(filters)
-        check_dataset_arguments(schema, columns, split, on_error, read_options, cache, shard)
+        keeps = cache == "device" and self._permutes_rows
+        local_cache: Any = None if keeps else cache
+        check_dataset_arguments(schema, columns, split, on_error, read_options, local_cache, shard)
         if isinstance(source, ListedDataset):
             source._check_left_to_dataset(
                 on_error, schema=schema, columns=columns, split=split, filesystem=filesystem,
-                read_options=read_options, cache=cache,
+                read_options=read_options, cache=local_cache,
             )  # fmt: skip
             filters, on_error, read_options = source._combined(filters), source._on_error, source._read_options
             shard = source._shard if shard is None else shard
@@ -259,7 +263,10 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         check_kind("shard_options", shard_options, ShardOptions)
         check_kind("output_options", output_options, OutputOptions)
         output = output_options or OutputOptions()
-        self._output = open_output(output, device)
+        self._output = open_output(output, device, keeps=keeps)
+        if keeps and (live is not None or transform is not None):
+            changing = "a source that changes" if live is not None else "a transform, whose results differ by epoch"
+            raise ConfigurationError(f"cache='device' with {changing}: leave cache out")
         self._delivered_rows = self.batch_size if rows_out is None else int(rows_out)
         shard = output_shard(output, shard, self._delivered_rows, drop_last=self.drop_last)
         self._is_part_chosen = shard is not None
@@ -300,7 +307,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         def opened(snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None) -> Dataset:
             resolved = resolve_source(snapshot, schema, columns, reading)
             return open_dataset(
-                resolved, read_options=reading, cache=cache, skips=skips, ranks=ranks, known=known, **needs
+                resolved, read_options=reading, cache=local_cache, skips=skips, ranks=ranks, known=known, **needs
             )
 
         self._window_method = WINDOW_METHOD
@@ -313,7 +320,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         if live is None and not isinstance(given, Dataset | ListedDataset):
             given = ListedDataset(
                 given, schema, columns, filters, filesystem, on_error,
-                split=split, read_options=reading, cache=cache, shard=shard,
+                split=split, read_options=reading, cache=local_cache, shard=shard,
             )  # fmt: skip
         try:
             if live is not None:
@@ -547,6 +554,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         if self._transforms is not None:
             self._transforms.end()
         self._dataset.reader.chunks.close()
+        if isinstance(self._output, PermutingOutput):
+            self._output.release()
         for name in ("_allocator", "_staging"):
             if isinstance(arenas := self.__dict__.get(name), Arenas):
                 arenas.clear()

@@ -29,7 +29,7 @@ from parquet_loader.loader.mixing import SAMPLE_ROWS, MixingMeter, SortingFigure
 from parquet_loader.loader.stats import LoaderStats, ReplacedRow, SkippedRowGroup, StorageFigures
 from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Snapshot
-from parquet_loader.window import Allocator, StoredWindow, Window, ordered_window
+from parquet_loader.window import Allocator, KeptWindow, StoredWindow, Window, ordered_window
 
 # Cutting a batch takes about as long; shorter waits say nothing about reading.
 RECORDED_WAIT_S = 1e-4
@@ -67,7 +67,7 @@ class EpochEngine(Protocol):
     def close(self) -> None:
         """End the epoch; idempotent."""
 
-    def next_window(self) -> Window | StoredWindow | None:
+    def next_window(self) -> Window | StoredWindow | KeptWindow | None:
         """Return the next window, or None at the end."""
 
     def next_batch(self) -> ProcessedBatch | None:
@@ -242,8 +242,13 @@ def _pull(
         figures.observe(window)
         if isinstance(window, Window):
             batches = output.from_window(window, batch_size, pinned)
+        elif isinstance(window, KeptWindow):
+            assert isinstance(output, PermutingOutput)
+            batches = output.from_kept(window, batch_size)
         elif isinstance(output, PermutingOutput):
             batches = output.from_stored(window, batch_size, pinned)
+        elif not window.rows:
+            continue
         else:  # an output of another format, such as to_tf()
             batches = output.from_window(ordered_window(window), batch_size, pinned)
         del window
@@ -332,9 +337,9 @@ class EpochFigures:
         """Row groups left out in this epoch."""
         return len((self._account if self._engine is None else self._engine.account()).skipped)
 
-    def observe(self, window: Window | StoredWindow) -> None:
-        """Measure a window that is about to be delivered."""
-        if not self._is_measured:
+    def observe(self, window: Window | StoredWindow | KeptWindow) -> None:
+        """Measure a window that is about to be delivered, if its rows are here."""
+        if not self._is_measured and window.rows and not isinstance(window, KeptWindow):
             self.mixing.observe(window.arrays if isinstance(window, Window) else window.last(SAMPLE_ROWS))
 
     def begin_wait(self) -> None:

@@ -15,7 +15,7 @@ from parquet_loader.window.assembly import (
     ordered_window,
     window_of,
 )
-from parquet_loader.window.stored import BlockColumn, StoredWindow
+from parquet_loader.window.stored import BlockColumn, KeptWindow, StoredSlice, StoredWindow, as_row_numbers
 
 __all__ = [
     "Allocation",
@@ -27,11 +27,14 @@ __all__ = [
     "BlockColumn",
     "BufferSizes",
     "ColumnGroups",
+    "KeptWindow",
     "Leases",
     "Memory",
     "Remainder",
+    "StoredSlice",
     "StoredWindow",
     "Window",
+    "as_row_numbers",
     "copied",
     "nbytes_of",
     "ordered_window",

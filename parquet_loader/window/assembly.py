@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ from parquet_loader.window.fixed_width import (
     padded,
 )
 from parquet_loader.window.scalars import ScalarColumns
-from parquet_loader.window.stored import BlockColumns, StoredWindow
+from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow
 from parquet_loader.window.variable_width import RaggedRows, ragged_rows
 
 CHUNKS_JOINED = 8
@@ -175,6 +176,7 @@ class Assembly:
         buffer_sizes: Sizes and allocators of the buffers.
         deliver_rest: Whether rows that fill no batch are delivered (at the end of the epoch) instead of carried.
         left_out: Number of rows at the end of the order that are neither delivered nor carried.
+        origins: For each slice its row group, and its first row there; needed for a `StoredWindow` only.
     """
 
     def __init__(
@@ -187,8 +189,10 @@ class Assembly:
         *,
         deliver_rest: bool,
         left_out: int = 0,
+        origins: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._parts = parts
+        self._origins = origins
         self._ends = np.concatenate([[0], np.cumsum(np.asarray(slice_rows, np.int64))])
         self._planned_carry = carried_rows
         self._batch_size = batch_size
@@ -447,7 +451,15 @@ class Assembly:
         if stored is None:
             return Window(rows, arrays, owners), carry
         slots, block, columns, order, _ = stored
-        return StoredWindow(rows, slots, *block, columns, order, arrays, owners, all_names), carry
+        first = slots - int(self._ends[-1])
+        slices = tuple(
+            StoredSlice(*origin, stop - start, first + start)
+            for number, (origin, (start, stop)) in enumerate(
+                zip(self._origins, pairwise(self._ends.tolist()), strict=bool(self._origins))
+            )
+            if number not in self._missing
+        )
+        return StoredWindow(rows, slots, *block, columns, order, arrays, owners, all_names, slices), carry
 
     def _present(self) -> IntArray:
         """Return the positions in the order whose rows were read, int64 ``[n]``."""

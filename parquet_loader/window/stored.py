@@ -40,6 +40,22 @@ class BlockColumn(NamedTuple):
     nbytes: int
 
 
+class StoredSlice(NamedTuple):
+    """Rows of a row group in the block of a `StoredWindow`.
+
+    Attributes:
+        row_group: Index in the snapshot.
+        start: The first of the rows in the row group, counted after the filter.
+        rows: Number of rows.
+        slot: The row of the block that is the first of them.
+    """
+
+    row_group: int
+    start: int
+    rows: int
+    slot: int
+
+
 @dataclass(frozen=True, slots=True)
 class StoredWindow:
     """The rows of one window, before they are permuted.
@@ -54,6 +70,7 @@ class StoredWindow:
         arrays: The other columns, ``[rows, ...]`` in the order of delivery, by name.
         owners: The owners of their memory that is not numpy's, by name.
         names: All columns, in the order of a batch.
+        slices: The slices that the window has read, skipped ones left out.
     """
 
     rows: int
@@ -65,6 +82,7 @@ class StoredWindow:
     arrays: dict[str, Array]
     owners: dict[str, Any]
     names: tuple[str, ...]
+    slices: tuple[StoredSlice, ...] = ()
 
     def ordered(self) -> dict[str, Array]:
         """Return all columns in the order of delivery; those of the block are copies."""
@@ -84,6 +102,19 @@ class StoredWindow:
 
     def _stored(self, column: BlockColumn) -> npt.NDArray[Any]:
         return np.ndarray((self.slots, *column.shape), column.dtype, self.block, column.start)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWindow:
+    """A window of rows that are on the device already.
+
+    Attributes:
+        rows: Rows delivered, as in `StoredWindow`.
+        order: int32 or int64 ``[rows]``: for each delivered row its number in the data set, counted after the filter.
+    """
+
+    rows: int
+    order: npt.NDArray[Any]
 
 
 class BlockColumns(ScalarColumns):
@@ -142,7 +173,7 @@ class BlockColumns(ScalarColumns):
                 take_rows(self._rows_of(number), more, left[column.name])
         order = self._indices[:delivered]
         block, self._block, self._staged = self._block, Allocation(np.empty(0, np.uint8)), np.empty(0, np.uint8)
-        return slots, block, columns, _signed(order, slots), left
+        return slots, block, columns, as_row_numbers(order, slots), left
 
 
 def _dtype_of(column: Column) -> np.dtype[Any]:
@@ -150,8 +181,8 @@ def _dtype_of(column: Column) -> np.dtype[Any]:
     return column.dtype
 
 
-def _signed(order: npt.NDArray[Any], slots: int) -> npt.NDArray[Any]:
-    """Return row numbers as torch takes them: int32 if that is wide enough, else int64."""
+def as_row_numbers(order: npt.NDArray[Any], slots: int) -> npt.NDArray[Any]:
+    """Return numbers of rows, of `slots` rows, as torch takes them: int32 if that is wide enough, else int64."""
     if slots >= 2**31:
         wide: IntArray = order.astype(np.int64)
         return wide

@@ -32,7 +32,7 @@ from parquet_loader import (
     TransformError,
     write_dataset,
 )
-from parquet_loader.collate import cuda as device_module
+from parquet_loader.collate.device import cuda as device_module
 from parquet_loader.engine.engine import Engine
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.source.snapshot import open_snapshot

@@ -27,12 +27,21 @@ import numpy.typing as npt
 import torch
 
 from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved
+from parquet_loader.collate.device.kept_rows import KeptRows
 from parquet_loader.collate.output import Batch, DeviceFigures
 from parquet_loader.collate.tensors import SPLIT_BATCHES, batch_tensors, host_tensor, window_batches
 from parquet_loader.common import IntArray
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.schema import Ragged
-from parquet_loader.window import Allocator, BlockColumn, StoredWindow, copied, ordered_window
+from parquet_loader.window import (
+    Allocator,
+    BlockColumn,
+    KeptWindow,
+    StoredWindow,
+    as_row_numbers,
+    copied,
+    ordered_window,
+)
 
 # Columns are uploaded together until they are as large: smaller copies do not use the bus well, larger ones would take
 # memory of the device for rows in their old order.
@@ -51,17 +60,36 @@ class DeviceWindows:
         self._device = device
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
 
+    def allocates(self, kept: KeptRows, window: StoredWindow) -> bool:
+        """Take the memory of all kept rows, at the first window; return whether the device has it."""
+        with self._on_side(), suppress(torch.cuda.OutOfMemoryError):
+            kept.allocate(window.columns, window.names)
+            return True
+        return False
+
     def batches(
-        self, window: StoredWindow, batch_size: int, pinned: Allocator | None, figures: DeviceFigures
+        self,
+        window: StoredWindow,
+        batch_size: int,
+        pinned: Allocator | None,
+        figures: DeviceFigures,
+        kept: KeptRows | None = None,
     ) -> Iterator[Batch]:
         """Yield a window's batches in order, on the device; see `Output.from_window`.
 
         If the device has no memory for the window, its rows are permuted here, and the batches are in ordinary memory.
+
+        Args:
+            window: The window.
+            batch_size: Rows of a batch.
+            pinned: Provides the memory that is copied from; None: ordinary memory.
+            figures: Counts the window.
+            kept: Keeps its rows on the device, in memory that is allocated; None: no row is kept.
         """
         bounds = [*range(0, window.rows, batch_size), window.rows]
         found: tuple[dict[str, _Column], Upload] | None = None
         with suppress(torch.cuda.OutOfMemoryError):
-            found = self._uploaded(window, bounds, pinned)
+            found = self._uploaded(window, bounds, pinned, figures, kept)
         if found is None:
             figures.count("out of device memory")
             yield from window_batches(ordered_window(window), batch_size)
@@ -70,31 +98,72 @@ class DeviceWindows:
         figures.cpu_columns = len(window.arrays)
         columns, upload = found
         del window, found  # the window's memory is reused when it is copied
-        for first in range(0, len(bounds) - 1, SPLIT_BATCHES):
-            last = min(first + SPLIT_BATCHES, len(bounds) - 1)
-            slices = [column.cut(first, last) for column in columns.values()]
-            for values in zip(*slices, strict=True):
-                yield UploadedBatch(zip(columns, values, strict=True), upload)
-            del slices
+        yield from _cut(columns, bounds, upload)
+
+    def kept_batches(
+        self, window: KeptWindow, batch_size: int, pinned: Allocator | None, figures: DeviceFigures, kept: KeptRows
+    ) -> Iterator[Batch]:
+        """Yield the batches of a window of kept rows; its arguments are those of `batches`.
+
+        If the device has no memory for the window, its batches are permuted one by one.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no memory for a batch.
+        """
+        bounds = [*range(0, window.rows, batch_size), window.rows]
+        found: tuple[dict[str, _Column], Upload] | None = None
+        with suppress(torch.cuda.OutOfMemoryError):
+            found = self._selected(window.order, bounds, pinned, kept)
+        if found is None:
+            figures.count("out of device memory")
+            for start, stop in pairwise(bounds):
+                columns, upload = self._selected(window.order[start:stop], [0, stop - start], pinned, kept)
+                yield from _cut(columns, [0, stop - start], upload)
+            return
+        figures.windows += 1
+        figures.kept_rows = kept.rows
+        columns, upload = found
+        del found
+        yield from _cut(columns, bounds, upload)
+
+    def _selected(
+        self, order: npt.NDArray[Any], bounds: list[int], pinned: Allocator | None, kept: KeptRows
+    ) -> tuple[dict[str, _Column], Upload]:
+        columns: dict[str, _Column] = {}
+        with self._on_side():
+            numbers = self._copy(self._source(as_row_numbers(order, kept.rows), None, pinned))
+            for name, column in kept.columns.items():
+                columns[name] = _Fixed(_select(kept.rows_of(name), column, kept.rows, numbers), bounds)
+            tensors = [tensor for column in columns.values() for tensor in column.tensors()]
+            return columns, Upload(self._device, self._side, tensors)
 
     def _on_side(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._side is None else torch.cuda.stream(self._side)
 
     def _uploaded(
-        self, window: StoredWindow, bounds: list[int], pinned: Allocator | None
+        self,
+        window: StoredWindow,
+        bounds: list[int],
+        pinned: Allocator | None,
+        figures: DeviceFigures,
+        kept: KeptRows | None,
     ) -> tuple[dict[str, _Column], Upload]:
         done: dict[str, _Column] = {}
         with self._on_side():
             if window.columns:
-                for name, rows in self._permuted(window, pinned):
+                for name, rows in self._permuted(window, pinned, kept):
                     done[name] = _Fixed(rows, bounds)
+            if kept is not None:
+                figures.kept_rows = kept.complete(window.slices)
             for name, array in window.arrays.items():
                 done[name] = self._other(array, window.owners.get(name), bounds, pinned)
             tensors = [tensor for column in done.values() for tensor in column.tensors()]
             return {name: done[name] for name in window.names}, Upload(self._device, self._side, tensors)
 
-    def _permuted(self, window: StoredWindow, pinned: Allocator | None) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the columns of the block, their rows in the order of delivery."""
+    def _permuted(
+        self, window: StoredWindow, pinned: Allocator | None, kept: KeptRows | None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the columns of the block, their rows in the order of delivery; keep their rows."""
         last = window.columns[-1]
         block = self._source(window.block[: last.start + last.nbytes], window.owner, pinned)
         order = self._copy(self._source(window.order, None, pinned))
@@ -103,6 +172,8 @@ class DeviceWindows:
             stored = self._copy(block[start : chunk[-1].start + chunk[-1].nbytes])
             for column in chunk:
                 rows = stored[column.start - start :][: column.nbytes]
+                if kept is not None:
+                    kept.put(column, rows, window.slices)
                 yield column.name, _select(rows, column, window.slots, order)
 
     def _other(self, array: Any, owner: Any, bounds: list[int], pinned: Allocator | None) -> _Column:
@@ -210,6 +281,16 @@ def most_device_bytes(rows: int, row_bytes: float, widest_bytes: int) -> int:
     """
     chunk = min(rows * row_bytes, max(CHUNK_BYTES, rows * widest_bytes))
     return int(2 * rows * row_bytes + chunk + 4 * rows)
+
+
+def _cut(columns: dict[str, _Column], bounds: list[int], upload: Upload) -> Iterator[Batch]:
+    """Yield the batches of a window, as views of its columns."""
+    for first in range(0, len(bounds) - 1, SPLIT_BATCHES):
+        last = min(first + SPLIT_BATCHES, len(bounds) - 1)
+        slices = [column.cut(first, last) for column in columns.values()]
+        for values in zip(*slices, strict=True):
+            yield UploadedBatch(zip(columns, values, strict=True), upload)
+        del slices
 
 
 def _chunks(columns: Sequence[BlockColumn]) -> Iterator[list[BlockColumn]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from parquet_loader.collate import Batch, Output, PermutingOutput
+from parquet_loader.collate import Batch, Kept, Output, PermutingOutput
 from parquet_loader.common import Shard, check_int, is_local
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine import (
@@ -18,6 +18,7 @@ from parquet_loader.engine import (
     Engine,
     EngineOptions,
     IsolatedEngine,
+    KeptEngine,
     NextPlan,
     ReadAhead,
     ReadingProcess,
@@ -259,6 +260,9 @@ class LoaderEpochs:
         ready: Engine | None = None,
         next_plan: NextPlan | None = None,
     ) -> Iterator[Batch]:
+        kept = self._kept_rows(plan) if output is self._output else None
+        if kept is not None:
+            ready = next_plan = None  # the next epoch is likely to need no engine
         if ready is None:
             self._drop_ahead()
         if output is self._output:
@@ -267,7 +271,11 @@ class LoaderEpochs:
             next_plan = None  # bytes that nobody may use would be requested
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
-        engine: EpochEngine = ready or self._engine(plan, first_batch, next_plan)
+        engine: EpochEngine = ready or (
+            KeptEngine(plan, kept.first_row, first_batch)
+            if kept is not None and kept.has(plan)
+            else self._engine(plan, first_batch, next_plan)
+        )
         ahead: list[_NextEpoch] = []
         if next_plan is not None and isinstance(engine, Engine):
             reading = ReadAhead(self._opener(next_plan))
@@ -371,6 +379,13 @@ class LoaderEpochs:
             row, columns = self._dataset.sizing.row, self._dataset.reader.columns
             widest = max((column.row_bytes or 0 for column in columns), default=0)
             self._output.check_device_memory(plan.largest_window_rows + plan.batch_size, row.decoded, widest)
+
+    def _kept_rows(self, plan: Plan) -> Kept | None:
+        """Return the rows that stay on the device, if ``cache="device"`` asks for it and they fit."""
+        if not isinstance(self._output, PermutingOutput) or not self._options.keeps_stored:
+            return None
+        rows = plan.largest_window_rows + plan.batch_size
+        return self._output.kept_rows(self._dataset.counts, self._dataset.reader.columns, rows)
 
     def _division(self) -> Division:
         return self._sharding.divide(self._planned.rows, self.batch_size, drop_last=self.drop_last)

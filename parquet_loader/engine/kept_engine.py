@@ -1,0 +1,89 @@
+"""Computes the windows of an epoch whose rows are on a device already; reads nothing, and has no threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.common import IntArray
+from parquet_loader.engine.record import EngineRecord
+from parquet_loader.engine.usage import EngineFigures
+from parquet_loader.errors import LoaderStateError
+from parquet_loader.plan import Plan
+from parquet_loader.window import KeptWindow
+
+
+class KeptEngine:
+    """An epoch of kept rows, with the methods of `Engine`. Used by one thread at a time.
+
+    Its windows have the rows of an `Engine`'s, in the same order: those left over by a window come first in the next.
+
+    Args:
+        plan: The plan of the epoch.
+        first_row: int64 ``[row groups]``: the number in the data set of the first row of each, counted after the
+            filter.
+        first_batch: The batch with which the epoch begins.
+    """
+
+    processes = False
+
+    def __init__(self, plan: Plan, first_row: IntArray, first_batch: int) -> None:
+        self._plan = plan
+        self._first_row = first_row
+        self._window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (plan.start_window, 0)
+        self._carried: npt.NDArray[Any] = np.zeros(0, np.int64)
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Do nothing: windows are computed when they are requested."""
+
+    def close(self) -> None:
+        """End the epoch; idempotent."""
+        self._is_closed = True
+
+    def next_window(self) -> KeptWindow | None:
+        """Return the next window that has rows; None at the end of the epoch.
+
+        Raises:
+            LoaderStateError: the engine was closed.
+        """
+        if self._is_closed:
+            raise LoaderStateError("the loader was closed while a batch was awaited")
+        plan = self._plan
+        while self._window < plan.windows:
+            index, begun, self._window = self._window, self._begun_rows, self._window + 1
+            self._begun_rows = 0
+            numbers = self._numbers(index)
+            order = plan.order(index, begun)
+            read = len(numbers) - begun - plan.left_out(index)
+            rows = np.concatenate([self._carried, numbers[:read] if order is None else numbers[order[:read]]])
+            delivered = len(rows)
+            if index < plan.windows - 1 or plan.drop_last:
+                delivered -= delivered % plan.batch_size
+            self._carried = rows[delivered:]
+            if delivered:
+                return KeptWindow(delivered, rows[:delivered])
+        return None
+
+    def _numbers(self, index: int) -> IntArray:
+        """Return the rows that a window reads, by their number in the data set."""
+        slices = self._plan.slices(index)
+        starts = [self._first_row[s.row_group] + s.start for s in slices]
+        ranges = [np.arange(start, start + s.rows) for start, s in zip(starts, slices, strict=True)]
+        return np.concatenate([np.zeros(0, np.int64), *ranges])
+
+    def next_batch(self) -> None:
+        """Return no batch: windows are delivered whole."""
+
+    def release_previous(self) -> None:
+        """Do nothing: no window holds memory here."""
+
+    def account(self) -> EngineFigures:
+        """Return no figures: nothing is read."""
+        return EngineFigures.nothing()
+
+    def record(self) -> EngineRecord:
+        """Return an empty record."""
+        return EngineRecord()
