@@ -74,6 +74,11 @@ def _load(path: Path) -> tuple[Any, str]:
         pointer, ctypes.c_int, *[pointer] * 4, number, number, number, ctypes.c_int, number, number, *[pointer] * 4,
     )  # fmt: skip
     library.packing_write.restype = None
+    number32, flag = ctypes.c_int32, ctypes.c_int
+    library.image_resize.argtypes = (
+        pointer, number, number32, number32, number32, pointer, number32, number32, flag, flag, pointer
+    )  # fmt: skip
+    library.image_resize.restype = ctypes.c_int
     library.crc32c.argtypes = (ctypes.c_char_p, number)
     library.crc32c.restype = ctypes.c_uint32
     library.permute.argtypes = (pointer, pointer, number, pointer, pointer)

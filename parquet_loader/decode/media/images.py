@@ -7,7 +7,7 @@ import io
 import math
 from functools import cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,13 @@ import numpy.typing as npt
 from parquet_loader.decode.array_formats import BlobProblem, pillow_image, unreadable_image
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape, reduced_shape
 from parquet_loader.decode.media.crops import Box, center_box, random_box, uniform
+from parquet_loader.decode.media.resizing import Pixels, resize
 from parquet_loader.schema import Image, sixteen_bits
-
-Pixels = npt.NDArray[np.uint8]
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _PLUGINS = {
     "JPEG": "Jpeg", "PNG": "Png", "WEBP": "WebP", "GIF": "Gif", "TIFF": "Tiff", "AVIF": "Avif"
 }  # fmt: skip
-_RESAMPLING = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 _NAMES = "JPEG, PNG, WebP, AVIF, GIF or TIFF"
 _ORIENTATION = 0x0112
 _BITS_PER_SAMPLE = 258
@@ -79,13 +77,16 @@ def write_image(
     """
     # The flip is drawn first, so that it does not depend on the image's size.
     is_flipped = field.flip == 1 if rng is None else bool(uniform(rng, 1)[0] < field.flip)
-    pixels = _resized(data, field, rng)
-    if is_flipped:
-        pixels = pixels[:, ::-1]
-    return _delivered(pixels, field, out)
+    is_as_resized = field.delivered_dtype == np.uint8 and not field.channels_first
+    direct = out if is_as_resized and out is not None and out.flags.c_contiguous else None
+    pixels = _resized(data, field, rng, direct, is_flipped=is_flipped)
+    return pixels if pixels is out else _delivered(pixels, field, out)
 
 
-def _resized(data: bytes, field: Image, rng: np.random.Generator | None) -> Pixels:
+def _resized(
+    data: bytes, field: Image, rng: np.random.Generator | None, out: Pixels | None, *, is_flipped: bool
+) -> Pixels:
+    """Return the pixels in their delivered size, mirrored if that is asked for; in `out` if possible."""
     channels = field.shape[2]
     orientation = 1
     if field.exif_orientation:
@@ -94,7 +95,7 @@ def _resized(data: bytes, field: Image, rng: np.random.Generator | None) -> Pixe
     if field.size is None:
         pixels = _turned(image_pixels(data, channels, None), orientation)
         _check_size(pixels.shape, field)
-        return pixels
+        return pixels[:, ::-1] if is_flipped else pixels
     box: Box | None = None
     stored = jpeg_shape(data, pillow_image().MAX_IMAGE_PIXELS)
     if stored is not None and stored[2] == channels:
@@ -104,7 +105,8 @@ def _resized(data: bytes, field: Image, rng: np.random.Generator | None) -> Pixe
         factor = _reduction(field, box)
         pixels = np.empty(reduced_shape(data, stored, factor), np.uint8)
         if decode_jpeg(data, pixels):
-            return _cut_and_resized(_turned(pixels, orientation), height, width, box, factor, field)
+            part = _part(_turned(pixels, orientation), height, width, box, factor, field)
+            return _in_size(part, field, out, is_flipped=is_flipped)
     with _Opened(data) as opened:
         if opened.is_jpeg:
             height, width = _turned_size(opened.height, opened.width, orientation)
@@ -116,7 +118,7 @@ def _resized(data: bytes, field: Image, rng: np.random.Generator | None) -> Pixe
             height, width = pixels.shape[:2]
             box = _box(field, height, width, rng)
     _check_size((height, width), field)
-    return _cut_and_resized(pixels, height, width, box, _reduction(field, box), field)
+    return _in_size(_part(pixels, height, width, box, _reduction(field, box), field), field, out, is_flipped=is_flipped)
 
 
 def _check_size(found: tuple[int, ...], field: Image) -> None:
@@ -147,9 +149,15 @@ def _reduction(field: Image, box: Box) -> int:
     return 8 if factor >= 8 else 4 if factor >= 4 else 2 if factor >= 2 else 1
 
 
-def _cut_and_resized(pixels: Pixels, height: int, width: int, box: Box, factor: int, field: Image) -> Pixels:
-    """Return the box of an image of `height` x `width` in its delivered size; the pixels may be reduced by `factor`."""
-    assert isinstance(field.size, tuple)
+class _Part(NamedTuple):
+    """A part of the pixels: left, top, right and bottom, in pixels."""
+
+    pixels: Pixels
+    box: tuple[float, float, float, float]
+
+
+def _part(pixels: Pixels, height: int, width: int, box: Box, factor: int, field: Image) -> _Part:
+    """Return the box of an image of `height` x `width`, whose pixels may be reduced by `factor`."""
     found = pixels.shape[:2]
     if found == (height, width):
         factor = 1
@@ -161,9 +169,12 @@ def _cut_and_resized(pixels: Pixels, height: int, width: int, box: Box, factor: 
         row, column = math.floor(top), math.floor(left)
         pixels = pixels[row : math.ceil(bottom), column : math.ceil(right)]
         left, top, right, bottom = left - column, top - row, right - column, bottom - row
-    image = pillow_image().fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    image = image.resize((field.size[1], field.size[0]), _RESAMPLING[field.interpolation], (left, top, right, bottom))
-    return np.asarray(image).reshape(*field.size, -1)
+    return _Part(pixels, (left, top, right, bottom))
+
+
+def _in_size(part: _Part, field: Image, out: Pixels | None, *, is_flipped: bool) -> Pixels:
+    assert isinstance(field.size, tuple)
+    return resize(part.pixels, part.box, field.size, interpolation=field.interpolation, is_mirrored=is_flipped, out=out)
 
 
 def _delivered(pixels: Pixels, field: Image, out: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
