@@ -42,7 +42,7 @@ class Pieces:
 
 
 class TokenRows(NamedTuple):
-    """Rows of a batch, each ``[rows, width]`` in C order.
+    """Rows of a batch, each ``[rows, width]`` in C order; None: it is not wanted.
 
     Attributes:
         ids: int64: the tokens.
@@ -52,14 +52,13 @@ class TokenRows(NamedTuple):
     """
 
     ids: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int64]
-    positions: npt.NDArray[np.int32]
-    documents: npt.NDArray[np.int32]
+    labels: npt.NDArray[np.int64] | None
+    positions: npt.NDArray[np.int32] | None
+    documents: npt.NDArray[np.int32] | None
 
     def between(self, first: int, last: int) -> TokenRows:
         """Return views of rows ``first`` to ``last`` (exclusive)."""
-        some = slice(first, last)
-        return TokenRows(self.ids[some], self.labels[some], self.positions[some], self.documents[some])
+        return TokenRows(*(None if array is None else array[first:last] for array in self))  # type: ignore[arg-type]
 
 
 def write_tokens(
@@ -87,7 +86,7 @@ def write_tokens(
     source, *addresses = map(_address, (values, pieces.begin, pieces.stop, pieces.tokens, pieces.rows))
     KERNELS.packing_write(
         source, kind, *addresses, count, width, first_piece, masks_boundaries, padding, IGNORED_LABEL,
-        *map(_address, out),
+        *(0 if array is None else _address(array) for array in out),
     )  # fmt: skip
 
 
@@ -146,18 +145,24 @@ def _places(pieces: Pieces, width: int) -> IntArray:
 def _write_without_kernels(
     values: npt.NDArray[Any], pieces: Pieces, out: TokenRows, first_piece: int, padding: int, *, masks_boundaries: bool
 ) -> None:
-    out.ids[...], out.labels[...], out.positions[...], out.documents[...] = padding, IGNORED_LABEL, 0, -1
+    for array, value in zip(out, (padding, IGNORED_LABEL, 0, -1), strict=True):
+        if array is not None:
+            array[...] = value
     chosen = pieces.chosen
     begin, stop, tokens = pieces.begin[chosen], pieces.stop[chosen], pieces.tokens[chosen]
     if not len(tokens):
         return
-    ids, labels = out.ids.reshape(-1), out.labels.reshape(-1)
-    positions, documents = out.positions.reshape(-1), out.documents.reshape(-1)
     places = _places(pieces, out.ids.shape[1])
     at, source = _each_token(places, tokens), _each_token(begin, tokens)
-    position = at - np.repeat(places, tokens)
-    ids[at], positions[at] = values[source], position
-    documents[at] = np.repeat(np.arange(first_piece, first_piece + len(tokens), dtype=np.int32), tokens)
+    out.ids.reshape(-1)[at] = values[source]
+    if out.positions is not None:
+        out.positions.reshape(-1)[at] = at - np.repeat(places, tokens)
+    if out.documents is not None:
+        numbers = np.arange(first_piece, first_piece + len(tokens), dtype=np.int32)
+        out.documents.reshape(-1)[at] = np.repeat(numbers, tokens)
+    if out.labels is None:
+        return
+    labels = out.labels.reshape(-1)
     labels[at] = values[np.minimum(source + 1, len(values) - 1)]
     last, ends = places + tokens - 1, begin + tokens == stop
     labels[last[ends]] = IGNORED_LABEL

@@ -413,10 +413,7 @@ def ragged(array: pa.ChunkedArray, field: RaggedList) -> pa.ChunkedArray:
 def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> pa.Array:
     if chunk.null_count and policy_of(field) == "refuse":
         _refuse_nulls(pa.chunked_array([chunk]))
-    lengths = _lengths(chunk)
-    offsets = np.zeros(len(chunk) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    values = chunk.flatten()
+    values, offsets = _values_and_offsets(chunk)
     try:
         items = convert(plain(pa.chunked_array([values])), field.item)
     except ValueProblem as problem:
@@ -428,6 +425,20 @@ def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> 
     width = flat.type.bit_width // 8
     data = (flat.buffers()[1] or pa.py_buffer(b"")).slice(flat.offset * width, len(flat) * width)
     return pa.Array.from_buffers(type_, len(chunk), [None, pa.py_buffer(offsets * width), data])
+
+
+def _values_and_offsets(lists: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Return the values of lists without those of nulls, and int64 offsets ``[rows + 1]`` from 0."""
+    is_large = pa.types.is_large_list(lists.type)
+    buffer = lists.buffers()[1]
+    if lists.null_count or buffer is None or not (is_large or pa.types.is_list(lists.type)):
+        offsets = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum(_lengths(lists), out=offsets[1:])
+        return lists.flatten(), offsets
+    dtype = np.dtype(np.int64 if is_large else np.int32)
+    found = np.frombuffer(buffer, dtype, len(lists) + 1, lists.offset * dtype.itemsize)
+    first, last = int(found[0]), int(found[-1])
+    return lists.values.slice(first, last - first), np.subtract(found, first, dtype=np.int64)
 
 
 def encoded(array: pa.ChunkedArray, field: Encoded) -> pa.ChunkedArray:

@@ -103,6 +103,7 @@ def open_engine(
     is_first: bool,
     batches: Callable[[Usage], Batches] | None = None,
     transforms: TransformProcesses | None = None,
+    scattered: Sequence[str] = (),
 ) -> Engine:
     """Return the engine of one epoch of a data set; arguments as in `Engine`."""
     columns = dataset.reader.columns
@@ -146,6 +147,7 @@ def open_engine(
         transforms=transforms,
         lanes=lanes,
         keeps_stored=options.keeps_stored and batches is None,
+        scattered=scattered,
     )
 
 
@@ -169,6 +171,7 @@ class Engine:
         transforms: Processes that make batches; None: the worker threads do.
         lanes: The epoch's use of each, with a thread for each.
         keeps_stored: Whether windows are `StoredWindow`s.
+        scattered: Ragged columns that `batches` take as they arrived; see `Window.scattered`.
     """
 
     def __init__(
@@ -188,6 +191,7 @@ class Engine:
         transforms: TransformProcesses | None = None,
         lanes: Sequence[TransformLane] = (),
         keeps_stored: bool = False,
+        scattered: Sequence[str] = (),
     ) -> None:
         # Used from `start` to `close`: until then they are those of the epoch before.
         self._transforms = transforms
@@ -202,7 +206,9 @@ class Engine:
         self._cache_before = reader.chunks.cache_figures()
         self._sizing = sizing
         self._allocator = allocator
-        self._parts = ColumnGroups.from_columns(reader.columns, 2 * num_threads, keeps_stored=keeps_stored)
+        self._parts = ColumnGroups.from_columns(
+            reader.columns, 2 * num_threads, keeps_stored=keeps_stored, scattered=scattered
+        )
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         # Remote reads are slower than page faults, so there is no need to wait for a second window.
         self._fills_first = is_first and batches is None and reader.chunks.remote is None

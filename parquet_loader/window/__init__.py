@@ -16,6 +16,7 @@ from parquet_loader.window.assembly import (
     window_of,
 )
 from parquet_loader.window.stored import BlockColumn, KeptWindow, StoredSlice, StoredWindow, as_row_numbers
+from parquet_loader.window.variable_width import Scattered
 
 __all__ = [
     "Allocation",
@@ -31,6 +32,7 @@ __all__ = [
     "Leases",
     "Memory",
     "Remainder",
+    "Scattered",
     "StoredSlice",
     "StoredWindow",
     "Window",

@@ -28,7 +28,7 @@ from parquet_loader.window.fixed_width import (
 )
 from parquet_loader.window.scalars import ScalarColumns
 from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow
-from parquet_loader.window.variable_width import RaggedRows, ragged_rows
+from parquet_loader.window.variable_width import RaggedRows, Scattered, ragged_rows
 
 CHUNKS_JOINED = 8
 
@@ -43,11 +43,13 @@ class Window:
         rows: Rows delivered: a multiple of the batch size, except at the end of the epoch.
         arrays: ``[rows, ...]`` by name.
         owners: The owners of memory that is not numpy's, by name; tensors are made from them.
+        scattered: Further columns, of `ColumnGroups.scattered`, by name.
     """
 
     rows: int
     arrays: Mapping[str, Array]
     owners: Mapping[str, Any]
+    scattered: Mapping[str, Scattered] = field(default_factory=dict)
 
     def slice(self, start: int, stop: int) -> dict[str, Array]:
         """Return views of rows ``start`` to ``stop`` (exclusive) of all arrays, by name."""
@@ -90,6 +92,7 @@ class ColumnGroups:
         stored: If a device permutes rows, all columns of fixed width that are not `gathered`; then `staged` and
             `narrow` are empty, and `wide` only says which columns take their memory before the first read.
         keeps_stored: Whether a device permutes rows, so that `Assembly.finish` returns a `StoredWindow`.
+        scattered: Names of ragged columns that are not gathered; see `Window.scattered`.
     """
 
     columns: tuple[Column, ...]
@@ -103,15 +106,19 @@ class ColumnGroups:
     ranges: int
     stored: tuple[Column, ...] = ()
     keeps_stored: bool = False
+    scattered: frozenset[str] = frozenset()
 
     @classmethod
-    def from_columns(cls, columns: Sequence[Column], parts: int, *, keeps_stored: bool = False) -> ColumnGroups:
+    def from_columns(
+        cls, columns: Sequence[Column], parts: int, *, keeps_stored: bool = False, scattered: Sequence[str] = ()
+    ) -> ColumnGroups:
         """Group columns, with at most `parts` parts or ranges to a group.
 
         Args:
             columns: All columns, in the order of delivery.
             parts: The number of parts.
             keeps_stored: See `ColumnGroups`.
+            scattered: Names of columns that need not be gathered; those that are not ragged are gathered.
         """
         by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
         for column in columns:
@@ -125,9 +132,21 @@ class ColumnGroups:
         names = tuple([c.name for c in part] for part in gathered)
         sizes = [[c.row_bytes for c in part] for part in gathered]
         row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
-        ranges = parts if ragged or staged else 0
+        apart = frozenset(column.name for column in ragged).intersection(scattered)
+        ranges = parts if len(apart) < len(ragged) or staged else 0
         return cls(
-            tuple(columns), wide, staged, ragged, narrow, gathered, names, row_bytes, ranges, stored, keeps_stored
+            tuple(columns),
+            wide,
+            staged,
+            ragged,
+            narrow,
+            gathered,
+            names,
+            row_bytes,
+            ranges,
+            stored,
+            keeps_stored,
+            apart,
         )
 
     @property
@@ -214,7 +233,9 @@ class Assembly:
         self._narrow = self._stored or ScalarColumns(
             parts.narrow, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
         )
-        self._ragged = RaggedRows(parts.ragged, buffer_sizes.ragged_bytes, buffer_sizes.staging, buffer_sizes.allocator)
+        self._ragged = RaggedRows(
+            parts.ragged, buffer_sizes.ragged_bytes, buffer_sizes.staging, buffer_sizes.allocator, parts.scattered
+        )
         self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
         self._chunks: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
         self._missing: set[int] = set()
@@ -436,20 +457,22 @@ class Assembly:
         narrow, left_narrow = self._narrow.finish(rows) if stored is None else ({}, stored[-1])
         for done in (direct, staged, narrow):
             self._delivered.update(done)
+        scattered: dict[str, Scattered] = {}
         if self._parts.ragged:
-            self._delivered.update(self._ragged.finish())
+            gathered_lists, scattered = self._ragged.finish()
+            self._delivered.update(gathered_lists)
         carry = Remainder()
         if rows < total:
             gathered = tuple(t for t in self._left if t is not None)
             carry = Remainder(total - rows, gathered, left_direct | left_staged | left_narrow, self._left_ragged)
         all_names = tuple(c.name for c in self._parts.columns)
         in_block = {c.name for c in self._parts.stored}
-        names = [name for name in all_names if name not in in_block]
+        names = [name for name in all_names if name not in in_block and name not in scattered]
         arrays = {name: self._delivered[name][0] for name in names}
         owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}
         self._delivered, self._carry, self._left_ragged = {}, Remainder(), {}
         if stored is None:
-            return Window(rows, arrays, owners), carry
+            return Window(rows, arrays, owners, scattered), carry
         slots, block, columns, order, _ = stored
         first = slots - int(self._ends[-1])
         slices = tuple(

@@ -34,12 +34,19 @@ class RaggedRows:
         capacities: Expected bytes of each column by name; if more arrive, the column is copied once more.
         staging: Provides the staging buffers.
         allocator: Provides the memory of delivered rows.
+        scattered: The columns that are not gathered: `finish` returns views of the staging buffers, see `Scattered`.
     """
 
     def __init__(
-        self, columns: Sequence[Column], capacities: Mapping[str, int], staging: Arenas, allocator: Allocator
+        self,
+        columns: Sequence[Column],
+        capacities: Mapping[str, int],
+        staging: Arenas,
+        allocator: Allocator,
+        scattered: frozenset[str] = frozenset(),
     ) -> None:
         self._columns = columns
+        self._gathered = tuple(column for column in columns if column.name not in scattered)
         self._capacities = capacities
         self._staging = staging
         self._allocator = allocator
@@ -54,7 +61,7 @@ class RaggedRows:
 
     def blocks(self, share: float) -> list[Block]:
         """Return the blocks that `set_order` is expected to allocate for this share (0 to 1) of a full window."""
-        sizes = [self._ordered_bytes(column.name) for column in self._columns]
+        sizes = [self._ordered_bytes(column.name) for column in self._gathered]
         return [Block(nbytes, ((0, int(share * nbytes)),)) for nbytes in sizes]
 
     def _ordered_bytes(self, name: str) -> int:
@@ -112,9 +119,11 @@ class RaggedRows:
         for column in self._columns:
             name = column.name
             source = self._sources[name] = self._source(name)
-            offsets = self._offsets[name] = ragged_offsets(source.offsets, self._indices)
-            self._out[name] = self._allocator.allocate(max(self._ordered_bytes(name), int(offsets[-1])))
             left[name] = source.taken(indices[delivered_rows:])
+        for column in self._gathered:
+            name = column.name
+            offsets = self._offsets[name] = ragged_offsets(self._sources[name].offsets, self._indices)
+            self._out[name] = self._allocator.allocate(max(self._ordered_bytes(name), int(offsets[-1])))
         return left
 
     def _source(self, name: str) -> _Staged:
@@ -134,19 +143,40 @@ class RaggedRows:
 
     def gather(self, start: int, stop: int) -> None:
         """Copy delivered rows ``start`` to ``stop`` (exclusive); calls for different ranges may run in parallel."""
-        for column in self._columns:
+        for column in self._gathered:
             source, offsets = self._sources[column.name], self._offsets[column.name][start:stop]
             out = self._out[column.name].array
             take_ragged(source.data, source.offsets, self._indices[start:stop], offsets, out)
 
-    def finish(self) -> dict[str, tuple[Ragged, Any]]:
-        """Return the delivered columns, each with the owner of its memory."""
-        done = {}
+    def finish(self) -> tuple[dict[str, tuple[Ragged, Any]], dict[str, Scattered]]:
+        """Return the gathered columns, each with the owner of its memory, and the scattered ones."""
+        done, scattered = {}, {}
         for column in self._columns:
-            allocation, offsets = self._out[column.name], self._offsets[column.name]
-            done[column.name] = ragged_rows(allocation.array[: offsets[-1]], offsets, column), allocation.owner
+            name = column.name
+            if name in self._out:
+                allocation, offsets = self._out[name], self._offsets[name]
+                done[name] = ragged_rows(allocation.array[: offsets[-1]], offsets, column), allocation.owner
+            else:
+                source = self._sources[name]
+                arrived = ragged_rows(source.data[: source.offsets[-1]], source.offsets, column)
+                begins, ends = arrived.offsets[:-1][self._indices], arrived.offsets[1:][self._indices]
+                scattered[name] = Scattered(arrived.values, begins, ends - begins)
         self._blocks, self._sources, self._out, self._lengths = {}, {}, {}, []
-        return done
+        return done, scattered
+
+
+class Scattered(NamedTuple):
+    """Ragged rows in the order of delivery, whose values are in the order of arrival.
+
+    Attributes:
+        values: ``[elements, ...]``, writable, in a staging buffer; they keep its memory.
+        begins: int64 ``[rows]``: the first element of each row.
+        lengths: int64 ``[rows]``: the elements of each row.
+    """
+
+    values: npt.NDArray[Any]
+    begins: IntArray
+    lengths: IntArray
 
 
 class _Staged(NamedTuple):

@@ -80,6 +80,9 @@ def test_rows_are_those_of_a_plain_model(
             documents += [number] * count
             number += 1
         left = width - len(ids)
+        assert out.labels is not None
+        assert out.positions is not None
+        assert out.documents is not None
         assert out.ids[r].tolist() == ids + [3] * left
         assert out.labels[r].tolist() == labels + [-100] * left
         assert out.positions[r].tolist() == positions + [0] * left
@@ -102,6 +105,19 @@ def test_carried_columns_are_packed_as_the_tokens(
         return
     expected = np.where((tokens.ids >= 0).reshape(len(rows), width, *[1] * len(shape)), carried[tokens.ids], 0)
     assert np.array_equal(out, expected.astype(dtype))
+
+
+@pytest.mark.parametrize("left_out", [{"labels"}, {"positions"}, {"documents"}, {"labels", "positions", "documents"}])
+def test_arrays_that_are_not_wanted_change_no_others(left_out: set[str]) -> None:
+    rows = [[(3, 0, 1), (2, 1, 0)], [(4, 0, 0)], [], [(1, 0, 0), (5, 0, 2)]]
+    values, pieces, _ = laid_out(rows, np.int32)
+    whole = empty(4, 8)
+    wanted: list[Any] = [None if n in left_out else a for n, a in zip(TokenRows._fields, empty(4, 8), strict=True)]
+    some = TokenRows(*wanted)
+    for out in (whole, some):
+        write_tokens(values, pieces, out, first_piece=0, masks_boundaries=False, padding=0)
+    for name in set(TokenRows._fields).difference(left_out):
+        assert np.array_equal(getattr(whole, name), getattr(some, name))
 
 
 def test_some_of_the_rows_are_written_by_themselves() -> None:

@@ -25,7 +25,10 @@ from parquet_loader import (
     OutputOptions,
     ParquetDataset,
     ParquetIterable,
+    RaggedList,
     ResumeError,
+    Scalar,
+    Schema,
     SchemaError,
     Shard,
     ShardOptions,
@@ -345,6 +348,32 @@ def test_ids_of_any_integer_type_and_documents_of_one_length(tmp_path: Path, kin
     assert all(b["input_ids"].dtype == b["labels"].dtype == np.int64 for b in batches)
 
 
+def test_keys_choose_what_a_batch_has_and_leave_the_order_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS * 3)
+    arguments: dict[str, Any] = {"length": 16, "batch_size": 3, "shuffle": True, "window_rows": 12, "carry": ["source"]}
+    with TokenLoader(tmp_path / "d", **arguments, output_options=NUMPY) as whole:
+        expected = list(whole)
+        state = whole.state_dict()
+    for keys in (["input_ids"], ["max_seqlen", "input_ids", "labels"], ["document_ids", "input_ids", "cu_seqlens"]):
+        with TokenLoader(tmp_path / "d", **arguments, output_options=NUMPY, keys=keys) as some:
+            found = list(some)
+            some.load_state_dict(state)
+        assert len(found) == len(expected)
+        assert all(set(batch) == {*keys, "source"} for batch in found)
+        assert all(same(batch, {n: b[n] for n in batch}) for batch, b in zip(found, expected, strict=True))
+
+
+def test_lists_of_one_length_carry_lists_that_are_read_as_lists_of_any_length(tmp_path: Path) -> None:
+    write(tmp_path / "d", [8] * 60, files=6)
+    schema = Schema({"weight": RaggedList(Scalar("float32"))}, extra="infer")
+    with TokenLoader(
+        tmp_path / "d", length=20, batch_size=2, carry=["weight"], schema=schema, shuffle=True, output_options=NUMPY
+    ) as loader:
+        batches = list(loader)
+    assert tokens_of(rows_of(batches)) == list(range(480))
+    assert all(np.array_equal(b["weight"], np.where(b["document_ids"] < 0, 0, b["input_ids"] / 2)) for b in batches)
+
+
 def test_labels_do_not_cross_documents_on_request(tmp_path: Path) -> None:
     write(tmp_path / "d", [3, 2, 5])
     with TokenLoader(
@@ -646,6 +675,8 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
         (SchemaError, "list of integers", {**fits, "tokens": "weight"}),
         (SchemaError, "list of integers", {**fits, "tokens": "number"}),
         (SchemaError, "list of integers", {**fits, "boundaries": "source"}),
+        (ConfigurationError, "'input_ids' among them", {**fits, "keys": ["labels"]}),
+        (ConfigurationError, "expected some of", {**fits, "keys": ["input_ids", "source"]}),
         (SchemaError, "missing", {**fits, "carry": ["missing"]}),
         (SchemaError, "lengths are integers", {**fits, "lengths": "source"}),
         (UnsupportedError, "same number of sequences", {**fits, "shard_options": ShardOptions(remainder="uneven")}),

@@ -22,7 +22,7 @@ from parquet_loader.window import Window
 BATCH_KEYS = (
     "input_ids", "labels", "position_ids", "document_ids", "seq_lens", "cu_seqlens", "max_seqlen",
 )  # fmt: skip
-"""The names that every batch has."""
+"""The names that a batch has, unless the caller chooses some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class BatchForm:
         padding: The token after the last one of a sequence.
         encoder: Turns the column of text into tokens; None: it holds tokens.
         multiple: Sequences of a batch are as wide as the longest, rounded up to this; None: `length`.
+        keys: The names of `BATCH_KEYS` that a batch has.
     """
 
     tokens: str
@@ -50,6 +51,12 @@ class BatchForm:
     padding: int
     multiple: int | None
     encoder: DocumentEncoder | None = None
+    keys: tuple[str, ...] = BATCH_KEYS
+
+    @property
+    def scattered(self) -> tuple[str, ...]:
+        """The columns that need not be gathered, because their values are copied to sequences anyway."""
+        return (self.tokens, *self.token_columns) if self.encoder is None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +139,10 @@ class WindowPacker:
         """
         form = self.form
         encoder = form.encoder
-        values, offsets = _lists(window.arrays[form.tokens] if encoder is None else joined(encoded, encoder.dtype))
-        lengths = np.diff(offsets)
+        if encoder is None:
+            values, begins, lengths = _lists_of(window, form.tokens)
+        else:
+            values, begins, lengths = _lists(joined(encoded, encoder.dtype))
         expected = self.packing.ordered_lengths(number)
         if not np.array_equal(lengths, expected):
             self._refuse_lengths(number, lengths, expected)
@@ -141,13 +150,14 @@ class WindowPacker:
             values = values.astype(np.int64)
         columns = {}
         for name in form.token_columns:
-            columns[name], ends = _lists(window.arrays[name])
-            self._check_aligned(name, number, offsets, ends)
+            column, own_begins, own_lengths = _lists_of(window, name)
+            self._check_aligned(name, number, lengths, own_lengths)
+            columns[name] = _aligned(column, own_begins, begins, lengths)
         packed = self.packing.packed(number, expected)
         rows, rows_before = self.packing.rule.rows(packed)
-        pieces, document = _pieces_of(packed, rows, offsets)
+        pieces, document = _pieces_of(packed, rows, begins, lengths)
         if form.boundaries is not None:
-            cuts = self._cuts(window.arrays[form.boundaries], number, offsets)
+            cuts = self._cuts(window.arrays[form.boundaries], number, begins, lengths)
             pieces, document = _cut(pieces, document, cuts)
         arrays = {name: window.arrays[name] for name in form.document_columns}
         sums = np.zeros(len(pieces.tokens) + 1, np.int64)
@@ -178,34 +188,33 @@ class WindowPacker:
             f"{'correct it, or leave lengths= out' if form.lengths is not None else 'make the loader again'}"
         )
 
-    def _check_aligned(self, name: str, window: int, offsets: IntArray, ends: IntArray) -> None:
-        if not np.array_equal(offsets, ends):
-            row = int(np.flatnonzero(np.diff(offsets) != np.diff(ends))[0])
+    def _check_aligned(self, name: str, window: int, tokens: IntArray, found: IntArray) -> None:
+        if not np.array_equal(tokens, found):
+            row = int(np.flatnonzero(tokens != found)[0])
             raise DataError(
-                f"{self._named(window, row)}: column {name!r} has {ends[row + 1] - ends[row]} values for "
-                f"{offsets[row + 1] - offsets[row]} tokens; a list in carry= has a value for each token"
+                f"{self._named(window, row)}: column {name!r} has {found[row]} values for {tokens[row]} tokens; a list "
+                "in carry= has a value for each token"
             )
 
-    def _cuts(self, array: Any, window: int, offsets: IntArray) -> IntArray:
+    def _cuts(self, array: Any, window: int, begins: IntArray, lengths: IntArray) -> IntArray:
         """Return where documents begin in the tokens of a window, int64 ``[n]``, sorted.
 
         Raises:
             DataError: the first tokens of a row's documents do not rise from 0.
         """
-        firsts, ends = _lists(array)
-        counts = np.diff(ends)
+        firsts, starts, counts = _lists(array)
         row = np.repeat(np.arange(len(counts)), counts)
         first = firsts.astype(np.int64)
-        is_wrong = (first < 0) | (first > np.diff(offsets)[row])
+        is_wrong = (first < 0) | (first > lengths[row])
         is_wrong[1:] |= (row[1:] == row[:-1]) & (first[1:] < first[:-1])
         if is_wrong.any():
-            at = int(np.flatnonzero(is_wrong)[0])
+            wrong = int(row[np.flatnonzero(is_wrong)[0]])
+            found = firsts[starts[wrong] : starts[wrong] + counts[wrong]].tolist()
             raise DataError(
-                f"{self._named(window, int(row[at]))}: column {self.form.boundaries!r} has "
-                f"{firsts[ends[row[at]] : ends[row[at] + 1]].tolist()!r:.80}; expected rising numbers from 0 to the "
-                "number of tokens"
+                f"{self._named(window, wrong)}: column {self.form.boundaries!r} has {found!r:.80}; expected rising "
+                "numbers from 0 to the number of tokens"
             )
-        return np.unique(first + offsets[row])
+        return np.unique(first + begins[row])
 
     def _named(self, window: int, row: int) -> str:
         """Return the file and row group of a window's row."""
@@ -243,19 +252,34 @@ def ends_of(tokens: npt.NDArray[Any], rows: IntArray, padding: IntArray) -> tupl
     return np.cumsum(lengths), before
 
 
-def _lists(array: Any) -> tuple[npt.NDArray[Any], IntArray]:
-    """Return the values of lists end to end, and offsets from 0; also if lists of one length are a matrix."""
+def _lists_of(window: Window, name: str) -> tuple[npt.NDArray[Any], IntArray, IntArray]:
+    """Return the values of a column of lists, and the first value and the length of each list."""
+    return window.scattered[name] if name in window.scattered else _lists(window.arrays[name])
+
+
+def _lists(array: Any) -> tuple[npt.NDArray[Any], IntArray, IntArray]:
+    """Return what `_lists_of` does, of lists end to end; also if lists of one length are a matrix."""
     if not isinstance(array, Ragged):
         rows, width = array.shape[:2]
-        return array.reshape(-1, *array.shape[2:]), np.arange(rows + 1) * width
+        return array.reshape(-1, *array.shape[2:]), np.arange(rows) * width, np.full(rows, width)
     offsets = array.offsets
-    return array.values[offsets[0] : offsets[-1]], offsets - offsets[0]
+    return array.values[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0], np.diff(offsets)
 
 
-def _pieces_of(packed: Packed, rows: IntArray, offsets: IntArray) -> tuple[Pieces, IntArray]:
+def _aligned(values: npt.NDArray[Any], begins: IntArray, wanted: IntArray, lengths: IntArray) -> npt.NDArray[Any]:
+    """Return the values of lists that begin at `begins` so that they begin at `wanted`, without a copy if they do."""
+    if np.array_equal(begins, wanted):
+        return np.ascontiguousarray(values)
+    numbers = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    moved = np.empty_like(values)
+    moved[numbers + np.repeat(wanted, lengths)] = values[numbers + np.repeat(begins, lengths)]
+    return moved
+
+
+def _pieces_of(packed: Packed, rows: IntArray, begins: IntArray, lengths: IntArray) -> tuple[Pieces, IntArray]:
     document = packed.document.astype(np.int64)
-    pieces = Pieces(offsets[document] + packed.first, offsets[document + 1], packed.tokens, rows)
-    return pieces, document
+    of_document = begins[document]
+    return Pieces(of_document + packed.first, of_document + lengths[document], packed.tokens, rows), document
 
 
 def _cut(pieces: Pieces, document: IntArray, cuts: IntArray) -> tuple[Pieces, IntArray]:

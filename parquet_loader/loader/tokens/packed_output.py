@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import numpy as np
 
 from parquet_loader.collate import Batch, Output
 from parquet_loader.engine import ProcessedBatch
@@ -44,9 +41,10 @@ class PackedOutput:
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:  # noqa: ARG002
         """Return a batch that is written."""
-        ends: Any = batch.arrays["cu_seqlens"]
+        longest = batch.arrays.pop("max_seqlen", None)
         made = self._output.from_batch(batch, None)
-        made["max_seqlen"] = int(np.diff(ends).max())
+        if longest is not None:
+            made["max_seqlen"] = longest
         return made
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:

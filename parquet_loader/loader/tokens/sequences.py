@@ -12,14 +12,21 @@ import numpy as np
 
 from parquet_loader.collate import TokenRows, write_column, write_tokens
 from parquet_loader.engine import ProcessedBatch
-from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, Documents, ends_of
+from parquet_loader.loader.tokens.documents import BatchForm, Documents, ends_of
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator
 
 _LINE_BYTES = 64
+_INT32 = np.dtype(np.int32)
 TOKEN_BYTES = 32
 """Bytes of a position of a batch, carried columns apart: 24, and up to 8 for the lengths and ends of pieces."""
+_ROWS_OF_TOKENS: dict[str, Any] = {
+    "input_ids": np.dtype(np.int64),
+    "labels": np.dtype(np.int64),
+    "position_ids": np.dtype(np.int32),
+    "document_ids": np.dtype(np.int32),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,7 @@ class BatchWriter:
         rows = sum(part.last - part.first for part in parts)
         chosen = [part.documents.pieces.between(part.first, part.last) for part in parts]
         tokens = [pieces.tokens[pieces.chosen] for pieces in chosen]
-        seq_lens = tokens[0] if len(tokens) == 1 else np.concatenate(tokens)
+        seq_lens = _joined(tokens)
         if form.multiple is not None:
             filled = np.concatenate([part.documents.filled[part.first : part.last] for part in parts])
             width = -(-int(filled.max()) // form.multiple) * form.multiple
@@ -109,18 +116,20 @@ class BatchWriter:
             ends, _ = ends_of(seq_lens, np.concatenate([[0], np.cumsum(counts)]), width - filled)
         else:
             ends = _ends_in_batch(parts, width)
-        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-            "input_ids": ((rows, width), np.int64),
-            "labels": ((rows, width), np.int64),
-            "position_ids": ((rows, width), np.int32),
-            "document_ids": ((rows, width), np.int32),
-            "seq_lens": ((len(seq_lens),), np.int32),
-            "cu_seqlens": ((len(ends),), np.int32),
-            **{name: ((rows, width, *v.shape[1:]), v.dtype) for name, v in parts[0].documents.columns.items()},
-        }
+        small = {"seq_lens": seq_lens, "cu_seqlens": ends}
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
+        for name in form.keys:
+            if name in _ROWS_OF_TOKENS:
+                shapes[name] = (rows, width), _ROWS_OF_TOKENS[name]
+            elif name in small:
+                shapes[name] = (len(small[name]),), _INT32
+        for name, values in parts[0].documents.columns.items():
+            shapes[name] = (rows, width, *values.shape[1:]), values.dtype
         arrays, owners, nbytes = _allocated(self.memory, shapes)
-        arrays["seq_lens"][...], arrays["cu_seqlens"][...] = seq_lens, ends
-        made = TokenRows(*map(arrays.__getitem__, BATCH_KEYS[:4]))
+        for name, numbers in small.items():
+            if name in arrays:
+                arrays[name][...] = numbers
+        made = TokenRows(*map(arrays.get, _ROWS_OF_TOKENS))  # type: ignore[arg-type]
         row = piece = 0
         for part, pieces, own in zip(parts, chosen, tokens, strict=True):
             count, documents = part.last - part.first, part.documents
@@ -137,6 +146,8 @@ class BatchWriter:
                 for part, pieces in zip(parts, chosen, strict=True)
             ]
             arrays[name] = _joined(carried)
+        if "max_seqlen" in form.keys:
+            arrays["max_seqlen"] = int(np.diff(ends).max())
         return ProcessedBatch(rows, arrays, owners, nbytes)
 
 
@@ -155,13 +166,13 @@ def _allocated(
     memory: Allocator, shapes: Mapping[str, tuple[tuple[int, ...], Any]]
 ) -> tuple[dict[str, Any], dict[str, Any], int]:
     """Return arrays in one block of memory, the owners of the memory by name, and the bytes of the block."""
-    sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()]
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values()]
     begins = list(accumulate((-(-size // _LINE_BYTES) * _LINE_BYTES for size in sizes), initial=0))
     block = memory.allocate(max(1, begins[-1]))
     arrays: dict[str, Any] = {}
     owners: dict[str, Any] = {}
     for (name, (shape, dtype)), begin, size in zip(shapes.items(), begins, sizes, strict=False):
-        arrays[name] = block.array[begin : begin + size].view(dtype).reshape(shape)
+        arrays[name] = np.ndarray(shape, dtype, block.array, begin)
         if block.owner is not None:
             owners[name] = block.owner[begin : begin + size]
     return arrays, owners, begins[-1]

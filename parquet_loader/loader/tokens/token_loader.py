@@ -160,6 +160,8 @@ class TokenLoader(BatchedDataLoader):
         padding: The token that fills a sequence.
         pad_to_multiple: Let batches be as wide as their longest sequence, rounded up to a multiple of this, instead of
             `length`.
+        keys: The names that a batch has besides `carry`, among them ``"input_ids"``; None: all. The others are not
+            computed. The order does not depend on it.
         schema, filters, split, shuffle, seed, window_rows, drop_last: As in `BatchedDataLoader`. Windows are those of
             documents; the remainder, of sequences.
         device, memory_limit, shard, num_threads, isolation: As in `BatchedDataLoader`.
@@ -192,6 +194,7 @@ class TokenLoader(BatchedDataLoader):
         mask_boundaries: bool = False,
         padding: int = 0,
         pad_to_multiple: int | None = None,
+        keys: Sequence[str] | None = None,
         schema: Schema | None = None,
         filters: Filters | None = None,
         split: str | None = None,
@@ -235,6 +238,7 @@ class TokenLoader(BatchedDataLoader):
             self._rule = PackingRule(length, pack, overflow)
             batch_size = _batch_size(batch_size, batch_tokens, length)
         columns = _columns(tokens, boundaries, carry, lengths)
+        chosen_keys = _chosen_keys(keys)
         encoder = None if tokenizer is None else encoder_of(tokenizer)
         self._own_arguments["tokenizer"] = encoder
         if encoder is not None and (isolation == "process" or boundaries is not None):
@@ -286,7 +290,7 @@ class TokenLoader(BatchedDataLoader):
             opened = listed._with_columns(columns)
         aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=encoder is not None)
         self._form = BatchForm(
-            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, multiple, encoder
+            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, multiple, encoder, chosen_keys
         )  # fmt: skip
         widths = [_token_bytes(opened.schema[name]) for name in aligned]
         self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * (TOKEN_BYTES + sum(widths))
@@ -538,6 +542,7 @@ class TokenLoader(BatchedDataLoader):
             staging=self._staging,
             is_first=self._figures is None,
             batches=partial(self._parts_of_epoch().scheduler, packing, first_batch),
+            scattered=self._form.scattered,
         )
 
     def _opener(self, next_plan: NextPlan) -> Callable[[], Engine]:
@@ -611,7 +616,7 @@ def _opened_ahead(
     packing = packed(next_plan(dataset))
     return open_engine(
         dataset, packing.read_plan(0), options, first_batch=0, allocator=allocator, staging=staging, is_first=False,
-        batches=partial(parts.scheduler, packing, 0),
+        batches=partial(parts.scheduler, packing, 0), scattered=parts.form.scattered,
     )  # fmt: skip
 
 
@@ -623,6 +628,14 @@ def _restored(
     loader._use_method(window_method)
     loader._set_position(epoch, batch)
     return loader
+
+
+def _chosen_keys(keys: Sequence[str] | None) -> tuple[str, ...]:
+    if keys is None:
+        return BATCH_KEYS
+    if isinstance(keys, str) or not set(keys) <= set(BATCH_KEYS) or "input_ids" not in keys:
+        raise ConfigurationError(f"keys={keys!r:.120}: expected some of {list(BATCH_KEYS)}, 'input_ids' among them")
+    return tuple(name for name in BATCH_KEYS if name in keys)
 
 
 def _batch_size(batch_size: int | None, batch_tokens: int | None, length: int) -> int:

@@ -181,16 +181,18 @@ EXPORT int packing_place(
 #define WRITE_PIECE(type) { \
   const type *in = (const type *)values + begin[s]; \
   for (int64_t i = 0; i < n; i++) ids[i] = (int64_t)in[i]; \
-  for (int64_t i = 0; i + 1 < n; i++) labels[i] = (int64_t)in[i + 1]; \
-  if (begin[s] + n < stop[s]) labels[n - 1] = (int64_t)in[n]; \
-  else if (masks || s + 1 == rows[r + 1]) labels[n - 1] = ignored; \
-  else labels[n - 1] = (int64_t)((const type *)values)[begin[s + 1]]; \
+  if (labels) { \
+    for (int64_t i = 0; i + 1 < n; i++) labels[i] = (int64_t)in[i + 1]; \
+    if (begin[s] + n < stop[s]) labels[n - 1] = (int64_t)in[n]; \
+    else if (masks || s + 1 == rows[r + 1]) labels[n - 1] = ignored; \
+    else labels[n - 1] = (int64_t)((const type *)values)[begin[s + 1]]; \
+  } \
 }
 
 /* Writes `count` rows of `width` tokens, each the pieces from `rows[r]` to `rows[r + 1]`, which have at most as many.
  * `begin`: of each piece its first token in `values`; `stop`: the end of its document there. `kind`: the bytes of a value,
  * negative if it is signed. Labels that have no next token are `ignored`, and with `masks` those of the last token of a
- * document. */
+ * document. Each of `labels`, `positions` and `documents` may be NULL: then it is not written. */
 EXPORT FOR_EACH_TARGET void packing_write(
     const void *values, int kind, const int64_t *begin, const int64_t *stop, const int32_t *tokens, const int64_t *rows,
     int64_t count, int64_t width, int64_t first_piece, int masks, int64_t padding, int64_t ignored, int64_t *ids,
@@ -209,11 +211,22 @@ EXPORT FOR_EACH_TARGET void packing_write(
         case -4: WRITE_PIECE(int32_t) break;
         default: WRITE_PIECE(int64_t) break;
       }
-      for (int32_t i = 0; i < (int32_t)n; i++) positions[i] = i;
-      for (int64_t i = 0; i < n; i++) documents[i] = piece;
-      ids += n, labels += n, positions += n, documents += n, left -= n;
+      ids += n, left -= n;
+      if (labels) labels += n;
+      if (positions) {
+        for (int32_t i = 0; i < (int32_t)n; i++) positions[i] = i;
+        positions += n;
+      }
+      if (documents) {
+        for (int64_t i = 0; i < n; i++) documents[i] = piece;
+        documents += n;
+      }
     }
-    for (int64_t i = 0; i < left; i++) ids[i] = padding, labels[i] = ignored, positions[i] = 0, documents[i] = -1;
-    ids += left, labels += left, positions += left, documents += left;
+    for (; left; left--) {
+      *ids++ = padding;
+      if (labels) *labels++ = ignored;
+      if (positions) *positions++ = 0;
+      if (documents) *documents++ = -1;
+    }
   }
 }
