@@ -56,7 +56,7 @@ from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOpti
 from parquet_loader.common.permutations import PERMUTATION_METHOD, OrderMemory, Stream, bit_generator, permutation
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import ShowProgress, no_progress, progress_bar, shown_progress
-from parquet_loader.common.signals import uninterrupted
+from parquet_loader.common.signals import in_order, result_of, uninterrupted, wait_for_lock
 from parquet_loader.common.signatures import IMAGE_SUFFIXES, SIGNATURE_BYTES, audio_kind, image_kind, video_kind
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.common.storage.account_file import begin_account, end_account, format_account, parse_account
@@ -185,6 +185,7 @@ __all__ = [
     "hub_of",
     "identity_of",
     "image_kind",
+    "in_order",
     "inferred_array",
     "is_encrypted",
     "is_local",
@@ -225,6 +226,7 @@ __all__ = [
     "remedy",
     "renamed_keywords",
     "resolve",
+    "result_of",
     "scalar",
     "shown",
     "shown_progress",
@@ -237,6 +239,7 @@ __all__ = [
     "url_prefix",
     "use_returning_pool",
     "video_kind",
+    "wait_for_lock",
     "warn_at_caller",
     "warn_deprecated",
     "warn_if_missing",

@@ -1,11 +1,24 @@
-"""Defers SIGINT around short critical sections."""
+"""SIGINT: deferred around short critical sections, and noticed in long waits.
+
+Python's handlers run on the main thread, between two bytecodes. If SIGINT arrives just before that thread blocks on a
+lock, or on another thread, the main thread does not wake until the lock is released. So it waits for stores and workers
+with a timeout, again and again, and notices such a SIGINT at most `SIGINT_POLL_S` later.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from threading import current_thread, main_thread
 from types import FrameType
+from typing import Any, TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+SIGINT_POLL_S = 1.0
 
 
 def uninterrupted(work: Callable[[], None]) -> None:
@@ -25,3 +38,32 @@ def uninterrupted(work: Callable[[], None]) -> None:
         signal.signal(signal.SIGINT, handler)
         if came:
             handler(*came[-1])
+
+
+def wait_for_lock(lock: Any) -> None:
+    """Wait for a lock, however long, and notice SIGINT; see above."""
+    if current_thread() is not main_thread():
+        lock.acquire()
+        return
+    while not lock.acquire(timeout=SIGINT_POLL_S):
+        pass
+
+
+def result_of(future: Future[T]) -> T:
+    """Wait for a future, however long, and notice SIGINT; return its result, or raise its error."""
+    while current_thread() is main_thread() and not future.done():
+        with suppress(TimeoutError):
+            future.exception(SIGINT_POLL_S)
+    return future.result()
+
+
+def in_order(pool: Executor, work: Callable[[S], T], things: Iterable[S]) -> Iterator[T]:
+    """Return the results as `pool.map` does, and notice SIGINT."""
+    futures = [pool.submit(work, thing) for thing in things]
+    futures.reverse()
+    try:
+        while futures:
+            yield result_of(futures.pop())
+    finally:
+        for future in futures:
+            future.cancel()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.common import IntArray, Ranks
+from parquet_loader.common import IntArray, Ranks, in_order
 from parquet_loader.dataset.memory_budget import RowSizes
 from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.read import RowFilter, RowGroupReader
@@ -117,7 +117,7 @@ def _count_some(
     threads = _threads_for(snapshot, reader, wanted, num_threads)
     with ThreadPoolExecutor(threads, thread_name_prefix="parquet_loader-count") as pool:
         files = np.unique(snapshot.row_group_file[wanted]).tolist()
-        admitted = pool.map(lambda file: row_filter.surviving(snapshot, file, reader.positions), files)
+        admitted = in_order(pool, lambda file: row_filter.surviving(snapshot, file, reader.positions), files)
         surviving = dict(zip(files, admitted, strict=True))
         admitted_positions = [
             position
@@ -125,7 +125,7 @@ def _count_some(
             if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
         ]
         try:
-            counts[admitted_positions] = list(pool.map(count, wanted[admitted_positions].tolist()))
+            counts[admitted_positions] = list(in_order(pool, count, wanted[admitted_positions].tolist()))
         except BaseException:
             if snapshot.remote is not None:
                 snapshot.remote.cancel()

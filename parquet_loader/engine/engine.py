@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, wait_for_lock
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBudget
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, RowsOut, Transform
 from parquet_loader.engine.batch_scheduler import Batches, BatchScheduler
@@ -401,7 +401,7 @@ class Engine:
                     self._is_awaited = True
                     self.workers.notify()
                 waker = self.workers.waker()
-            waker.acquire()
+            wait_for_lock(waker)
 
     def release_previous(self) -> None:
         """Say that the consumer has released all batches before the current window's."""
@@ -423,7 +423,7 @@ class Engine:
                     if self._windows and self._windows[0].error is not None:
                         raise self._windows[0].error
                 waker = self.workers.waker()
-            waker.acquire()
+            wait_for_lock(waker)
 
     def _is_over(self) -> bool:
         """Whether all batches were delivered, if they are processed one by one."""

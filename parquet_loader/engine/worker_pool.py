@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Lock, RLock, Thread, current_thread, get_native_id
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from parquet_loader.common import is_out_of_memory, out_of_memory, prepare_thread, uninterrupted
+from parquet_loader.common import is_out_of_memory, out_of_memory, prepare_thread, uninterrupted, wait_for_lock
 from parquet_loader.engine.record import EventLog, Sample, SampleLog
 from parquet_loader.errors import SystemReadError
 
@@ -196,7 +196,7 @@ class WorkerPool:
         if current_thread().name.startswith("parquet_loader-"):
             return False
         while (waker := self._waker_while_running()) is not None:
-            waker.acquire()
+            wait_for_lock(waker)
         # SIGINT can make `join` return early. The threads have left their loop, so this wait is short.
         uninterrupted(self._join)
         self._choosers, self._sample = (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from parquet_loader.common import Stream, permutation, warn_at_caller
+from parquet_loader.common import Stream, permutation, result_of, warn_at_caller
 from parquet_loader.petastorm.cache import CacheBase, LocalDiskCache, NullCache
 from parquet_loader.petastorm.errors import NoDataAvailableError, PetastormMetadataError
 from parquet_loader.petastorm.etl.reading.dataset import RowGroups, source_of
@@ -439,7 +439,7 @@ class _ReadAhead:
             return None
         future = self._futures[0]
         try:
-            found = future.result()
+            found = result_of(future)
         except BaseException as error:
             if future.done():  # else the wait was interrupted, and the next call waits again
                 self._failure = repr(error)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, ReadOptions, is_shortage
+from parquet_loader.common import IntArray, ReadOptions, in_order, is_shortage
 from parquet_loader.decode import (
     READ_ERRORS,
     BeyondNanosecondsError,
@@ -228,7 +228,7 @@ class PageReader:
             return
         with ThreadPoolExecutor(threads, thread_name_prefix="parquet_loader-rows") as pool:
             try:
-                found = pool.map(lambda number: self._read(steps[number], fetcher), missing)
+                found = in_order(pool, lambda number: self._read(steps[number], fetcher), missing)
                 for number, arrays in zip(missing, found, strict=True):
                     done[number] = arrays
             except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -88,3 +89,24 @@ def test_ctrl_c_at_random_moments_ends_the_pass_while_the_exception_is_still_hel
     script = textwrap.dedent(AT_RANDOM_MOMENTS).format(root=root, output=output, transform=transform, seed=3)
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False)
     assert ended.stdout.splitlines() == ["done True"], ended.stdout + ended.stderr
+
+
+def test_ctrl_c_that_does_not_wake_the_main_thread_is_noticed_while_it_waits(root: str) -> None:
+    main, heard, noticed = threading.get_ident(), threading.Event(), list[bool]()
+
+    def transform(columns: Any, rng: Any) -> Any:
+        if not noticed:
+            while sys._current_frames()[main].f_code.co_name != "wait_for_lock":
+                pass
+            heard.wait(0.1)  # the main thread has the GIL, and blocks
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # as if it came just before the wait
+            noticed.append(heard.wait(30))
+        return columns
+
+    before = signal.signal(signal.SIGINT, lambda *_: heard.set())
+    try:
+        with BatchedDataLoader(root, 10, num_threads=1, transform=transform) as loader:
+            assert sum(1 for _ in loader) == 30
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert noticed == [True]

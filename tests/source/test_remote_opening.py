@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -299,12 +300,20 @@ def test_a_damaged_listing_is_made_again_whatever_it_ends_in(tmp_path: Path) -> 
         assert snapshot is None or snapshot.rows == 150
 
 
+# A line of input delivers SIGINT to another thread. The main thread is not woken, as if the signal came just before it
+# began to wait.
 INTERRUPTED = """
-import sys
+import faulthandler, signal, sys, threading
+faulthandler.register(signal.SIGUSR1)
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from parquet_loader import BatchedDataLoader, ReadOptions, RemoteOptions
-endpoint, key, secret, connections = sys.argv[1:]
+endpoint, key, secret, connections = sys.argv[1:5]
+def interrupt():
+    if sys.stdin.readline():
+        threading.Event().wait(0.3)  # now the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
 fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key=key, secret_key=secret, region="other")
 options = ReadOptions(remote=RemoteOptions(stall_s=500.0, deadline_s=1000.0, connections=connections))
 BatchedDataLoader("bucket/many", 10, filesystem=fs, read_options=options, filters=pc.field("x") > 0)
@@ -314,20 +323,26 @@ BatchedDataLoader("bucket/many", 10, filesystem=fs, read_options=options, filter
 @needs_servers
 @pytest.mark.parametrize("answered", [0, 1, 13], ids=["listing", "footers", "counting"])
 @pytest.mark.parametrize("connections", ["obstore", pytest.param("native", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wakes", [True, False], ids=["at once", "though it does not wake the main thread"])
 @pytest.mark.timeout(60)
 def test_an_opening_that_is_never_answered_is_left_by_ctrl_c(
-    bucket: tuple[Path, str], connections: str, answered: int
+    bucket: tuple[Path, str], connections: str, answered: int, *, wakes: bool
 ) -> None:
     with far(bucket[1]) as proxy:
         proxy.line.fault_of = lambda method, target, number: "stall" if number > answered else None
         command = [sys.executable, "-c", INTERRUPTED, proxy.endpoint, ACCESS_KEY, SECRET_KEY, connections]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             proxy.wait_for(lambda: len(proxy.log.requests) > answered)
-            process.send_signal(signal.SIGINT)
+            if wakes:
+                process.send_signal(signal.SIGINT)
             try:
-                _, said = process.communicate(timeout=30)
-            finally:
+                _, said = process.communicate("" if wakes else "interrupt\n", timeout=30)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGUSR1)  # prints the stacks
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(2)
                 process.kill()
+                _, said = process.communicate()
     assert process.returncode == -signal.SIGINT, said
     assert "KeyboardInterrupt" in said
     assert "panicked" not in said

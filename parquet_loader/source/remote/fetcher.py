@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from threading import Event, RLock, Thread, current_thread, local
 from typing import Any, Self, TypeVar
 
-from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, uninterrupted
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, result_of, uninterrupted
 from parquet_loader.errors import LoaderStateError, RemoteError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
@@ -169,7 +169,7 @@ class Fetcher:
                 outcome.set_result(result)
 
         self.begin(work, done)
-        result: T = outcome.result()
+        result: T = result_of(outcome)
         return result
 
     # ------------------------------------------------------------------ on the event loop

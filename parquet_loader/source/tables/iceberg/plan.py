@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from parquet_loader.common import in_order
 from parquet_loader.errors import SourceError
 from parquet_loader.source.tables.iceberg.manifests import (
     DATA,
@@ -170,7 +171,7 @@ def in_threads(work: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
         return [work(thing) for thing in things]
     with ThreadPoolExecutor(min(_THREADS, len(things)), thread_name_prefix="parquet_loader-manifests") as pool:
         try:
-            return list(pool.map(work, things))
+            return list(in_order(pool, work, things))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
