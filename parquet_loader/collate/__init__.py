@@ -10,7 +10,7 @@ from parquet_loader.collate.factory import (
     output_shard,
     tf_dataset,
 )
-from parquet_loader.collate.output import Batch, DeviceFigures, Kept, Output, PermutingOutput, rows_of
+from parquet_loader.collate.output import Batch, DeviceFigures, DeviceRows, Output, PermutingOutput, rows_of
 from parquet_loader.collate.token_rows import (
     IGNORED_LABEL,
     TOKEN_TYPES,
@@ -25,7 +25,7 @@ __all__ = [
     "TOKEN_TYPES",
     "Batch",
     "DeviceFigures",
-    "Kept",
+    "DeviceRows",
     "Output",
     "PermutingOutput",
     "Pieces",

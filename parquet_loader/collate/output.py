@@ -10,7 +10,7 @@ from parquet_loader.common import IntArray
 from parquet_loader.decode import Column
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.plan import Plan
-from parquet_loader.window import Allocator, KeptWindow, StoredWindow, Window
+from parquet_loader.window import Allocator, KeptWindow, Memory, StoredWindow, Window
 
 Batch: TypeAlias = dict[str, Any]
 """A batch: by column name a `torch.Tensor` or `Ragged`, with ``OutputOptions(format="numpy")`` a numpy array.
@@ -61,6 +61,8 @@ class DeviceFigures:
         reasons: Why others were permuted on the CPU, with the number of windows or batches: ``"out of device memory"``
             (windows), ``"transform or media"`` (batches).
         kept_rows: With ``cache="device"``, rows of the data set that are on the device.
+        copied: With ``isolation="process"``, why windows were copied to pinned memory first, with their number: their
+            shared memory could not be registered with CUDA.
         not_kept: Why ``cache="device"`` keeps no rows; None if it does, or was not asked for.
     """
 
@@ -68,7 +70,12 @@ class DeviceFigures:
     cpu_columns: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     kept_rows: int = 0
+    copied: dict[str, int] = field(default_factory=dict)
     not_kept: str | None = None
+
+    def count_copied(self, reason: str) -> None:
+        """Count a window that was copied to pinned memory first."""
+        self.copied[reason] = self.copied.get(reason, 0) + 1
 
     def count(self, reason: str) -> None:
         """Count a window or batch that the CPU permuted."""
@@ -92,7 +99,7 @@ class PermutingOutput(Protocol):
     def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield a window's batches as `Output.from_window` does; `copied_to` provides memory to copy from."""
 
-    def kept_rows(self, counts: IntArray, columns: Sequence[Column], window_rows: int) -> Kept | None:
+    def kept_rows(self, counts: IntArray, columns: Sequence[Column], window_rows: int) -> DeviceRows | None:
         """Return the rows that stay on the device; None if none do.
 
         Args:
@@ -107,11 +114,14 @@ class PermutingOutput(Protocol):
     def from_kept(self, window: KeptWindow, batch_size: int) -> Iterator[Batch]:
         """Yield the batches of a window of kept rows."""
 
+    def register(self, memory: Memory) -> None:
+        """Page-lock a block of shared memory that windows come in, as long as it lives, if they go to a GPU."""
+
     def release(self) -> None:
         """Release the rows that are kept."""
 
 
-class Kept(Protocol):
+class DeviceRows(Protocol):
     """Rows of a data set that are on a device; see `KeptRows`."""
 
     first_row: IntArray

@@ -11,6 +11,7 @@ import torch
 from parquet_loader.collate.device.cuda import check_device, copied_ahead, handed_over
 from parquet_loader.collate.device.kept_rows import KeptRows, check_kept
 from parquet_loader.collate.device.pinned_memory import PinnedMemory, pinned_copy
+from parquet_loader.collate.device.registered_memory import RegisteredMemory
 from parquet_loader.collate.device.static_inputs import check_inputs, filled
 from parquet_loader.collate.device.windows import DeviceWindows, most_device_bytes
 from parquet_loader.collate.output import Batch, DeviceFigures
@@ -20,7 +21,7 @@ from parquet_loader.decode import Column
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import ConfigurationError, MemoryLimitError
 from parquet_loader.schema import Ragged, register_where_imported
-from parquet_loader.window import Allocator, Arenas, KeptWindow, StoredWindow, Window
+from parquet_loader.window import Allocator, Arenas, KeptWindow, Memory, StoredWindow, Window
 
 register_where_imported(Ragged)
 
@@ -52,6 +53,7 @@ class TensorOutput:
         self._not_kept: str | None = None
         # For what is copied with a window, and is not in its pinned memory: the order, and offsets.
         self._pinned = PinnedMemory() if on_gpu and self._pins else None
+        self._registered = RegisteredMemory() if on_gpu and self._pins and self.permutes else None
         self.figures = DeviceFigures()
         self._windows: DeviceWindows | None = None
         limit = options.device_memory_limit
@@ -86,10 +88,17 @@ class TensorOutput:
             return iter(())
         return windows.batches(window, batch_size, copied_to or self._pinned, self.figures, kept)
 
+    def _released_after(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        try:
+            yield from batches
+        finally:
+            if self._windows is not None:
+                self._windows.release()
+
     def _on_device(self) -> DeviceWindows:
         assert self._device is not None
         if self._windows is None:  # not before, because it uses the GPU
-            self._windows = DeviceWindows(self._device)
+            self._windows = DeviceWindows(self._device, self._registered)
         return self._windows
 
     def kept_rows(self, counts: IntArray, columns: Sequence[Column], window_rows: int) -> KeptRows | None:
@@ -124,6 +133,11 @@ class TensorOutput:
         assert self._kept is not None
         return self._on_device().kept_batches(window, batch_size, self._pinned, self.figures, self._kept)
 
+    def register(self, memory: Memory) -> None:
+        """Page-lock a block of shared memory; see `PermutingOutput`."""
+        if self._registered is not None:
+            self._registered.register(memory)
+
     def release(self) -> None:
         """Release the rows that are kept."""
         self._kept = None
@@ -152,4 +166,6 @@ class TensorOutput:
             batches = copied_ahead(batches, self._device)
         elif self.permutes:
             batches = handed_over(batches)
+        if self._registered is not None:
+            batches = self._released_after(batches)
         return filled(batches, self._into) if self._into else batches

@@ -65,26 +65,29 @@ class Upload:
         device: The device.
         side: The stream on which it was queued; None on the CPU.
         tensors: The tensors of which batches are views.
+
+    Attributes:
+        event: Is behind the copies on their stream; None on the CPU.
     """
 
     def __init__(self, device: torch.device, side: torch.cuda.Stream | None, tensors: list[Any]) -> None:
         self._device = device
         self._tensors = tensors
         self._users: set[int] = set()
-        self._event: torch.cuda.Event | None = None
+        self.event: torch.cuda.Event | None = None
         if side is not None:
-            self._event = torch.cuda.Event()
-            self._event.record(side)
+            self.event = torch.cuda.Event()
+            self.event.record(side)
 
     def await_on_current_stream(self) -> None:
         """Let the caller's stream wait for the window, and record the window's tensors on it, once a stream."""
-        if self._event is None:
+        if self.event is None:
             return
         stream = torch.cuda.current_stream(self._device)
         if stream.cuda_stream in self._users:
             return
         self._users.add(stream.cuda_stream)
-        stream.wait_event(self._event)
+        stream.wait_event(self.event)
         for tensor in self._tensors:
             _record(tensor, stream)
 

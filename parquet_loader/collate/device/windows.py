@@ -4,7 +4,8 @@ Everything runs in the caller's thread, and on the CPU the same operations run o
 permutations are queued on a side stream. Invariants:
 
 - Memory of the host. Tensors are made from the owner of pinned memory, so torch's host allocator reuses it only after
-  the copies from it are done. Copies from ordinary memory have left it when `copy_` returns.
+  the copies from it are done. Copies from ordinary memory have left it when `copy_` returns. Registered memory is kept
+  until its copies are done: that of at most two windows.
 - Memory of the device. All of it is allocated, and the uploaded rows in their old order are freed, while the side
   stream is current. So it is reused behind the operations that are queued there.
 - Before the first batch of a window is handed over, and again if the caller changes streams, the caller's stream waits
@@ -28,6 +29,7 @@ import torch
 
 from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved
 from parquet_loader.collate.device.kept_rows import KeptRows
+from parquet_loader.collate.device.registered_memory import HeldSources, RegisteredMemory
 from parquet_loader.collate.output import Batch, DeviceFigures
 from parquet_loader.collate.tensors import SPLIT_BATCHES, batch_tensors, host_tensor, window_batches
 from parquet_loader.common import IntArray
@@ -54,10 +56,14 @@ class DeviceWindows:
 
     Args:
         device: A CUDA device, or the CPU.
+        registered: The shared memory from which copies need no pinned memory; None: there is none.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, registered: RegisteredMemory | None = None) -> None:
         self._device = device
+        self._registered = registered
+        self._sources: list[Any] = []  # registered memory of the window that is being uploaded
+        self._held = HeldSources()
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def allocates(self, kept: KeptRows, window: StoredWindow) -> bool:
@@ -137,6 +143,10 @@ class DeviceWindows:
             tensors = [tensor for column in columns.values() for tensor in column.tensors()]
             return columns, Upload(self._device, self._side, tensors)
 
+    def release(self) -> None:
+        """Release the memory from which copies were queued, when they are done."""
+        self._held.release()
+
     def _on_side(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._side is None else torch.cuda.stream(self._side)
 
@@ -149,6 +159,8 @@ class DeviceWindows:
         kept: KeptRows | None,
     ) -> tuple[dict[str, _Column], Upload]:
         done: dict[str, _Column] = {}
+        self._held.release(most=1)
+        self._sources = []
         with self._on_side():
             if window.columns:
                 for name, rows in self._permuted(window, pinned, kept):
@@ -158,7 +170,12 @@ class DeviceWindows:
             for name, array in window.arrays.items():
                 done[name] = self._other(array, window.owners.get(name), bounds, pinned)
             tensors = [tensor for column in done.values() for tensor in column.tensors()]
-            return {name: done[name] for name in window.names}, Upload(self._device, self._side, tensors)
+            upload = Upload(self._device, self._side, tensors)
+            self._held.hold(upload.event, self._sources)
+            if self._registered is not None and self._registered.reason and not self._sources:
+                figures.count_copied(self._registered.reason)
+            self._sources = []
+            return {name: done[name] for name in window.names}, upload
 
     def _permuted(
         self, window: StoredWindow, pinned: Allocator | None, kept: KeptRows | None
@@ -190,7 +207,10 @@ class DeviceWindows:
         return _Rows(values, offsets[bounds].tolist(), own, bounds, array.kind)
 
     def _source(self, array: npt.NDArray[Any], owner: Any, pinned: Allocator | None) -> torch.Tensor:
-        """Return an array as a tensor; in pinned memory if it is given, and the array has no owner."""
+        """Return an array as a tensor; in pinned memory if it is given, and the array is not page-locked."""
+        if self._registered is not None and array.nbytes and self._registered.holds(array):
+            self._sources.append(array)
+            pinned = None
         if owner is None and pinned is not None:
             array, owner = copied(array, pinned)
         tensor: torch.Tensor = host_tensor(array, owner)

@@ -12,6 +12,7 @@ import pickle
 import signal
 import subprocess
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +37,7 @@ from parquet_loader.errors import (
     ReadingProcessError,
 )
 from parquet_loader.plan import Plan
-from parquet_loader.window import StoredWindow, Window
+from parquet_loader.window import Memory, StoredWindow, Window
 
 
 @dataclass(slots=True)
@@ -73,14 +74,18 @@ class ReadingProcess:
     Args:
         dataset: The data set to read.
         options: How to read it.
+        mapped: Is called with each block of shared memory that the process sends; None: nothing is.
 
     Raises:
         ConfigurationError: one of them cannot be pickled.
         UnsupportedError: the system has no unnamed shared memory.
     """
 
-    def __init__(self, dataset: Dataset, options: EngineOptions) -> None:
+    def __init__(
+        self, dataset: Dataset, options: EngineOptions, mapped: Callable[[Memory], None] | None = None
+    ) -> None:
         check_shared_memory()
+        self._mapped = mapped
         self._dataset = dataset
         self._options = by_value(options, options.transform)
         self._leads_others = options.transform_workers > 0
@@ -117,7 +122,9 @@ class ReadingProcess:
     def _start(self) -> None:
         # With its own process group, Ctrl-C at a terminal reaches only the caller, which then ends this process.
         process, end = start_process(ISOLATION, "parquet_loader.engine.child.server")
-        self._child = _Child(process, Channel(end), SharedMemoryReceiver(), os.getpid(), self._leads_others)
+        self._child = _Child(
+            process, Channel(end), SharedMemoryReceiver(mapped=self._mapped), os.getpid(), self._leads_others
+        )
         self._finalizer = weakref.finalize(self, self._child.stop)
 
     def stop(self, child: _Child | None = None) -> None:

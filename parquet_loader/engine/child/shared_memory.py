@@ -281,10 +281,13 @@ class SharedMemoryReceiver:
 
     Args:
         option: As in `SharedMemorySender`.
+        mapped: Is called with each new block; `free_ended` may not be called then, because page-locked memory would
+            not see the pages that replace the freed ones.
     """
 
-    def __init__(self, option: str = ISOLATION) -> None:
+    def __init__(self, option: str = ISOLATION, mapped: Callable[[Memory], None] | None = None) -> None:
         self._option = option
+        self._mapped = mapped
         self._blocks: dict[int, tuple[mmap.mmap, Memory]] = {}
         self._leases: Leases[int] = Leases()
         self._leased: dict[int, tuple[int, int, int]] = {}
@@ -293,7 +296,10 @@ class SharedMemoryReceiver:
     def add_block(self, number: int, nbytes: int, file: int) -> None:
         """Map a new block; its file may be closed afterwards."""
         mapped = map_shared(file, nbytes, self._option)
-        self._blocks[number] = mapped, np.frombuffer(mapped, np.uint8)
+        block = np.frombuffer(mapped, np.uint8)
+        self._blocks[number] = mapped, block
+        if self._mapped is not None:
+            self._mapped(block)
 
     def unpack(self, message: SharedMessage) -> Any:
         """Return what was packed, after `add_block` for each new block; its arrays can be written to."""
@@ -321,6 +327,7 @@ class SharedMemoryReceiver:
 
         The sender writes a segment again only after `ended` has named it.
         """
+        assert self._mapped is None
         for tag in self._leases.ended():
             number, start, stop = self._leased[tag]
             if number in self._blocks:

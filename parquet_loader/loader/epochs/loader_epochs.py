@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from parquet_loader.collate import Batch, Kept, Output, PermutingOutput
+from parquet_loader.collate import Batch, DeviceRows, Output, PermutingOutput
 from parquet_loader.common import Shard, check_int, is_local
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine import (
@@ -84,7 +84,8 @@ class LoaderEpochs:
         self.__dict__.pop("_identity", None)
         if self._reading is not None:
             self._reading.stop()
-        self._reading = ReadingProcess(dataset, self._options) if self._isolates else None
+        registers = self._output.register if isinstance(self._output, PermutingOutput) else None
+        self._reading = ReadingProcess(dataset, self._options, registers) if self._isolates else None
 
     @property
     def schema(self) -> Schema:
@@ -380,7 +381,7 @@ class LoaderEpochs:
             widest = max((column.row_bytes or 0 for column in columns), default=0)
             self._output.check_device_memory(plan.largest_window_rows + plan.batch_size, row.decoded, widest)
 
-    def _kept_rows(self, plan: Plan) -> Kept | None:
+    def _kept_rows(self, plan: Plan) -> DeviceRows | None:
         """Return the rows that stay on the device, if ``cache="device"`` asks for it and they fit."""
         if not isinstance(self._output, PermutingOutput) or not self._options.keeps_stored:
             return None

@@ -1,0 +1,91 @@
+"""Registers shared memory with CUDA, so that copies to a GPU read it where it is; see `RegisteredMemory`."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from bisect import bisect_right, insort
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from parquet_loader.window import Memory
+
+
+class RegisteredMemory:
+    """Blocks of memory of another owner that are page-locked as long as they live.
+
+    Used by one thread. Blocks may be freed on any thread, in a garbage collection too: a freed block is unregistered
+    there, and its address goes to a deque, from which the one thread takes it. Torch's host allocator does not know
+    this memory. So whoever queues a copy from it keeps it alive until the copy is done: `HeldSources`.
+
+    Attributes:
+        reason: Why the last block could not be registered; None if all could.
+    """
+
+    def __init__(self) -> None:
+        self._stops: dict[int, int] = {}
+        self._starts: list[int] = []
+        self._freed: deque[int] = deque()
+        self.reason: str | None = None
+
+    def register(self, memory: Memory) -> None:
+        """Register a block. If that fails, `holds` says so, and `reason` why."""
+        self._forget_freed()
+        start, nbytes = memory.ctypes.data, memory.nbytes
+        try:
+            error = int(torch.cuda.cudart().cudaHostRegister(start, nbytes, 0))
+        except (RuntimeError, AttributeError) as failure:  # no driver, or another build of torch
+            self.reason = str(failure).split("\n")[0]
+            return
+        if error:
+            self.reason = f"cudaHostRegister: error {error}"
+            with suppress(RuntimeError, AssertionError):  # takes the error, which CUDA would report for the next kernel
+                torch.ones(1, device="cuda")
+            return
+        self._stops[start] = start + nbytes
+        insort(self._starts, start)
+        # Numpy frees an array's weak references before its memory.
+        # Its views keep the array, and so the block registered.
+        weakref.finalize(memory, self._unregister, start, os.getpid()).atexit = False
+
+    def _unregister(self, start: int, pid: int) -> None:
+        """Unregister a block that is about to be freed; a forked process has no CUDA, and does nothing."""
+        if os.getpid() != pid:
+            return
+        with suppress(RuntimeError):
+            torch.cuda.cudart().cudaHostUnregister(start)
+        self._freed.append(start)
+
+    def _forget_freed(self) -> None:
+        while self._freed:
+            start = self._freed.popleft()
+            del self._stops[start]
+            self._starts.remove(start)
+
+    def holds(self, array: Any) -> bool:
+        """Whether the memory of an array is registered."""
+        self._forget_freed()
+        start = array.ctypes.data
+        number = bisect_right(self._starts, start) - 1
+        return number >= 0 and start + array.nbytes <= self._stops.get(self._starts[number], 0)
+
+
+class HeldSources:
+    """Memory from which copies are queued, kept until they are done."""
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[Any, list[Any]]] = deque()
+
+    def hold(self, event: Any, sources: list[Any]) -> None:
+        """Keep memory until an event of the stream behind the copies; None: the copies are done."""
+        if event is not None and sources:
+            self._held.append((event, sources))
+
+    def release(self, most: int = 0) -> None:
+        """Release memory whose copies are done; wait for them if more than `most` windows are kept."""
+        while self._held and (len(self._held) > most or self._held[0][0].query()):
+            self._held[0][0].synchronize()
+            self._held.popleft()
