@@ -7,7 +7,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +23,7 @@ NOT_CONSTRUCTED = {"ConvertedLoader", "StoreWriter"}
 NOT_CALLED = {"open_version"}
 
 
+@cache
 def namespace(module: ModuleType) -> dict[str, Any]:
     """A module's names, and those that it imports for type checkers."""
     found = dict(vars(module))
