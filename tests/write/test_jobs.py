@@ -513,7 +513,7 @@ def test_ctrl_c_amid_a_commit_waits_for_the_renames_under_way(tmp_path: Path) ->
 
     def slowly(source: str, target: str) -> None:
         if next(begun) == 4:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # which does not wake the main thread
         assert go.wait(60)
         move(source, target)
         moved.append(target)

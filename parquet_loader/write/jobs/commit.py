@@ -24,7 +24,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import is_local, is_plain_name, is_within, look_up
+from parquet_loader.common import SIGINT_POLL_S, is_local, is_plain_name, is_within, look_up
 from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.write.staging import copy_mode, exchange, join, make_directory, move_file, sync_directory
 from parquet_loader.write.target import check_replaceable, listing, parquet_files
@@ -278,7 +278,8 @@ def _each(function: Callable[[Any], None], items: Sequence[Any]) -> None:
     futures: list[Future[None]] = []
     try:
         futures.extend(pool.submit(function, item) for item in items)
-        wait(futures)
+        while wait(futures, SIGINT_POLL_S).not_done:
+            pass
     finally:
         pool.shutdown(cancel_futures=True)
     for future in futures:
