@@ -11,6 +11,7 @@ from parquet_loader.collate.factory import (
     tf_dataset,
 )
 from parquet_loader.collate.output import Batch, DeviceFigures, DeviceRows, Output, PermutingOutput, rows_of
+from parquet_loader.collate.table_outputs import arrow_table
 from parquet_loader.collate.token_rows import (
     IGNORED_LABEL,
     TOKEN_TYPES,
@@ -30,6 +31,7 @@ __all__ = [
     "PermutingOutput",
     "Pieces",
     "TokenRows",
+    "arrow_table",
     "epoch_sampler",
     "grain_dataset",
     "keras_dataset",

@@ -35,7 +35,7 @@ class TableOutput(ArrayOutput):
     def __init__(self, format: str, device: Any, masks: Mapping[str, str] | None = None) -> None:  # noqa: A002
         super().__init__(device, format)
         makers: Mapping[str, Callable[[], MakeTable]] = {
-            "arrow": lambda: _arrow_table,
+            "arrow": lambda: arrow_table,
             "pandas": _pandas_maker,
             "polars": _polars_maker,
         }
@@ -57,7 +57,13 @@ class TableOutput(ArrayOutput):
         return made
 
 
-def _arrow_table(arrays: Batch, masks: Mapping[str, str]) -> pa.Table:
+def arrow_table(arrays: Batch, masks: Mapping[str, str]) -> pa.Table:
+    """Return a batch of arrays as a table.
+
+    Args:
+        arrays: ``[rows, ...]`` by name.
+        masks: The names of mask columns by the names of the columns they belong to: they become nulls.
+    """
     return pa.table({name: _arrow_column(name, arrays, masks) for name in _names(arrays, masks)})
 
 
@@ -103,7 +109,7 @@ def _polars_maker() -> MakeTable:
     except ModuleNotFoundError as error:
         raise _missing("polars", "polars") from error
 
-    return lambda arrays, masks: pl.from_arrow(_arrow_table(arrays, masks), rechunk=False)
+    return lambda arrays, masks: pl.from_arrow(arrow_table(arrays, masks), rechunk=False)
 
 
 def _missing(format: str, package: str) -> MissingPackageError:  # noqa: A002

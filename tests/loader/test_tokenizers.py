@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ from parquet_loader import (
     ConfigurationError,
     DataError,
     OutputOptions,
-    PerformanceWarning,
+    ParquetDataset,
+    Ragged,
     ResumeError,
+    Schema,
     SchemaError,
     Shard,
+    SourceError,
     TokenizerOptions,
     TokenLoader,
     UnsupportedError,
 )
+from parquet_loader.loader.tokens.documents import BATCH_KEYS
 from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install '.[tokenizers]'")
@@ -117,56 +122,162 @@ def test_lengths_are_those_of_a_column_and_are_checked(tmp_path: Path, tokenizer
         next(iter(loader))
 
 
-def test_counts_are_kept_for_the_same_files_rows_and_tokenizer(
-    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+def pieces_of(batches: Any, *columns: str) -> list[Any]:
+    """Return the tokens of each piece, with the values of carried columns, in an order of their own."""
+    found = []
+    for batch in batches:
+        carried = [batch[name] for name in columns]
+        values = [c.to_list() if isinstance(c, Ragged) else c.tolist() for c in carried]
+        for number in range(len(batch["seq_lens"])):
+            tokens = batch["input_ids"][batch["document_ids"] == number].tolist()
+            found.append(repr((tokens, [column[number] for column in values])))
+    return sorted(found)
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of documents of all calls of tokenizers."""
+    calls: list[int] = []
+    encode = DocumentEncoder.__call__
+
+    def counted(self: DocumentEncoder, texts: Any) -> Any:
+        calls.append(len(texts))
+        return encode(self, texts)
+
+    monkeypatch.setattr(DocumentEncoder, "__call__", counted)
+    return calls
+
+
+def test_a_cache_holds_the_tokens_of_the_same_files_rows_and_tokenizer(
+    tmp_path: Path, tokenizer: Any, encoded: list[int]
 ) -> None:
     write(tmp_path / "d", tokenizer)
-    counted: list[int] = []
-    count = DocumentEncoder.counts
+    with TokenLoader(tmp_path / "d", "ids", **ARGUMENTS) as loader:
+        expected = pieces_of(loader, "number")
+    cache = tmp_path / "cache" / "tokens"
 
-    def counts(self: DocumentEncoder, some: Any) -> Any:
-        counted.append(len(some))
-        return count(self, some)
-
-    monkeypatch.setattr(DocumentEncoder, "counts", counts)
-    cache = tmp_path / "cache" / "lengths"
-
-    def delivered(**arguments: Any) -> tuple[int, Any]:
-        """Return how many documents were counted, and the batches."""
-        counted.clear()
+    def open_loader(**arguments: Any) -> TokenLoader:
+        encoded.clear()
         options = TokenizerOptions(tokenizer, bos=0, eos=arguments.pop("eos", 1), cache=cache)
-        with TokenLoader(tmp_path / "d", "text", tokenizer=options, **{**ARGUMENTS, **arguments}) as loader:
-            return sum(counted), list(loader)
+        return TokenLoader(tmp_path / "d", "text", tokenizer=options, **{**ARGUMENTS, **arguments})
 
-    documents, expected = delivered()
-    assert documents == len(texts())
+    for documents in (len(texts()), 0):
+        with open_loader() as loader:
+            batches = list(loader)
+            assert pieces_of(batches, "number") == expected
+            assert sum(encoded) == documents
+            for number, batch in enumerate(batches):
+                own = loader.lineage(number, 0)
+                files = [90 * int(Path(path).stem) for path in own.paths]
+                assert batch["number"].tolist() == (files + 25 * own.row_groups + own.rows).tolist()
     (kept,) = cache.iterdir()
-    again, batches = delivered()
-    assert again == 0
-    assert same(batches, expected)
-    others: list[dict[str, Any]] = [{"eos": 2}, {"filters": [("number", "<", 100)]}]
+    others: list[dict[str, Any]] = [{"eos": 2}, {"filters": [("number", "<", 100)]}, {"carry": None}]
     for number, other in enumerate(others, 2):
-        assert delivered(**other)[0] > 0
-        assert delivered(**other)[0] == 0
+        for is_new in (True, False):
+            with open_loader(**other) as loader:
+                assert (sum(encoded) > 0) == is_new
+                assert len(list(loader)) == len(loader)
         assert len(list(cache.iterdir())) == number
-    for content in (b"", kept.read_bytes()[:-9]):
-        kept.write_bytes(content)
-        again, batches = delivered()
-        assert again == documents
-        assert same(batches, expected)
+    dataset = ParquetDataset(tmp_path / "d", filters=[("number", "<", 50)])
+    options = TokenizerOptions(tokenizer, bos=0, eos=1, cache=cache)
+    for _ in range(2):
+        with TokenLoader(dataset, "text", tokenizer=options, **ARGUMENTS) as loader:
+            assert {int(n) for batch in loader for n in batch["number"]} == set(range(50))
+    (file,) = kept.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    (cache / f".{kept.name}.tmp").mkdir()  # of a process that was killed
+    with open_loader() as loader:
+        assert sum(encoded) == len(texts())
+        assert pieces_of(loader, "number") == expected
+    assert not list(cache.glob(".*"))
     pq.write_table(pq.read_table(tmp_path / "d" / "1.parquet").slice(1), tmp_path / "d" / "1.parquet")
-    assert delivered()[0] == documents - 1
+    with open_loader():
+        assert sum(encoded) == len(texts()) - 1
 
 
-def test_counts_that_cannot_be_kept_are_a_warning(tmp_path: Path, tokenizer: Any) -> None:
+def test_columns_that_are_carried_from_a_cache_are_those_of_the_files(tmp_path: Path, tokenizer: Any) -> None:
+    rows = range(120)
+    table = pa.table(
+        {
+            "text": [f"rows {n} batch" * (n % 9) for n in rows],
+            "words": ["" if n % 7 == 0 else f"w{n}" for n in rows],
+            "score": pa.array([None if n % 5 == 0 else n / 4 for n in rows], pa.float32()),
+            "kind": pa.array([f"k{n % 3}" for n in rows]).dictionary_encode(),
+            "flag": [n % 2 == 0 for n in rows],
+            "day": pa.array([n * 86400 for n in rows], pa.timestamp("s")),
+            "vector": pa.array([[n, n + 1] for n in rows], pa.list_(pa.int16(), 2)),
+            "numbers": [list(range(n % 4)) for n in rows],
+            "raw": [bytes([n]) * (n % 3) for n in rows],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50)
+    schema = Schema.infer(tmp_path / "a.parquet", nulls="mask")
+    carry = [name for name in schema if name != "text"]
+    arguments = {**ARGUMENTS, "carry": carry, "schema": schema}
+    with (
+        TokenLoader(tmp_path / "a.parquet", "text", tokenizer=tokenizer, **arguments) as plain,
+        TokenLoader(
+            tmp_path / "a.parquet", "text", tokenizer=TokenizerOptions(tokenizer, cache=tmp_path / "c"), **arguments
+        ) as cached,
+    ):
+        own, others = list(plain), list(cached)
+        assert list(own[0]) == list(others[0])
+        assert [getattr(a, "dtype", None) for a in own[0].values()] == [
+            getattr(a, "dtype", None) for a in others[0].values()
+        ]
+        names = [name for name in own[0] if name not in BATCH_KEYS]
+        assert {"score_valid", "kind", "numbers", "raw"} <= set(names)
+        assert pieces_of(own, *names) == pieces_of(others, *names)
+
+
+def test_loaders_that_need_the_same_tokens_tokenize_once(tmp_path: Path, tokenizer: Any, encoded: list[int]) -> None:
+    write(tmp_path / "d", tokenizer)
+    options = TokenizerOptions(tokenizer, cache=tmp_path / "cache")
+
+    def deliver(rank: int) -> list[Any]:
+        arguments = {**ARGUMENTS, "shard": Shard(rank, 3)}
+        with TokenLoader(tmp_path / "d", "text", tokenizer=options, **arguments) as loader:
+            return list(loader)
+
+    with ThreadPoolExecutor(3) as pool:
+        of_ranks = list(pool.map(deliver, range(3)))
+    assert sum(encoded) == len(texts())
+    assert len({len(batches) for batches in of_ranks}) == 1
+    with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
+        alone = sum(int(batch["seq_lens"].sum()) for batch in loader)
+    assert sum(int(b["seq_lens"].sum()) for batches in of_ranks for b in batches) >= alone
+
+
+def test_a_state_continues_when_the_tokens_are_made_again(tmp_path: Path, tokenizer: Any) -> None:
+    write(tmp_path / "d", tokenizer)
+
+    def open_loader(cache: str) -> TokenLoader:
+        options = TokenizerOptions(tokenizer, cache=tmp_path / cache)
+        return TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS)
+
+    with open_loader("one") as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+        rest = list(batches)
+        loader.reset()
+        loader.load_state_dict(state)
+        with pickle.loads(pickle.dumps(loader)) as copied:
+            assert same(rest, copied)
+    with open_loader("two") as loader:
+        loader.load_state_dict(state)
+        assert same(rest, loader)
+    with TokenLoader(tmp_path / "d", "text", tokenizer=tokenizer, **ARGUMENTS) as text, pytest.raises(ResumeError):
+        text.load_state_dict(state)
+
+
+def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, tokenizer: Any) -> None:
     write(tmp_path / "d", tokenizer)
     (tmp_path / "file").write_text("")
-    options = TokenizerOptions(tokenizer, cache=tmp_path / "file" / "lengths")
-    with (
-        pytest.warns(PerformanceWarning, match="cannot be kept"),
-        TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader,
-    ):
-        assert loader.plan().steps == len(list(loader)) > 0
+    options = TokenizerOptions(tokenizer, cache=tmp_path / "file" / "tokens")
+    with pytest.raises(SourceError, match=r"cache=.*name a local directory that can be written"):
+        TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS)
 
 
 def test_ranks_states_and_pickles_are_as_for_tokens(tmp_path: Path, tokenizer: Any) -> None:

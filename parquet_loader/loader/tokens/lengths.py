@@ -12,8 +12,6 @@ from parquet_loader.common import IntArray, OutputOptions, Shard, format_bytes
 from parquet_loader.dataset import ListedDataset, ranks_to_agree_with
 from parquet_loader.errors import ConfigurationError, DataError, MemoryLimitError, SchemaError
 from parquet_loader.loader.batched import BatchedDataLoader
-from parquet_loader.loader.state import described
-from parquet_loader.loader.tokens.kept_lengths import KeptLengths
 from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
 from parquet_loader.plan import Lengths, Plan
 from parquet_loader.read import Filters
@@ -98,16 +96,8 @@ def read_lengths(
         rank, world_size = (0, 1) if ranks is None else (ranks.shard.rank, ranks.shard.world_size)
         bounds = [rows * number // world_size for number in range(world_size + 1)]
         own = np.empty(bounds[rank + 1] - bounds[rank], np.int32)
-        kept: KeptLengths | None = None
-        if encoder is not None and encoder.cache is not None:
-            filtered = described(str(loader._filters))
-            kept = KeptLengths(encoder.cache, loader._dataset, column, filtered, encoder.identity)
-        found = None if kept is None else kept.read()
 
         def read() -> bytes:
-            if found is not None:
-                own[:] = found[bounds[rank] : bounds[rank + 1]]
-                return own.astype("<i4").tobytes() if ranks is not None else b""
             at = 0
             for batch in loader:
                 some = _lengths_in(batch[column], column)[: len(own) - at]
@@ -123,8 +113,6 @@ def read_lengths(
         else:
             parts = [np.frombuffer(part, "<i4") for part in ranks.gather(read)]
             lengths = np.concatenate(parts).astype(np.int32, copy=False)
-        if kept is not None and found is None and rank == 0:
-            kept.write(lengths)
         return DocumentLengths(lengths, begins)
 
 

@@ -47,10 +47,11 @@ from parquet_loader.loader.tokens.lengths import DocumentLengths, check_lengths_
 from parquet_loader.loader.tokens.packed_output import PackedOutput
 from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
 from parquet_loader.loader.tokens.sequences import TOKEN_BYTES, BatchWriter
+from parquet_loader.loader.tokens.token_cache import TextOrigin, cached_tokens
 from parquet_loader.loader.tokens.tokenizing import encoder_of
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
 from parquet_loader.read import Filters, LocalCache
-from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video
+from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video, masks_of
 from parquet_loader.source import Snapshot, Source, TableLike
 from parquet_loader.window import Allocator, Arenas
 
@@ -117,6 +118,7 @@ class _Opened:
 
     dataset: Dataset
     lengths: DocumentLengths
+    origin: TextOrigin | None
 
 
 class TokenLoader(BatchedDataLoader):
@@ -241,7 +243,8 @@ class TokenLoader(BatchedDataLoader):
         chosen_keys = _chosen_keys(keys)
         encoder = None if tokenizer is None else encoder_of(tokenizer)
         self._own_arguments["tokenizer"] = encoder
-        if encoder is not None and (isolation == "process" or boundaries is not None):
+        is_cached = encoder is not None and encoder.cache is not None
+        if encoder is not None and ((isolation == "process" and not is_cached) or boundaries is not None):
             raise UnsupportedError(
                 f"tokenizer= with {'isolation=' + repr(isolation) if boundaries is None else 'boundaries='}: text is "
                 "tokenized by the threads of this process, a row as a document; leave the argument out"
@@ -259,11 +262,12 @@ class TokenLoader(BatchedDataLoader):
                 "rows; lineage(batch) says which"
             )
         self._lengths: DocumentLengths
+        self._origin: TextOrigin | None = None
         self._packings: dict[int, EpochPacking] = {}
         limit = parse_bytes(memory_limit)
         opened: Any
         if isinstance(source, _Opened):
-            opened, self._lengths = source.dataset, source.lengths
+            opened, self._lengths, self._origin = source.dataset, source.lengths, source.origin
         else:
             listed = list_fixed(
                 source,
@@ -276,10 +280,22 @@ class TokenLoader(BatchedDataLoader):
                 cache=cache,
                 shard=shard,
             )
+            if encoder is not None and encoder.cache is not None:
+                _check_text(listed._with_columns(columns).schema, tokens)
+                cached = cached_tokens(
+                    listed,
+                    columns,
+                    encoder,
+                    filters=filters,
+                    memory_limit_bytes=limit,
+                    num_threads=num_threads,
+                    progress=progress,
+                )
+                listed, lengths, self._origin = cached.listed, cached.lengths, cached.origin
             self._lengths = read_lengths(
                 listed,
                 lengths or tokens,
-                filters=filters,
+                filters=None if is_cached else filters,
                 shard=shard if shard is not None else listed._shard,
                 memory_limit_bytes=limit,
                 num_threads=num_threads,
@@ -288,7 +304,12 @@ class TokenLoader(BatchedDataLoader):
                 encoder=None if lengths is not None else encoder,
             )
             opened = listed._with_columns(columns)
-        aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=encoder is not None)
+        self._tokenizer = None if encoder is None else encoder.identity
+        if is_cached:
+            encoder = None
+        elif encoder is not None:
+            _check_text(opened.schema, tokens)
+        aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=self._tokenizer is not None)
         self._form = BatchForm(
             tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, multiple, encoder, chosen_keys
         )  # fmt: skip
@@ -299,7 +320,7 @@ class TokenLoader(BatchedDataLoader):
         super().__init__(
             opened,
             batch_size,
-            filters=filters,
+            filters=None if is_cached else filters,
             shuffle=shuffle,
             seed=seed,
             window_rows=window_rows,
@@ -426,6 +447,9 @@ class TokenLoader(BatchedDataLoader):
         joined = [np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True)] if parts else []
         group, row, first, tokens, sequence = joined or [np.zeros(0, np.int64)] * 5
         snapshot = self._dataset.snapshot
+        if self._origin is not None:
+            snapshot = self._origin.snapshot
+            group, row = self._origin.locate(self._lengths.begins[group] + row)
         paths = [snapshot.files[int(snapshot.row_group_file[g])].path for g in group]
         return BatchLineage(paths, snapshot.row_group_number[group].astype(np.int64), row, first, tokens, sequence)
 
@@ -476,9 +500,9 @@ class TokenLoader(BatchedDataLoader):
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        encoder = self._form.encoder
-        tokenizer = {} if encoder is None else {"tokenizer": encoder.identity}
-        return {**super()._identity, "packing": str(self._rule), **tokenizer}
+        tokenizer = {} if self._tokenizer is None else {"tokenizer": self._tokenizer}
+        origin = {} if self._origin is None else self._origin.identity
+        return {**super()._identity, "packing": str(self._rule), **tokenizer, **origin}
 
     @cached_property
     def _memory(self) -> Allocator:
@@ -568,7 +592,7 @@ class TokenLoader(BatchedDataLoader):
     def __reduce__(self) -> tuple[Any, ...]:
         super().__reduce__()  # raises if the loader cannot be pickled now
         arguments = {**self._own_arguments, "shard": self.shard}
-        opened = _Opened(self._dataset, self._lengths)
+        opened = _Opened(self._dataset, self._lengths, self._origin)
         position = self._next_epoch, self._next_batch
         return _restored, (opened, arguments, self._is_part_chosen, *position, self._window_method)
 
@@ -721,14 +745,12 @@ def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, l
 def _roles(
     schema: Schema, tokens: str, boundaries: str | None, carry: Sequence[str], *, is_text: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the carried columns with a value for each token, and those with a value for each document.
+    """Return the carried columns with a value for each token, and those with a value for each document, masks included.
 
     Raises:
         SchemaError: tokens or boundaries are not lists of integers.
         UnsupportedError: a carried column holds images or recordings.
     """
-    if is_text and not isinstance(schema[tokens], Text):
-        raise SchemaError(f"tokens={tokens!r}: expected a column of text for the tokenizer, found {schema[tokens]!r}")
     for label, name in (("tokens", None if is_text else tokens), ("boundaries", boundaries)):
         if name is not None and not _is_list_of_integers(schema[name]):
             text = "; pass tokenizer= for text" if isinstance(schema[name], Text) else ""
@@ -739,12 +761,19 @@ def _roles(
         if isinstance(schema[name], Image | Audio | Video):
             kind = "images" if isinstance(schema[name], Image) else "recordings"
             raise UnsupportedError(f"carry: column {name!r} holds {kind}, which are not carried with tokens")
+    of_schema = masks_of(schema)
+    masks = [of_schema[name] for name in carry if name in of_schema]
     if is_text:
-        return (), tuple(carry)
+        return (), (*carry, *masks)
     of_tokens = schema[tokens]
     width = of_tokens.shape[0] if isinstance(of_tokens, Tensor) else None
     aligned = [name for name in carry if _has_value_each(schema[name], width)]
-    return tuple(aligned), tuple(name for name in carry if name not in aligned)
+    return tuple(aligned), (*(name for name in carry if name not in aligned), *masks)
+
+
+def _check_text(schema: Schema, tokens: str) -> None:
+    if not isinstance(schema[tokens], Text):
+        raise SchemaError(f"tokens={tokens!r}: expected a column of text for the tokenizer, found {schema[tokens]!r}")
 
 
 def _is_list_of_integers(field: Any) -> bool:

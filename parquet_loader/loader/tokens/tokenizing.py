@@ -30,8 +30,9 @@ class TokenizerOptions:
         tokenizer: A `tokenizers.Tokenizer`, the path of a ``tokenizer.json``, or a fast tokenizer of transformers. The
             loader uses a copy without truncation and padding, and adds no special tokens but these two.
         bos, eos: The token before, and after, each document: its text or its id.
-        cache: A local directory that keeps the numbers of tokens of the documents, by tokenizer, files and filters, so
-            that text is tokenized to count them only once. They take at most 4 bytes a document.
+        cache: A local directory that keeps the tokens, as Parquet, with the carried columns: then text is tokenized
+            once, by the constructor, and epochs and later starts read tokens. They belong to the tokenizer, the files,
+            the filters and the columns; tokens of others are not removed.
     """
 
     tokenizer: Any

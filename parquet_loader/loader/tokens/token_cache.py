@@ -1,0 +1,203 @@
+"""Keeps the tokens of text as a data set in a local directory, so that each document is tokenized once.
+
+    <folder>/tokens-<digest>/           the tokens and the carried columns of the rows that pass, in their order
+    <folder>/.tokens-<digest>.tmp/      one that is being written, renamed when it is whole
+
+The digest names the tokenizer, the files, the filters and the columns. The folder itself is the lock of those who
+write: one process tokenizes, and others that need the same tokens wait for it. What a killed process left behind is
+removed by the next one that writes the same tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parquet_loader.collate import arrow_table
+from parquet_loader.common import FileLock, IntArray, OutputOptions, Shard
+from parquet_loader.dataset import Dataset, ListedDataset, digest
+from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SourceError, UnsupportedError
+from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.state import counts_identity, described, files_identity
+from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
+from parquet_loader.read import Filters
+from parquet_loader.schema import RaggedList, Scalar, Schema, masks_of
+from parquet_loader.source import Snapshot
+from parquet_loader.write import DatasetWriter
+
+# Rows of a batch of text; a window holds at least as many.
+_BATCH_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TextOrigin:
+    """Where the rows of a `CachedTokens` come from.
+
+    Attributes:
+        snapshot: The files with the text.
+        begins: int64 ``[row groups + 1]``: rows that pass before each row group.
+        identity: What a state says of the files and of the filter, instead of the cache's own files.
+    """
+
+    snapshot: Snapshot
+    begins: IntArray
+    identity: dict[str, Any]
+
+    def locate(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the row group of each row, and its number among the rows of the row group that pass."""
+        group = np.searchsorted(self.begins, rows, side="right") - 1
+        return group, rows - self.begins[group]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedTokens:
+    """The tokens of text, as a data set.
+
+    Attributes:
+        listed: Its files: the column of text holds lists of tokens.
+        lengths: The column with the number of tokens of each document.
+        origin: Where its rows come from.
+    """
+
+    listed: ListedDataset
+    lengths: str
+    origin: TextOrigin
+
+
+def cached_tokens(
+    listed: ListedDataset,
+    columns: list[str],
+    encoder: DocumentEncoder,
+    *,
+    filters: Filters | None,
+    memory_limit_bytes: int,
+    num_threads: int | None,
+    progress: bool,
+) -> CachedTokens:
+    """Return the tokens of a column of text from the cache; if they are not there, tokenize all rows first.
+
+    Args:
+        listed: The files.
+        columns: The column of text, and those that are carried.
+        encoder: The tokenizer, and the directory of the cache.
+        filters, memory_limit_bytes, num_threads, progress: As in `TokenLoader`.
+
+    Raises:
+        SourceError: the directory cannot be written.
+        UnsupportedError: it is not on a file system with locks.
+        DataError, SchemaError, MemoryLimitError, WriteError: rows cannot be read, or not be kept.
+    """
+    text = columns[0]
+    lengths = "num_tokens"
+    while lengths in columns:
+        lengths += "_"
+    assert encoder.cache is not None
+    with BatchedDataLoader(
+        listed._with_columns(columns),
+        _BATCH_ROWS,
+        transform=_Tokenized(encoder, text, lengths),
+        filters=filters,
+        memory_limit=memory_limit_bytes,
+        shard=Shard(0, 1),  # all rows, in each process: the lock lets one of them tokenize
+        num_threads=num_threads,
+        progress=progress,
+        output_options=OutputOptions(format="numpy"),
+    ) as loader:
+        dataset = loader._dataset
+        fields = {**{name: dataset.schema[name] for name in columns}, lengths: Scalar("int32")}
+        fields[text] = RaggedList(Scalar(encoder.dtype.name))
+        origin = _origin_of(dataset, None if loader._filters is None else described(str(loader._filters)))
+        schema = Schema(fields)
+        key = {
+            **origin.identity,
+            "rows": counts_identity(dataset.counts),
+            "schema": dataset.schema.to_json(),
+            "tokens": schema.to_json(),
+            "tokenizer": encoder.identity,
+        }
+        path = encoder.cache / f"tokens-{digest(json.dumps(key).encode())}"
+        found = _opened(path, dataset.rows, listed._shard)
+        if found is None:
+            found = _written(path, loader, schema, listed._shard)
+    return CachedTokens(found, lengths, origin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokenized:
+    """A `transform` that replaces text by its tokens, and adds their number."""
+
+    encoder: DocumentEncoder
+    text: str
+    lengths: str
+
+    def __call__(self, columns: dict[str, Any], rng: object) -> dict[str, Any]:  # noqa: ARG002
+        tokens = self.encoder(columns[self.text].tolist())
+        return {**columns, self.text: tokens, self.lengths: np.diff(tokens.offsets).astype(np.int32)}
+
+
+def _origin_of(dataset: Dataset, filters: Any) -> TextOrigin:
+    begins = np.zeros(len(dataset.counts) + 1, np.int64)
+    np.cumsum(dataset.counts, out=begins[1:])
+    snapshot = dataset.snapshot
+    table = {} if snapshot.table is None else {"table": snapshot.table.name}
+    return TextOrigin(snapshot, begins, {**table, "files": files_identity(snapshot), "filters": filters})
+
+
+def _opened(path: Path, rows: int, shard: Shard | None) -> ListedDataset | None:
+    """Return the data set of tokens; None if it is not there, or lacks files."""
+    if not path.is_dir():
+        return None
+    try:
+        listed = ListedDataset(path, shard=Shard(0, 1))
+    except ParquetLoaderError:
+        return None
+    if listed._source.snapshot.rows != rows:
+        return None
+    own = copy.copy(listed)
+    own._shard = shard  # ranks divide it as they divide the text
+    return own
+
+
+def _written(path: Path, loader: BatchedDataLoader, schema: Schema, shard: Shard | None) -> ListedDataset:
+    """Tokenize all rows, unless another process does so meanwhile; return the data set."""
+    rows, masks, temporary = loader._dataset.rows, masks_of(loader._dataset.schema), path.parent / f".{path.name}.tmp"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(str(path.parent), os.O_RDONLY)
+    except OSError as error:
+        raise SourceError(
+            f"TokenizerOptions(cache={str(path.parent)!r}): {error}; name a local directory that can be written"
+        ) from error
+    with lock:
+        try:
+            lock.acquire()
+        except OSError as error:
+            raise UnsupportedError(
+                f"TokenizerOptions(cache={str(path.parent)!r}): the file system has no locks: {error}; name a "
+                "directory on a local disk"
+            ) from error
+        found = _opened(path, rows, shard)
+        if found is not None:
+            return found
+        for old in (temporary, path):
+            if old.exists():
+                shutil.rmtree(old)
+        try:
+            with DatasetWriter(temporary, schema) as writer:
+                for batch in loader:
+                    writer.write(arrow_table(batch, masks))
+            os.rename(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        found = _opened(path, rows, shard)
+    if found is None:
+        raise ConfigurationError(f"{path}: the tokens were removed while they were written; keep the cache's directory")
+    return found
