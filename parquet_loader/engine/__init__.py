@@ -15,6 +15,7 @@ from parquet_loader.engine.engine import (
     transform_processes,
 )
 from parquet_loader.engine.kept_engine import KeptEngine
+from parquet_loader.engine.ranges import Mark, marking
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_by
@@ -36,6 +37,7 @@ __all__ = [
     "IsolatedEngine",
     "Job",
     "KeptEngine",
+    "Mark",
     "NextPlan",
     "PackedTransform",
     "ProcessedBatch",
@@ -53,6 +55,7 @@ __all__ = [
     "check_transform_workers",
     "events_of",
     "files_named_by",
+    "marking",
     "open_engine",
     "transform_option",
     "transform_processes",

@@ -12,6 +12,7 @@ from threading import Condition, Lock, RLock, Thread, current_thread, get_native
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from parquet_loader.common import is_out_of_memory, out_of_memory, prepare_thread, uninterrupted, wait_for_lock
+from parquet_loader.engine.ranges import Mark, marking
 from parquet_loader.engine.record import EventLog, Sample, SampleLog
 from parquet_loader.errors import SystemReadError
 
@@ -131,6 +132,7 @@ class WorkerPool:
         self.jobs = EventLog()
         self.samples = SampleLog[Sample]()
         self._sample = sample
+        self._mark: Mark[Any] | None = marking()
         self._wakers: list[Any] = []
         self._running = 0
         self._queued_s: dict[int, float | None] = {}  # of threads that have ended
@@ -269,7 +271,7 @@ class WorkerPool:
         outcome: Any = None
         error: BaseException | None = None
         try:
-            outcome = job.run()
+            outcome = job.run() if self._mark is None else self._mark(job.stage, job.run)
         except BaseException as raised:  # passed to `failed`
             error = raised
         cpu_s = time.thread_time() - started_cpu + job.elsewhere_s()

@@ -18,10 +18,12 @@ from parquet_loader.engine import (
     EngineFigures,
     EngineRecord,
     EventLog,
+    Mark,
     ProcessedBatch,
     Progress,
     ReadAhead,
     SampleLog,
+    marking,
 )
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.loader.live_source import Deliveries
@@ -146,7 +148,8 @@ class Epoch:
 
     def _deliver(self) -> Iterator[Batch]:
         try:
-            while (batch := self._next()) is not None:
+            mark: Mark[Batch | None] | None = marking()
+            while (batch := self._next() if mark is None else mark("next batch", self._next)) is not None:
                 yield batch
                 del batch  # so that it is not kept alive while the next one is awaited
         finally:

@@ -1,0 +1,45 @@
+"""NVTX ranges around jobs and waits, for NVIDIA's profilers, if the environment asks for them.
+
+The environment is asked, not an argument: a profiler is started from outside, and child processes inherit it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from parquet_loader.errors import MissingPackageError
+
+VARIABLE = "PARQUET_LOADER_NVTX"
+DOMAIN = "parquet_loader"
+
+T = TypeVar("T")
+Mark: TypeAlias = Callable[[str, Callable[[], T]], T]
+
+
+def marking() -> Mark[T] | None:
+    """Return a function that calls another one within a range of a name; None: no ranges are asked for.
+
+    Raises:
+        MissingPackageError: ranges are asked for, and `nvtx` is not installed.
+    """
+    if os.environ.get(VARIABLE, "0") in ("", "0"):
+        return None
+    try:
+        nvtx = importlib.import_module("nvtx")
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{VARIABLE}={os.environ[VARIABLE]}: ranges for profilers need nvtx: "
+            f"pip install 'torch-parquet-loader[nvtx]', or unset {VARIABLE}"
+        ) from error
+
+    def mark(name: str, run: Callable[[], T]) -> T:
+        nvtx.push_range(name, domain=DOMAIN)
+        try:
+            return run()
+        finally:
+            nvtx.pop_range(domain=DOMAIN)
+
+    return mark
