@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import wave
 from pathlib import Path
@@ -16,7 +17,7 @@ from parquet_loader.decode import BlobProblem
 from parquet_loader.decode.media import decode_audio
 from tests.support.media import sound, tones
 
-pytest.importorskip("soundfile", reason="the extra `audio` is not installed")
+soundfile = pytest.importorskip("soundfile", reason="the extra `audio` is not installed")
 soxr = pytest.importorskip("soxr", reason="the extra `audio` is not installed")
 
 HALF = 2**63
@@ -60,6 +61,43 @@ def test_a_cut_is_a_part_of_the_whole_recording_resampled(format_: str, subtype:
         assert length >= round(0.25 * rate) - 1
         seen.add(begin)
     assert len(seen) == 4
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    return name + struct.pack("<I", len(content)) + content + bytes(len(content) % 2)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("bits", [8, 16, 24, 32])
+@pytest.mark.parametrize("form", ["16", "18", "extensible", "list before", "list behind", "odd end"])
+def test_every_wav_of_numbers_gives_the_samples_of_libsndfile(channels: int, bits: int, form: str) -> None:
+    rng = np.random.default_rng(bits)
+    samples = rng.bytes(301 * channels * bits // 8)
+    align = channels * bits // 8
+    head = struct.pack("<HIIHH", channels, 8000, 8000 * align, align, bits)
+    match form:
+        case "18":
+            head = chunk(b"fmt ", b"\x01\0" + head + bytes(2))
+        case "extensible":
+            tail = struct.pack("<HHII", 22, bits, 2**channels - 1, 1) + bytes.fromhex("00001000800000aa00389b71")
+            head = chunk(b"fmt ", b"\xfe\xff" + head + tail)
+        case _:
+            head = chunk(b"fmt ", b"\x01\0" + head)
+    text = chunk(b"LIST", b"INFOISFT" + struct.pack("<I", 5) + b"made\0\0")
+    body = (text if form == "list before" else b"") + chunk(
+        b"data", samples + b"\x07" * (form == "odd end" and align > 1)
+    )
+    body = b"WAVE" + head + body + (text if form == "list behind" else b"")
+    data = chunk(b"RIFF", body)
+    expected, _ = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    assert len(expected) == 301
+    for view in (data, memoryview(data)):
+        found, length = decode_audio(view, Audio(8000, channels=channels), 0)
+        assert length == 301
+        np.testing.assert_array_equal(found.reshape(301, channels), expected)
+    cut, _ = decode_audio(data, Audio(8000, seconds=0.01, channels=channels, at="random"), 2**63)
+    first = 2**63 * (301 - 80 + 1) >> 64
+    np.testing.assert_array_equal(cut.reshape(channels, 80).T, expected[first : first + 80])
 
 
 def test_short_recordings_are_followed_by_zeros_and_tell_their_length() -> None:
