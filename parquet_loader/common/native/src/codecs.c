@@ -33,6 +33,51 @@ INLINE int copy_literal(const uint8_t **in, const uint8_t *stop, uint8_t **at, c
   return OK;
 }
 
+/* What a tag of Snappy says, but for the bytes behind it: the length, RARE or not, and the upper bits of an offset. */
+#define RARE 0x100u  /* a long literal, or an offset of 4 bytes */
+#define TAG(t) \
+  [t] = ((t) & 3) == 3 || ((t) & 3 ? 0 : (t) >> 2 >= 60) ? RARE \
+        : ((t) & 3) == 1 ? (((t) >> 2 & 7) + 4u) | (uint32_t)((t) >> 5) << 24 \
+                         : ((t) >> 2) + 1u
+#define TAGS4(t) TAG(t), TAG((t) + 1), TAG((t) + 2), TAG((t) + 3)
+#define TAGS16(t) TAGS4(t), TAGS4((t) + 4), TAGS4((t) + 8), TAGS4((t) + 12)
+#define TAGS64(t) TAGS16(t), TAGS16((t) + 16), TAGS16((t) + 32), TAGS16((t) + 48)
+static const uint32_t snappy_tags[256] = {TAGS64(0), TAGS64(64), TAGS64(128), TAGS64(192)};
+
+/* Decompresses from `*next` to `*to` while neither is near its end, up to what is rare or wrong: see RARE, and matches that
+ * overlap themselves or begin before the output. Literals and matches follow each other without a pattern, and a
+ * mispredicted branch takes longer than a copy: so both are copied by the same instructions, 32 bytes at least. */
+static void snappy_fast(const uint8_t **next, const uint8_t *stop, const uint8_t *begin, uint8_t **to, const uint8_t *end) {
+  static const uint32_t offset_mask[4] = {0, 0xFF, 0xFFFF, 0};
+  const uint8_t *in = *next;
+  uint8_t *at = *to;
+  while (stop - in > 64 + 5 && end - at > 64) {
+    const uint64_t tag = *in, kind = tag & 3;
+    const uint32_t entry = snappy_tags[tag];
+    uint32_t low;
+    memcpy(&low, in + 1, 4);
+    const uint64_t length = entry & 0xFF, offset = (low & offset_mask[kind]) + (entry >> 16);
+    const uint64_t nearest = length > 16 ? 16 : length;
+    const int is_wrong = (offset < nearest) | (offset > (uint64_t)(at - begin));
+    if ((is_wrong & (kind != 0)) | ((entry & RARE) != 0)) break;
+    const uint8_t *match = at - offset, *literal = in + 1;
+    const uint8_t *behind_match = in + kind + 1, *behind_literal = in + (tag >> 2) + 2;
+    /* As all four are computed, compilers choose among them without a branch. */
+    __asm__("" : "+r"(match), "+r"(literal), "+r"(behind_match), "+r"(behind_literal));
+    const uint8_t *from = kind ? match : literal;
+    in = kind ? behind_match : behind_literal;
+    __asm__("" : "+r"(from), "+r"(in));
+    memcpy(at, from, 16);
+    memcpy(at + 16, from + 16, 16);
+    if (length > 32) {
+      memcpy(at + 32, from + 32, 16);
+      memcpy(at + 48, from + 48, 16);
+    }
+    at += length;
+  }
+  *next = in, *to = at;
+}
+
 static int snappy(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_bytes) {
   const uint8_t *stop = in + in_bytes, *end = out + out_bytes;
   uint8_t *at = out;
@@ -42,6 +87,7 @@ static int snappy(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out
   if (length_of.next - in > 5) return OTHER;  /* Snappy's own reader takes no more */
   in = length_of.next;
   while (in < stop) {
+    snappy_fast(&in, stop, out, &at, end);
     uint8_t tag = *in++;
     uint64_t length = (uint64_t)(tag >> 2) + 1, offset;
     uint32_t extra = 0;
