@@ -11,8 +11,8 @@
 #include <sys/mman.h>
 
 #define SMALL (1 << 16)  /* bytes that are left to malloc */
-#define MOST_KEPT 128  /* buffers */
-#define MOST_KEPT_BYTES (1 << 25)
+#define MOST_KEPT 256  /* buffers */
+#define MOST_KEPT_BYTES (1 << 26)
 #define FORGET 10  /* each new buffer takes 2**-10 off the most bytes in use, so that a busy hour is forgotten */
 
 /* Buffers that were released, the oldest first. The flag is held for the length of these functions and never waited
