@@ -1,4 +1,4 @@
-"""Random resized crops of JPEGs: this package, a torch DataLoader with torchvision, and decoding and resizing alone.
+"""Random resized crops of JPEGs: this package, other loaders, and decoding and resizing alone.
 
     python -m benchmarks.images [--images 600] [--rounds 5] [--out benchmarks/results/images_crops.json]
 
@@ -7,8 +7,9 @@ photographs. Each system delivers batches of 64 uint8 crops of 224 x 224, flippe
 turns, in one process: `ours`, two threads, from Parquet, shuffled; `torch-0` and `torch-2`, a `DataLoader` with 0 and 2
 workers over a list of the JPEGs in memory, shuffled, with Pillow's decoder and `torchvision.transforms.v2`; `tensor-0`
 and `tensor-2`, the same with `torchvision.io.decode_jpeg` and transforms of tensors; `alone`, the same decoder and
-resizing as `ours` in two threads, without a loader. Images per second of wall time and of processor time, child
-processes included: medians, lowest and highest, after one round that does not count. Needs torchvision.
+resizing as `ours` in two threads, without a loader; and the peers of `benchmarks.image_peers` that are installed.
+Images per second of wall time and of processor time, child processes included: medians, lowest and highest, after one
+round that does not count. Needs torchvision.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ import numpy as np
 import torch
 from PIL import Image as PillowImage
 from torchvision.io import ImageReadMode, decode_jpeg
-from torchvision.transforms import v2
 
+from benchmarks.image_peers import augmentation, augmented, installed
 from parquet_loader import BatchedDataLoader, Image, Scalar, Schema, write_dataset
 from parquet_loader.decode import write_image
 
@@ -66,7 +67,7 @@ class Photographs(torch.utils.data.Dataset[Any]):
     def __init__(self, jpegs: list[bytes], *, tensors: bool) -> None:
         self._jpegs = jpegs
         self._tensors = tensors
-        self._transform = v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()])
+        self._transform = augmentation(SIZE)
 
     def __len__(self) -> int:
         return len(self._jpegs)
@@ -76,8 +77,7 @@ class Photographs(torch.utils.data.Dataset[Any]):
         if self._tensors:
             raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
             return self._transform(decode_jpeg(raw, ImageReadMode.RGB)), index
-        image = self._transform(PillowImage.open(io.BytesIO(data)).convert("RGB"))
-        return v2.functional.pil_to_tensor(image), index
+        return augmented(data, self._transform), index
 
 
 def processor_s() -> float:
@@ -125,6 +125,10 @@ def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
         systems |= {"tensor-0": by_torch(0, tensors=True), "tensor-2": by_torch(2, tensors=True)}
     except RuntimeError as error:  # a wheel of torchvision whose image extension does not load
         print(f"tensor-0, tensor-2: {str(error).split('.')[0]}")
+    peers, missing = installed(jpegs, SIZE, BATCH, folder)
+    systems |= peers
+    for name, reason in missing.items():
+        print(f"{name}: {reason}")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
     for number in range(rounds + 1):
         for name, run in systems.items():
