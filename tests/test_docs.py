@@ -27,6 +27,7 @@ NEEDS = {
     "audio.md": ("soundfile", "soxr"),
     "augmentation.md": ("torchvision", "albumentations", "PIL"),
     "grain.md": ("grain",),
+    "maxtext.md": ("grain",),
     "keras.md": ("keras",),
     "iceberg.md": ("pyiceberg", "sqlalchemy"),
     "ignite.md": ("ignite",),
@@ -38,11 +39,12 @@ NEEDS = {
     "tensorflow.md": ("tensorflow", "keras"),
     "tfdata.md": ("tensorflow",),
     "torchdata.md": ("torchdata",),
+    "torchtitan.md": ("torchtitan",),
     "transformers.md": ("transformers", "accelerate"),
     "video.md": ("av",),
 }
 # Blocks marked with a package run if it is installed; no extra brings these.
-OPTIONAL = ("datasets", "streaming", "tokenizers")
+OPTIONAL = ("datasets", "fbgemm_gpu", "maxtext", "streaming", "tokenizers")
 OF_EVERY_DAY = ("audio.md", "iceberg.md", "torchdata.md", "video.md")
 LANGUAGES = {"python", "python spark", *(f"python {package}" for package in OPTIONAL), "sh", "text", "json"}
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -21,12 +21,14 @@ OF_FRAMEWORKS = {
     "jax.md",
     "keras.md",
     "lightning.md",
+    "maxtext.md",
     "orbax.md",
     "ray.md",
     "scikit-learn.md",
     "tables.md",
     "tensorflow.md",
     "tfdata.md",
+    "torchtitan.md",
     "transformers.md",
 }
 SETTINGS = """
