@@ -119,13 +119,14 @@ def test_vectors_before_version_3_are_refused(tmp_path: Path) -> None:
         deleted(table)
 
 
+@pytest.mark.parametrize("partition", ["b", "of no data file"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_deletes_of_files_of_another_partition_are_refused(tmp_path: Path, version: Version) -> None:
+def test_deletes_of_files_of_another_partition_are_refused(tmp_path: Path, version: Version, partition: str) -> None:
     table = made(tmp_path, version, parts=True)
     first, second = table.insert([*rows(5), *rows(5, "b")])
     write = table.write_vectors if version == 3 else table.write_positions
     (delete,) = write({first: {0}})
-    delete.partition = Record("b")
+    delete.partition = Record(partition)
     table.commit(added=[delete])
     with pytest.raises(SourceError, match=r"another partition|of two partitions"):
         deleted(table)

@@ -390,7 +390,7 @@ def _rewritten(table: HandTable, **changes: Any) -> None:
     table.commit()
 
 
-_FIELDS = {"length": 1, "added_files": 7, "added_rows": 10}
+_FIELDS = {"length": 1, "spec": 2, "content": 3, "sequence": 4, "least": 5, "added_files": 7, "added_rows": 10}
 
 
 @pytest.mark.parametrize(
@@ -399,6 +399,11 @@ _FIELDS = {"length": 1, "added_files": 7, "added_rows": 10}
         ({"length": 5}, "the manifest has .* bytes, and 5 by the manifest list"),
         ({"added_files": 2}, "has 1 files that were added, and 2"),
         ({"added_rows": 6}, "has 5 rows that were added, and 6"),
+        ({"spec": 3}, "the manifest's partition-spec-id is 0, and 3 by the manifest list"),
+        ({"content": 1}, "the manifest's content is data, and deletes by the manifest list"),
+        ({"sequence": 9}, "the sequence number of the manifest .* is 9, and that of the snapshot .* is 2"),
+        ({"sequence": 1}, "the sequence number of the manifest .* is 1, and that of the snapshot .* is 2"),
+        ({"least": 7}, "is 2, and its files begin with 7, and the snapshot has 3"),
     ],
 )
 def test_a_manifest_that_differs_from_the_list_is_refused(table: HandTable, changes: dict[str, Any], says: str) -> None:

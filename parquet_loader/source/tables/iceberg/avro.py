@@ -55,10 +55,12 @@ class AvroFile(NamedTuple):
     Attributes:
         records: Their values of the wanted fields, by field id. Fields that the file lacks are not there.
         schema: The schema of the records.
+        about: The header's other entries.
     """
 
     records: list[dict[int, Any]]
     schema: Any
+    about: dict[str, bytes]
 
 
 def read_avro(raw: bytes, wanted: Wanted) -> AvroFile:
@@ -138,7 +140,7 @@ def _file(raw: bytes, wanted: Wanted) -> AvroFile:
             records.append(record)
         if inner != len(block):
             raise AvroError(f"{len(block) - inner} bytes of a block follow its records")
-    return AvroFile(records, schema)
+    return AvroFile(records, schema, about)
 
 
 @lru_cache(64)

@@ -26,19 +26,23 @@ DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 _CONTENTS = {DATA: "data", POSITION_DELETES: "position deletes", EQUALITY_DELETES: "equality deletes"}
 
 # Field ids of the format, and the types of those that it requires.
-_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST, _LIST_KEY = 500, 501, 502, 517, 515, 516, 519
+_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST = 500, 501, 502, 517, 515, 516
+_LIST_ADDED, _LIST_KEY = 503, 519
 _COUNTS = (504, 505, 506, 512, 513, 514)  # of files and of rows that were added, exist and are deleted
 _OF_LIST: Wanted = dict.fromkeys(
-    (_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST, *_COUNTS, _LIST_KEY)
+    (_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST, _LIST_ADDED, *_COUNTS, _LIST_KEY)
 )
 _REQUIRED_OF_LIST = {_PATH: str, _LENGTH: int, _SPEC: int}
+_OPTIONAL_OF_LIST = dict.fromkeys((_LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST, _LIST_ADDED, *_COUNTS), int)
 
 _STATUS, _DATA_FILE, _SEQUENCE = 0, 2, 3
 _CONTENT, _FILE_PATH, _FORMAT, _PARTITION, _ROWS, _SIZE, _KEY = 134, 100, 101, 102, 103, 104, 131
 _EQUALITY_IDS, _REFERENCED, _OFFSET, _CONTENT_SIZE = 135, 143, 144, 145
 _LOWER, _LOWER_KEY, _LOWER_VALUE, _UPPER, _UPPER_KEY, _UPPER_VALUE = 125, 126, 127, 128, 129, 130
 _REQUIRED_OF_ENTRY = {_STATUS: int, _DATA_FILE: dict}
+_OPTIONAL_OF_ENTRY = {_SEQUENCE: int}
 _REQUIRED_OF_FILE = {_FILE_PATH: str, _FORMAT: str, _PARTITION: dict, _ROWS: int, _SIZE: int}
+_OPTIONAL_OF_FILE = {_CONTENT: int, _REFERENCED: str, _OFFSET: int, _CONTENT_SIZE: int}
 _OF_ENTRY: Wanted = {
     _STATUS: None,
     _SEQUENCE: None,
@@ -62,6 +66,7 @@ class Manifest:
         has_deletes: Whether it lists delete files, else data files.
         sequence_number: Inherited by files that were added with it; 0 in tables of version 1.
         least_sequence_number: No live file has a smaller one; 0 if it is not told.
+        snapshot_id: The snapshot that added it to the table, or None.
         counts: Files and rows that were added, exist and are deleted, in this order; None: not told.
     """
 
@@ -71,6 +76,7 @@ class Manifest:
     has_deletes: bool
     sequence_number: int
     least_sequence_number: int
+    snapshot_id: int | None
     counts: tuple[int | None, ...]
 
 
@@ -106,15 +112,21 @@ class ManifestEntry:
     upper: Mapping[int, bytes] = field(default_factory=dict)
 
 
-def read_manifest_list(location: str, read: ReadLocation) -> list[Manifest]:
+def read_manifest_list(location: str, newest: int, sequences: Mapping[int, int], read: ReadLocation) -> list[Manifest]:
     """Return the manifests of a snapshot.
 
+    Args:
+        location: The list.
+        newest: The snapshot's sequence number.
+        sequences: The sequence numbers of the snapshots that the table still has, by their ids.
+        read: Reads it.
+
     Raises:
-        SourceError: the list cannot be read, or a manifest is encrypted.
+        SourceError: the list cannot be read or contradicts the snapshots, or a manifest is encrypted.
     """
     found: list[Manifest] = []
     for record in _read(location, read(location), _OF_LIST).records:
-        _given(record, _REQUIRED_OF_LIST, location)
+        _given(record, _REQUIRED_OF_LIST, _OPTIONAL_OF_LIST, location)
         path, content, key = record[_PATH], record.get(_LIST_CONTENT), record.get(_LIST_KEY)
         if key is not None:
             raise SourceError(f"{path}: the manifest is encrypted, which this library does not read")
@@ -128,10 +140,26 @@ def read_manifest_list(location: str, read: ReadLocation) -> list[Manifest]:
                 has_deletes=content == 1,
                 sequence_number=record.get(_LIST_SEQUENCE) or 0,
                 least_sequence_number=record.get(_LIST_LEAST) or 0,
+                snapshot_id=record.get(_LIST_ADDED),
                 counts=tuple(map(record.get, _COUNTS)),
             )
         )
+        _check_sequence(location, found[-1], newest, sequences)
     return found
+
+
+def _check_sequence(location: str, manifest: Manifest, newest: int, sequences: Mapping[int, int]) -> None:
+    """Refuse a sequence number that would let deletes apply to other files."""
+    number, least = manifest.sequence_number, manifest.least_sequence_number
+    expected = number if manifest.snapshot_id is None else sequences.get(manifest.snapshot_id, number)
+    if not least <= number <= newest or number != expected:
+        because = f"that of the snapshot {manifest.snapshot_id} is {expected}"
+        if number == expected:
+            because = f"its files begin with {least}, and the snapshot has {newest}"
+        raise SourceError(
+            f"{location}: the sequence number of the manifest {manifest.location} is {number}, and {because}; the "
+            "metadata is damaged"
+        )
 
 
 def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[ManifestEntry]:
@@ -153,13 +181,14 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
             "it is damaged, or was replaced"
         )
     avro = _read(where, raw, _OF_DELETES if manifest.has_deletes else _OF_ENTRY)
+    _check_header(where, avro.about, manifest)
     types = _partition_types(where, avro.schema)
     entries: list[ManifestEntry] = []
     counts = [0] * 6
     for record in avro.records:
-        _given(record, _REQUIRED_OF_ENTRY, where)
+        _given(record, _REQUIRED_OF_ENTRY, _OPTIONAL_OF_ENTRY, where)
         status, file, sequence = record[_STATUS], record[_DATA_FILE], record.get(_SEQUENCE)
-        _given(file, _REQUIRED_OF_FILE, where)
+        _given(file, _REQUIRED_OF_FILE, _OPTIONAL_OF_FILE, where)
         if status not in (EXISTING, ADDED, DELETED):
             raise SourceError(f"{where}: an entry has the status {status}; known are 0, 1 and 2")
         path, rows, size, content = file[_FILE_PATH], file[_ROWS], file[_SIZE], file.get(_CONTENT) or DATA
@@ -213,6 +242,18 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
     return entries
 
 
+def _check_header(location: str, about: Mapping[str, bytes], manifest: Manifest) -> None:
+    """Compare what the manifest says of itself with the manifest list."""
+    listed = {"partition-spec-id": str(manifest.spec_id), "content": "deletes" if manifest.has_deletes else "data"}
+    for name, told in listed.items():
+        own = about.get(name)
+        if own is not None and own.decode(errors="replace") != told:
+            raise SourceError(
+                f"{location}: the manifest's {name} is {own.decode(errors='replace')}, and {told} by the manifest "
+                "list; it is damaged"
+            )
+
+
 _COUNTED = (
     *("files that were added", "files that existed", "files that are deleted"),
     *("rows that were added", "rows that existed", "rows that are deleted"),
@@ -242,8 +283,13 @@ def _partition_types(location: str, schema: Any) -> tuple[tuple[int, pa.DataType
         raise SourceError(f"{location}: the partition of the manifest's files is not understood: {error}") from error
 
 
-def _given(record: Mapping[int, Any], fields: Mapping[int, type], location: str) -> None:
-    """Raise SourceError: a field that the format requires is missing or of another type."""
-    for number, kind in fields.items():
+def _given(
+    record: Mapping[int, Any], required: Mapping[int, type], optional: Mapping[int, type], location: str
+) -> None:
+    """Raise SourceError: a field that the format requires is missing, or one is of another type."""
+    for number, kind in required.items():
         if not isinstance(record.get(number), kind):
             raise SourceError(f"{location}: an entry has no field {number} of the type {kind.__name__}")
+    for number, kind in optional.items():
+        if not isinstance(record.get(number), kind | None):
+            raise SourceError(f"{location}: the field {number} of an entry is not of the type {kind.__name__}")

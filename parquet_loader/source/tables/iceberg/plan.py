@@ -45,20 +45,21 @@ class PlannedFile:
 
 
 def plan_files(
-    table: str, version: int, snapshot: Any, read: ReadLocation
+    table: str, version: int, snapshot: Any, sequences: Mapping[int, int], read: ReadLocation
 ) -> tuple[list[PlannedFile], list[ManifestEntry]]:
-    """Return the live data files of a snapshot, by path, and the deletes that name a data file that is not there.
+    """Return the live data files of a snapshot, by path, and the deletes by position that apply to none of them.
 
     Args:
         table: The table's name for messages.
         version: The table's format version.
         snapshot: A `pyiceberg.table.snapshots.Snapshot`.
+        sequences: The sequence numbers of the snapshots that the table still has, by their ids.
         read: Reads a file of metadata.
 
     Raises:
         SourceError: metadata cannot be read, contradict themselves, or need what this library does not have.
     """
-    manifests = read_manifest_list(snapshot.manifest_list, read)
+    manifests = read_manifest_list(snapshot.manifest_list, snapshot.sequence_number or 0, sequences, read)
     if version == 1 and any(manifest.has_deletes for manifest in manifests):
         raise SourceError(f"{table}: a table of version 1 has delete files, which the format does not have there")
     data: list[ManifestEntry] = []
@@ -77,10 +78,9 @@ def plan_files(
         if entry.location in files:
             raise SourceError(f"{entry.location}: the snapshot names this data file twice; each row is delivered once")
         files[entry.location] = PlannedFile(entry)
-    if deletes:
-        _assign(table, version, files, deletes)
+    unused = _assign(table, version, files, deletes) if deletes else []
     dangling = [delete for delete in deletes if delete.referenced is not None and delete.referenced not in files]
-    return [files[location] for location in sorted(files)], dangling
+    return [files[location] for location in sorted(files)], dangling + unused
 
 
 def key_of(entry: ManifestEntry) -> _Key:
@@ -92,7 +92,10 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _assign(table: str, version: int, files: Mapping[str, PlannedFile], deletes: Iterable[ManifestEntry]) -> None:
+def _assign(
+    table: str, version: int, files: Mapping[str, PlannedFile], deletes: Iterable[ManifestEntry]
+) -> list[ManifestEntry]:
+    """Assign deletes to data files; return delete files that may name several data files, and apply to none."""
     positions: dict[_Key, list[ManifestEntry]] = defaultdict(list)
     for delete in deletes:
         if delete.content == EQUALITY_DELETES:
@@ -115,6 +118,22 @@ def _assign(table: str, version: int, files: Mapping[str, PlannedFile], deletes:
                     for delete in positions.get(key_of(entry), ())
                     if entry.sequence_number <= delete.sequence_number and delete.referenced in (None, entry.location)
                 ]
+    named = [delete for found in positions.values() for delete in found]
+    for delete in named:
+        if delete.referenced is not None and delete.referenced in files:
+            check_partition(delete, files[delete.referenced])
+    used = {delete.location for file in files.values() for delete in file.position_deletes}
+    return [delete for delete in named if delete.referenced is None and delete.location not in used]
+
+
+def check_partition(delete: ManifestEntry, file: PlannedFile) -> None:
+    """Refuse a delete file that names rows of a data file, and does not apply to it because of its partition alone."""
+    entry = file.entry
+    if file.vector is None and entry.sequence_number <= delete.sequence_number and key_of(entry) != key_of(delete):
+        raise SourceError(
+            f"{delete.location}: the delete file names rows of {entry.location}, which is of another partition; "
+            "the table's metadata are damaged"
+        )
 
 
 def _assign_vector(table: str, version: int, files: Mapping[str, PlannedFile], vector: ManifestEntry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from parquet_loader.source.statistics import bounds_of
 from parquet_loader.source.tables.deletes import InlineVector, Vector, roaring_bytes
 from parquet_loader.source.tables.iceberg.locations import TableStore
 from parquet_loader.source.tables.iceberg.manifests import ManifestEntry
-from parquet_loader.source.tables.iceberg.plan import PlannedFile, in_threads, key_of
+from parquet_loader.source.tables.iceberg.plan import PlannedFile, check_partition, in_threads
 
 _FRAME_BYTES = 8  # a vector's size before it, and its checksum behind it
 _PUFFIN = b"PFA1"
@@ -55,8 +56,8 @@ def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStor
         for location, rows in positions.items():
             if location in allowed:
                 parts[location].append(rows)
-            elif location in live:
-                _check_skipped(delete, live[location])
+            elif location in live and delete.referenced is None:
+                check_partition(delete, live[location])
     for location, arrays in parts.items():
         rows = np.unique(np.concatenate(arrays))
         most = live[location].entry.rows
@@ -69,14 +70,16 @@ def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStor
     return found
 
 
-def check_dangling(deletes: Sequence[ManifestEntry], store: TableStore) -> None:
-    """Check that deletes of a data file that is gone name this file themselves, too.
+def check_dangling(deletes: Sequence[ManifestEntry], planned: Sequence[PlannedFile], store: TableStore) -> None:
+    """Check that deletes that apply to no data file name only data files that are gone or newer.
 
     Such deletes are legal. A damaged manifest would look the same, and the file's deleted rows would come back.
 
     Raises:
         SourceError: they name another data file, or cannot be read.
     """
+    live = {file.entry.location: file for file in planned} if deletes else {}
+    names = sorted(location.encode() for location in live)
     by_file: dict[str, list[ManifestEntry]] = defaultdict(list)
     for delete in deletes:
         by_file[delete.location].append(delete)
@@ -84,10 +87,20 @@ def check_dangling(deletes: Sequence[ManifestEntry], store: TableStore) -> None:
     def check(found: list[ManifestEntry]) -> None:
         if found[0].format == "puffin":
             _check_blobs(found, store.read(found[0].location))
-        else:
+        elif found[0].referenced is not None:
             _positions(found[0], store)
+        elif _may_name(found[0], names):
+            for location in live.keys() & _positions(found[0], store).keys():
+                check_partition(found[0], live[location])
 
     in_threads(check, list(by_file.values()))
+
+
+def _may_name(delete: ManifestEntry, names: Sequence[bytes]) -> bool:
+    """Whether a data file's location lies between the manifest's bounds of those that a delete file names."""
+    lower, upper = delete.lower.get(_PATH_ID), delete.upper.get(_PATH_ID)
+    at = 0 if lower is None else bisect_left(names, lower)
+    return at < len(names) and (upper is None or names[at] <= upper)
 
 
 def _check_blobs(vectors: Sequence[ManifestEntry], raw: bytes) -> None:
@@ -108,17 +121,6 @@ def _check_blobs(vectors: Sequence[ManifestEntry], raw: bytes) -> None:
                 f"{where}: the vector at {vector.offset} is of {named.get(vector.offset or 0)}, and of "
                 f"{vector.referenced} by the manifest; the table's metadata are damaged"
             )
-
-
-def _check_skipped(delete: ManifestEntry, file: PlannedFile) -> None:
-    """Refuse positions of a data file to which the delete file does not apply by its partition alone."""
-    entry = file.entry
-    is_older = entry.sequence_number <= delete.sequence_number
-    if file.vector is None and is_older and delete.referenced is None and key_of(entry) != key_of(delete):
-        raise SourceError(
-            f"{delete.location}: the delete file names rows of {entry.location}, which is of another partition; "
-            "the table's metadata are damaged"
-        )
 
 
 def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:

@@ -171,9 +171,10 @@ class IcebergSource:
         planned: list[PlannedFile] = []
         dangling: list[ManifestEntry] = []
         if snapshot is not None:
-            planned, dangling = plan_files(table, metadata.format_version, snapshot, store.read)
+            sequences = {one.snapshot_id: one.sequence_number or 0 for one in metadata.snapshots}
+            planned, dangling = plan_files(table, metadata.format_version, snapshot, sequences, store.read)
         deletes = deletes_by_file(table, planned, store)
-        check_dangling(dangling, store)
+        check_dangling(dangling, planned, store)
         constants, partitions = _constants(table, metadata, schema, columns, planned)
         info = TableInfo(
             format="iceberg",
