@@ -362,7 +362,7 @@ def dali(bench: Bench, encoded: list[bytes]) -> Callable[[], int]:
     fn = importlib.import_module("nvidia.dali.fn")
     arrays = [np.frombuffer(one, np.uint8) for one in encoded]
 
-    @library.pipeline_def(batch_size=len(arrays), num_threads=4, device_id=None if bench.device == "cpu" else 0)
+    @library.pipeline_def(batch_size=len(arrays), num_threads=4, device_id=None if bench.device == "cpu" else 0)  # type: ignore[untyped-decorator]
     def decoding() -> Any:
         source = fn.external_source(source=lambda: arrays, batch=True)
         return fn.decoders.image(source, device="cpu" if bench.device == "cpu" else "mixed")

@@ -27,6 +27,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
     },
     "collate/test_device_windows.py": {
+        "parquet_loader.collate.device.windows.CHUNK_BYTES": "parts of windows that tests can afford",
         "parquet_loader.collate.device.windows.DeviceWindows._copy": "the device has no memory for a window",
         "loader._output._pinned": "the path of pinned memory, without a GPU",
         "parquet_loader.collate.device.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",

@@ -57,7 +57,7 @@ class DeviceFigures:
 
     Attributes:
         windows: Windows copied as a whole, and permuted on the device.
-        cpu_columns: Columns of these that the CPU permuted: text, bytes and lists.
+        cpu_columns: Columns of these that the CPU permuted: lists of lists.
         reasons: Why others were permuted on the CPU, with the number of windows or batches: ``"out of device memory"``
             (windows), ``"transform or media"`` (batches).
         kept_rows: With ``cache="device"``, rows of the data set that are on the device.
@@ -93,7 +93,7 @@ class PermutingOutput(Protocol):
     figures: DeviceFigures
     """Those of the epoch that began last."""
 
-    def check_device_memory(self, rows: int, row_bytes: float, widest_bytes: int) -> None:
+    def check_device_memory(self, rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool) -> None:
         """Raise `MemoryLimitError` if windows may exceed `device_memory_limit`; see `most_device_bytes`."""
 
     def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:

@@ -148,9 +148,9 @@ class TensorOutput:
             self.figures.count("transform or media")
         return batch_tensors(batch if copied_to is None else pinned_copy(batch, copied_to))
 
-    def check_device_memory(self, rows: int, row_bytes: float, widest_bytes: int) -> None:
+    def check_device_memory(self, rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool) -> None:
         """Check `device_memory_limit`; see `PermutingOutput`."""
-        needed = most_device_bytes(rows, row_bytes, widest_bytes)
+        needed = most_device_bytes(rows, row_bytes, widest_bytes, is_ragged=is_ragged)
         if self.device_limit_bytes is not None and needed > self.device_limit_bytes:
             given = format_bytes(self.device_limit_bytes)
             raise MemoryLimitError(

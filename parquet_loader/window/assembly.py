@@ -88,11 +88,12 @@ class ColumnGroups:
         gathered: The other columns, in parts of about equal size that Arrow gathers in parallel.
         names: Column names of each part of `gathered`.
         row_bytes: Bytes of a row of each part of `gathered`; None if rows differ.
-        ranges: Number of ranges of rows in which staged and ragged columns are gathered in parallel.
+        ranges: Number of ranges of rows in which staged and ragged columns are gathered in parallel; 0 if a device
+            permutes them.
         stored: If a device permutes rows, all columns of fixed width that are not `gathered`; then `staged` and
             `narrow` are empty, and `wide` only says which columns take their memory before the first read.
         keeps_stored: Whether a device permutes rows, so that `Assembly.finish` returns a `StoredWindow`.
-        scattered: Names of ragged columns that are not gathered; see `Window.scattered`.
+        scattered: Names of ragged columns that are not gathered, see `Window.scattered`; if a device permutes, all.
     """
 
     columns: tuple[Column, ...]
@@ -132,7 +133,8 @@ class ColumnGroups:
         names = tuple([c.name for c in part] for part in gathered)
         sizes = [[c.row_bytes for c in part] for part in gathered]
         row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
-        apart = frozenset(column.name for column in ragged).intersection(scattered)
+        apart = frozenset(column.name for column in ragged)
+        apart = apart if keeps_stored else apart.intersection(scattered)
         ranges = parts if len(apart) < len(ragged) or staged else 0
         return cls(
             tuple(columns),
@@ -234,7 +236,12 @@ class Assembly:
             parts.narrow, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
         )
         self._ragged = RaggedRows(
-            parts.ragged, buffer_sizes.ragged_bytes, buffer_sizes.staging, buffer_sizes.allocator, parts.scattered
+            parts.ragged,
+            buffer_sizes.ragged_bytes,
+            buffer_sizes.staging,
+            buffer_sizes.allocator,
+            parts.scattered,
+            delivers_arrivals=parts.keeps_stored,
         )
         self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
         self._chunks: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
@@ -482,7 +489,7 @@ class Assembly:
             )
             if number not in self._missing
         )
-        return StoredWindow(rows, slots, *block, columns, order, arrays, owners, all_names, slices), carry
+        return StoredWindow(rows, slots, *block, columns, order, scattered, arrays, owners, all_names, slices), carry
 
     def _present(self) -> IntArray:
         """Return the positions in the order whose rows were read, int64 ``[n]``."""

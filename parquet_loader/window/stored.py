@@ -19,6 +19,7 @@ from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
 from parquet_loader.window.fixed_width import Rows
 from parquet_loader.window.scalars import ScalarColumns
+from parquet_loader.window.variable_width import Scattered
 
 Array = npt.NDArray[Any] | Ragged
 
@@ -67,6 +68,7 @@ class StoredWindow:
         owner: The object that owns the memory of the block, from which tensors are made; None: numpy.
         columns: The columns of the block, by their start.
         order: int32 or int64 ``[rows]``: for each delivered row its number in the block.
+        ragged: Columns whose rows are text, bytes, or lists of numbers, by name.
         arrays: The other columns, ``[rows, ...]`` in the order of delivery, by name.
         owners: The owners of their memory that is not numpy's, by name.
         names: All columns, in the order of a batch.
@@ -79,6 +81,7 @@ class StoredWindow:
     owner: Any
     columns: tuple[BlockColumn, ...]
     order: npt.NDArray[Any]
+    ragged: dict[str, Scattered]
     arrays: dict[str, Array]
     owners: dict[str, Any]
     names: tuple[str, ...]
@@ -86,7 +89,7 @@ class StoredWindow:
 
     def ordered(self) -> dict[str, Array]:
         """Return all columns in the order of delivery; those of the block are copies."""
-        return self._permuted(self.order) | self.arrays
+        return self._permuted(0) | self.arrays
 
     def last(self, rows: int) -> dict[str, Array]:
         """Return the last `rows` rows of all columns, in the order of delivery."""
@@ -95,10 +98,11 @@ class StoredWindow:
             name: array.slice(start, self.rows) if isinstance(array, Ragged) else array[start:]
             for name, array in self.arrays.items()
         }
-        return self._permuted(self.order[start:]) | others
+        return self._permuted(start) | others
 
-    def _permuted(self, order: npt.NDArray[Any]) -> dict[str, Array]:
-        return {c.name: self._stored(c).take(order, axis=0) for c in self.columns}
+    def _permuted(self, start: int) -> dict[str, Array]:
+        ragged = {name: column.ordered(start) for name, column in self.ragged.items()}
+        return {c.name: self._stored(c).take(self.order[start:], axis=0) for c in self.columns} | ragged
 
     def _stored(self, column: BlockColumn) -> npt.NDArray[Any]:
         return np.ndarray((self.slots, *column.shape), column.dtype, self.block, column.start)

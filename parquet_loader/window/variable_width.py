@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ class RaggedRows:
         staging: Provides the staging buffers.
         allocator: Provides the memory of delivered rows.
         scattered: The columns that are not gathered: `finish` returns views of the staging buffers, see `Scattered`.
+        delivers_arrivals: Whether these go to a device, so that they are staged in the memory of delivered rows.
     """
 
     def __init__(
@@ -44,12 +45,15 @@ class RaggedRows:
         staging: Arenas,
         allocator: Allocator,
         scattered: frozenset[str] = frozenset(),
+        *,
+        delivers_arrivals: bool = False,
     ) -> None:
         self._columns = columns
         self._gathered = tuple(column for column in columns if column.name not in scattered)
         self._capacities = capacities
         self._staging = staging
         self._allocator = allocator
+        self._arrivals: Allocator = allocator if delivers_arrivals else staging
         self._lock = Lock()
         self._rows = 0
         self._blocks: dict[str, list[_FilledBlock]] = {c.name: [] for c in columns}
@@ -107,9 +111,7 @@ class RaggedRows:
         blocks = self._blocks[name]
         if not blocks or blocks[-1].used + nbytes > blocks[-1].memory.nbytes:
             expected = max(self._capacities.get(name, 0), SEGMENT_BYTES)
-            blocks.append(
-                _FilledBlock(self._staging.allocate(max(nbytes, expected if not blocks else expected // 4)).array)
-            )
+            blocks.append(_FilledBlock(self._arrivals.allocate(max(nbytes, expected if not blocks else expected // 4))))
         return blocks[-1].reserve(nbytes)
 
     def set_order(self, indices: IntArray, delivered_rows: int) -> dict[str, pa.Array]:
@@ -135,11 +137,11 @@ class RaggedRows:
             ends += offsets[at]
             at += len(lengths)
         blocks = self._blocks[name]
-        memory = blocks[0].memory if blocks else np.empty(0, np.uint8)
+        allocation = blocks[0].allocation if blocks else Allocation(np.empty(0, np.uint8))
         if len(blocks) > 1:  # more bytes arrived than expected
-            memory = np.concatenate([block.memory[: block.used] for block in blocks])
+            allocation = Allocation(np.concatenate([block.memory[: block.used] for block in blocks]))
             self._blocks[name] = []
-        return _Staged(offsets, memory)
+        return _Staged(offsets, allocation.array, allocation.owner)
 
     def gather(self, start: int, stop: int) -> None:
         """Copy delivered rows ``start`` to ``stop`` (exclusive); calls for different ranges may run in parallel."""
@@ -160,7 +162,7 @@ class RaggedRows:
                 source = self._sources[name]
                 arrived = ragged_rows(source.data[: source.offsets[-1]], source.offsets, column)
                 begins, ends = arrived.offsets[:-1][self._indices], arrived.offsets[1:][self._indices]
-                scattered[name] = Scattered(arrived.values, begins, ends - begins)
+                scattered[name] = Scattered(arrived.values, begins, ends - begins, arrived.kind, source.owner)
         self._blocks, self._sources, self._out, self._lengths = {}, {}, {}, []
         return done, scattered
 
@@ -172,18 +174,37 @@ class Scattered(NamedTuple):
         values: ``[elements, ...]``, writable, in a staging buffer; they keep its memory.
         begins: int64 ``[rows]``: the first element of each row.
         lengths: int64 ``[rows]``: the elements of each row.
+        kind: As in `Ragged`.
+        owner: The object that owns the memory of the values; None: numpy.
     """
 
     values: npt.NDArray[Any]
     begins: IntArray
     lengths: IntArray
+    kind: Literal["list", "text", "bytes"]
+    owner: Any
+
+    @property
+    def offsets(self) -> IntArray:
+        """Elements before each row in the order of delivery, int64 ``[rows + 1]``; the last one counts all."""
+        found = np.zeros(len(self.lengths) + 1, np.int64)
+        np.cumsum(self.lengths, out=found[1:])
+        return found
+
+    def ordered(self, first: int = 0) -> Ragged:
+        """Return rows from number `first` on, in the order of delivery; a copy."""
+        begins, lengths = self.begins[first:], self.lengths[first:]
+        offsets: IntArray = np.concatenate([[0], np.cumsum(lengths)])
+        numbers = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+        return Ragged(self.values[numbers], offsets, self.kind)
 
 
 class _Staged(NamedTuple):
-    """Rows in the order of arrival: int64 offsets ``[rows + 1]``, and the bytes."""
+    """Rows in the order of arrival: int64 offsets ``[rows + 1]``, the bytes, and the owner of their memory."""
 
     offsets: IntArray
     data: Memory
+    owner: Any
 
     def taken(self, rows: IntArray) -> pa.Array:
         """Return a copy of rows as large binaries, in numpy's memory.
@@ -199,10 +220,11 @@ class _Staged(NamedTuple):
 class _FilledBlock:
     """Memory that is filled from its beginning."""
 
-    __slots__ = ("memory", "used")
+    __slots__ = ("allocation", "memory", "used")
 
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+        self.memory = allocation.array
         self.used = 0
 
     def reserve(self, nbytes: int) -> Memory:

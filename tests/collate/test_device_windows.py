@@ -27,6 +27,7 @@ from parquet_loader.collate.device.cuda import Upload, UploadedBatch
 from parquet_loader.collate.device.pinned_memory import PinnedMemory
 from parquet_loader.collate.device.windows import DeviceWindows
 from parquet_loader.collate.numpy_output import ArrayOutput
+from parquet_loader.common import KERNELS
 from parquet_loader.window import Allocation
 from tests.support.datasets import BY_NAME, Layout, write_layout
 from tests.support.outputs import Leaves, leaves
@@ -181,6 +182,23 @@ def test_row_groups_that_are_skipped_are_left_out_as_on_the_cpu(table: str, tmp_
             assert len(loader.stats().skipped_row_groups) == 6
 
 
+def test_rows_that_differ_in_length_are_permuted_on_the_device_a_part_at_a_time(
+    everything: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parquet_loader.collate.device.windows.CHUNK_BYTES", 8 * 50)  # 50 values; some rows have more
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 40}
+    with on_device(everything, 7, **options) as loader, BatchedDataLoader(everything, 7, **options) as plain:
+        first = next(iter(plain))
+        nested = [n for n, v in first.items() if isinstance(v, Ragged) and isinstance(v.values, Ragged)]
+        plain.seek(0, 0)
+        assert_equal(loader, plain)
+        figures = loader.stats().device
+        assert figures is not None
+        assert figures.windows == 3
+        if KERNELS is not None:  # without, Arrow orders numbers too
+            assert figures.cpu_columns == len(nested)
+
+
 def test_other_formats_get_the_same_rows(table: str) -> None:
     """`to_tf`, `to_keras` and `to_grain` take arrays of an engine that leaves the order to a device."""
     with on_device(table, 64, shuffle=True, window_rows=700) as loader:
@@ -288,6 +306,9 @@ def test_a_device_memory_limit_that_is_too_small_names_one_that_suffices(table: 
     assert named is not None
     with limited(named[1]) as loader:
         assert sum(len(batch["id"]) for batch in loader) == 3000
+    options = OutputOptions(shuffle_on_device=True, device_memory_limit="4MiB")
+    with pytest.raises(MemoryLimitError, match=r"use device_memory_limit=3\dMiB or more"):  # the numbers of its values
+        next(iter(on_device(table, 64, shuffle=True, window_rows=1000, columns=["text"], output_options=options)))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from parquet_loader.window import (
     Allocator,
     BlockColumn,
     KeptWindow,
+    Scattered,
     StoredWindow,
     as_row_numbers,
     copied,
@@ -167,6 +168,8 @@ class DeviceWindows:
                     done[name] = _Fixed(rows, bounds)
             if kept is not None:
                 figures.kept_rows = kept.complete(window.slices)
+            for name, ragged in window.ragged.items():
+                done[name] = self._permuted_rows(ragged, bounds, pinned)
             for name, array in window.arrays.items():
                 done[name] = self._other(array, window.owners.get(name), bounds, pinned)
             tensors = [tensor for column in done.values() for tensor in column.tensors()]
@@ -192,6 +195,33 @@ class DeviceWindows:
                 if kept is not None:
                     kept.put(column, rows, window.slices)
                 yield column.name, _select(rows, column, window.slots, order)
+
+    def _permuted_rows(self, stored: Scattered, bounds: list[int], pinned: Allocator | None) -> _Column:
+        """Upload rows that differ in length, and put them into the order of delivery.
+
+        `index_select` takes the values by number, a part of them at a time, because their numbers take more memory than
+        most values.
+        """
+        offsets, source = stored.offsets, self._source(stored.values, stored.owner, pinned)
+        total, shape = int(offsets[-1]), source.shape[1:]
+        values = torch.empty((total, *shape), dtype=source.dtype, device=self._device)
+        if values.nbytes:
+            width = values.nbytes // total
+            data, out = _words(self._copy(source), width), _words(values, width)
+            # For each row, by how much the number of a value is greater in the old order than in the new one.
+            shifts = self._copy(self._source(stored.begins - offsets[:-1], None, pinned))
+            lengths = self._copy(self._source(stored.lengths, None, pinned))
+            first, last = 0, len(offsets) - 1
+            while first < last:
+                after = int(np.searchsorted(offsets, offsets[first] + CHUNK_BYTES // 8, side="right")) - 1
+                after = max(after, first + 1)
+                start, stop = int(offsets[first]), int(offsets[after])
+                numbers = torch.repeat_interleave(shifts[first:after], lengths[first:after], output_size=stop - start)
+                numbers += torch.arange(start, stop, device=self._device)
+                out[start:stop] = data.index_select(0, numbers)
+                first = after
+        own = self._copy(self._source(_offsets_of_batches(offsets, bounds), None, pinned))
+        return _Rows(values, offsets[bounds].tolist(), own, bounds, stored.kind)
 
     def _other(self, array: Any, owner: Any, bounds: list[int], pinned: Allocator | None) -> _Column:
         """Upload a column that is in the order of delivery."""
@@ -291,15 +321,18 @@ class _Nested:
         return list(self.batches)
 
 
-def most_device_bytes(rows: int, row_bytes: float, widest_bytes: int) -> int:
+def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool = False) -> int:
     """Return the most bytes that windows take on the device: two of them, a chunk in its old order, and the order.
 
     Args:
         rows: Rows of the largest window.
         row_bytes: Bytes of a row of all columns.
         widest_bytes: Bytes of a row of the widest column.
+        is_ragged: Whether rows of a column differ in length.
     """
     chunk = min(rows * row_bytes, max(CHUNK_BYTES, rows * widest_bytes))
+    if is_ragged:  # two numbers a row, and the numbers of a part of the values, twice
+        chunk += 16 * rows + 2 * CHUNK_BYTES
     return int(2 * rows * row_bytes + chunk + 4 * rows)
 
 
@@ -336,6 +369,12 @@ def _select(stored: torch.Tensor, column: BlockColumn, slots: int, order: torch.
     word = next(size for size in _WORDS if width % size == 0)
     words = stored.view(_WORDS[word]).view(slots, width // word) if width > word else stored.view(_WORDS[word])
     return words.index_select(0, order).view(dtype).view(rows, *column.shape)
+
+
+def _words(values: torch.Tensor, width: int) -> torch.Tensor:
+    """Return values of `width` bytes as words of 1 to 8 bytes, ``[values, words]``; see `_select`."""
+    word = next(size for size in _WORDS if width % size == 0)
+    return values.view(-1).view(torch.uint8).view(_WORDS[word]).view(-1, width // word)
 
 
 def _offsets_of_batches(offsets: IntArray, bounds: Sequence[int]) -> IntArray:

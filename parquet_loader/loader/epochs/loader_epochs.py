@@ -378,8 +378,11 @@ class LoaderEpochs:
     def _check_device_memory(self, plan: Plan) -> None:
         if isinstance(self._output, PermutingOutput) and self._output.device_limit_bytes is not None:
             row, columns = self._dataset.sizing.row, self._dataset.reader.columns
-            widest = max((column.row_bytes or 0 for column in columns), default=0)
-            self._output.check_device_memory(plan.largest_window_rows + plan.batch_size, row.decoded, widest)
+            widths = [width for _, width in row.ragged] + [column.row_bytes or 0 for column in columns]
+            rows = plan.largest_window_rows + plan.batch_size
+            self._output.check_device_memory(
+                rows, row.decoded, max(widths, default=0), is_ragged=any(column.is_ragged for column in columns)
+            )
 
     def _kept_rows(self, plan: Plan) -> DeviceRows | None:
         """Return the rows that stay on the device, if ``cache="device"`` asks for it and they fit."""

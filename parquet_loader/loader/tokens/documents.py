@@ -254,7 +254,8 @@ def ends_of(tokens: npt.NDArray[Any], rows: IntArray, padding: IntArray) -> tupl
 
 def _lists_of(window: Window, name: str) -> tuple[npt.NDArray[Any], IntArray, IntArray]:
     """Return the values of a column of lists, and the first value and the length of each list."""
-    return window.scattered[name] if name in window.scattered else _lists(window.arrays[name])
+    found = window.scattered.get(name)
+    return _lists(window.arrays[name]) if found is None else (found.values, found.begins, found.lengths)
 
 
 def _lists(array: Any) -> tuple[npt.NDArray[Any], IntArray, IntArray]:
