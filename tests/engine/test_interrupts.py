@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 
 from parquet_loader import BatchedDataLoader
 from tests.support.datasets import Layout, write_layout
-from tests.support.signals import interrupted
+from tests.support.signals import interrupted, interrupted_at_random_moments
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -51,44 +49,20 @@ def test_ctrl_c_at_every_moment_of_the_beginning_ends_the_pass(root: str, transf
         assert sum(1 for _ in loader) == 30
 
 
-AT_RANDOM_MOMENTS = """
-    import random, signal, threading, traceback
-    from parquet_loader import BatchedDataLoader, OutputOptions
-
-    def workers():
-        return [t.name for t in threading.enumerate() if t.name.startswith("parquet_loader")]
-
-    options = dict(transform={transform}, output_options=OutputOptions(format={output!r}))
-    loader = BatchedDataLoader({root!r}, 10, shuffle=True, window_rows=40, num_threads=2, **options)
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    drawn = random.Random({seed})
-    interrupted = 0
-    for attempt in range(60):
-        held = None  # the exception, and with its traceback all frames that it went through
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 + drawn.random() * drawn.choice([0.002, 0.01, 0.04]))
-            for batch in loader:
-                pass
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt as error:
-            held = error
-            interrupted += 1
-        if held and loader.state_dict()["batch"] and workers():  # after a whole epoch the next one is read ahead
-            print("left", attempt, workers(), traceback.format_tb(held.__traceback__)[-3:])
-        loader.reset()
-        if workers():
-            print("left after reset()", attempt, workers())
-    print("done", interrupted > 10)
-"""
+LEFT_AFTER_RESET = """loader.reset()
+    if left():
+        print("left after reset()", attempt, left())"""
 
 
 @pytest.mark.parametrize(("output", "transform"), [("torch", "None"), ("numpy", "lambda columns, rng: columns")])
 def test_ctrl_c_at_random_moments_ends_the_pass_while_the_exception_is_still_held(
     root: str, output: str, transform: str
 ) -> None:
-    script = textwrap.dedent(AT_RANDOM_MOMENTS).format(root=root, output=output, transform=transform, seed=3)
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False)
-    assert ended.stdout.splitlines() == ["done True"], ended.stdout + ended.stderr
+    options = f"window_rows=40, num_threads=2, transform={transform}, output_options=OutputOptions(format={output!r})"
+    said = interrupted_at_random_moments(
+        root, options, attempts=60, longest_s=(0.002, 0.01, 0.04), after=LEFT_AFTER_RESET
+    )
+    assert said == "done True True []"
 
 
 def test_ctrl_c_that_does_not_wake_the_main_thread_is_noticed_while_it_waits(root: str) -> None:

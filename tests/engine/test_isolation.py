@@ -33,6 +33,7 @@ from parquet_loader.schema.ragged import Ragged
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered
 from tests.support.processes import children
+from tests.support.signals import interrupted_at_random_moments
 from tests.support.transforms import failing, of_all_kinds, unequal
 
 pytestmark = [
@@ -340,36 +341,10 @@ def test_a_script_without_a_main_guard_and_however_it_ends(tmp_path: Path, endin
         process.communicate()
 
 
-AT_RANDOM_MOMENTS = """
-    import random, signal, sys, psutil
-    from parquet_loader import BatchedDataLoader, OutputOptions
-
-    options = dict(isolation="process", output_options=OutputOptions(format="numpy"))  # imports no torch
-    loader = BatchedDataLoader(sys.argv[1], 10, window_rows=20, shuffle=True, **options)
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    drawn = random.Random(5)
-    interrupted = 0
-    for attempt in range(25):
-        held = None
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 + drawn.random() * drawn.choice([0.002, 0.1, 0.6]))
-            for batch in loader:
-                pass
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt as error:
-            held = error
-            interrupted += 1
-            left = psutil.Process().children()
-            if left:
-                print("left", attempt, left, repr(error), flush=True)
-    print("done", interrupted > 5, psutil.Process().num_fds() < 30, flush=True)
-"""
-
-
 def test_ctrl_c_at_random_moments_ends_the_process(tmp_path: Path) -> None:
-    process = running(AT_RANDOM_MOMENTS, numbered(tmp_path))
-    out, err = process.communicate(timeout=110)
-    assert out.splitlines() == ["done True True"], out + err
+    options = 'window_rows=20, isolation="process", output_options=OutputOptions(format="numpy")'  # imports no torch
+    said = interrupted_at_random_moments(numbered(tmp_path), options, attempts=25, longest_s=(0.002, 0.1, 0.6))
+    assert said == "done True True []"
 
 
 # ---- places --------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tests.engine.test_isolation import assert_same, numbered, read_line, runnin
 from tests.support import transforms
 from tests.support.datasets import Layout, write_layout
 from tests.support.processes import children, passes_on_both_sides_of_a_fork
+from tests.support.signals import interrupted_at_random_moments
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -585,38 +586,9 @@ def test_an_error_of_a_class_in_the_script_is_of_that_class(tmp_path: Path) -> N
     assert out.splitlines() == ["(0,) True"] * 2, out + err
 
 
-AT_RANDOM_MOMENTS = """
-    import gc, random, signal, sys, psutil
-    from parquet_loader import BatchedDataLoader, OutputOptions
-
-    def same(columns, rng):
-        return columns
-
-    options = dict(transform=same, transform_workers=2, output_options=OutputOptions(format="numpy"))
-    loader = BatchedDataLoader(sys.argv[1], 10, window_rows=20, shuffle=True, **options)
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    drawn = random.Random(5)
-    interrupted = 0
-    for attempt in range(12):
-        held = None
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 + drawn.random() * drawn.choice([0.002, 0.1, 0.6]))
-            for batch in loader:
-                pass
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt as error:
-            held = error
-            interrupted += 1
-            left = psutil.Process().children()
-            if left:
-                print("left", attempt, left, repr(error), flush=True)
-    loader.close()
-    print("done", interrupted > 3, psutil.Process().num_fds() < 20, psutil.Process().children(), flush=True)
-"""
-
-
 @pytest.mark.slow
 def test_ctrl_c_at_random_moments_ends_the_processes(tmp_path: Path) -> None:
-    process = running(AT_RANDOM_MOMENTS, numbered(tmp_path))
-    out, err = process.communicate(timeout=55)
-    assert out.splitlines() == ["done True True []"], out + err
+    options = "window_rows=20, transform=lambda columns, rng: columns, transform_workers=2"
+    options += ', output_options=OutputOptions(format="numpy")'
+    said = interrupted_at_random_moments(numbered(tmp_path), options, attempts=12, longest_s=(0.002, 0.1, 0.6))
+    assert said == "done True True []"
