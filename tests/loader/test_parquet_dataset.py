@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import multiprocessing
 import os
 import pickle
 import threading
@@ -45,6 +44,7 @@ from parquet_loader import (
 )
 from tests.support.far import Proxy, far
 from tests.support.gloo import on_ranks, run_on_ranks
+from tests.support.processes import forkserver
 
 FILES, ROWS, GROUP = 6, 60, 20
 NUMPY = OutputOptions(format="numpy")
@@ -306,7 +306,7 @@ def test_it_travels_to_other_processes(data: Path, isolation: Any) -> None:
     again = pickle.loads(pickle.dumps(dataset))
     assert (again.num_rows, again.schema) == (dataset.num_rows, dataset.schema)
     assert rows_of(again, isolation) == 100
-    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+    with forkserver().Pool(1) as pool:
         assert pool.apply(rows_of, (dataset, isolation)) == 100
 
 

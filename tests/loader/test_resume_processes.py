@@ -7,7 +7,6 @@ new process at every batch, in both isolation modes.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -18,6 +17,7 @@ import pytest
 from parquet_loader import BatchedDataLoader
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout
+from tests.support.processes import forkserver
 
 KINDS = ("float_null", "int8", "text", "wide", "ragged")
 Isolation = Literal["thread", "process"]
@@ -57,9 +57,8 @@ def go_on(root: str, isolation: Isolation, state: str | None, count: int, num_th
 
 
 def in_new_process(root: str, isolation: Isolation, state: str | None, count: int, num_threads: int) -> Any:
-    """Do that in a process that has imported the library and done nothing yet."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "parquet_loader.loader.batched"])
+    """Do that in a process that has imported the library and torch, and done nothing yet."""
+    context = forkserver()
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=go_on, args=(root, isolation, state, count, num_threads, send))
     process.start()

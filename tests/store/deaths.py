@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,12 @@ from parquet_loader import SampleStore
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
 from tests.support.job_places import SCHEMA, rows
+from tests.support.processes import forkserver
 
 DIED, ALIVE = 9, 0
 FILES = 3
 ROWS = 60
 CHANGES = ("rename", "replace", "unlink", "pwrite", "ftruncate", "fsync")
-
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload([__name__])
 
 
 def dies_at(step: int, changes: tuple[str, ...] = CHANGES) -> None:
@@ -61,7 +58,7 @@ def open_store(path: str, step: int, changes: tuple[str, ...]) -> None:
 
 def ends(what: Any, path: Path, step: int, changes: tuple[str, ...] = CHANGES) -> int:
     """Run a process until its end, and return whether it died."""
-    process = context.Process(target=what, args=(str(path), step, changes))
+    process = forkserver().Process(target=what, args=(str(path), step, changes))
     process.start()
     process.join()
     code = process.exitcode

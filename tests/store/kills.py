@@ -21,7 +21,8 @@ from parquet_loader.store import SampleStore, StoreOptions
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
-from tests.support.doomed import Doomed, context, doomed, said, say
+from tests.support.doomed import Doomed, doomed, said, say
+from tests.support.processes import forkserver
 
 SCHEMA = Schema({"x": Tensor("uint8", (512,)), "writer": Scalar("int64"), "i": Scalar("int64")})
 OPTIONS = StoreOptions(file_bytes=24_000, row_group_bytes=12_000, roll_s=0.2)
@@ -137,7 +138,7 @@ def evict(path: str, number: int, log: str) -> None:
 
 def starting() -> Any:
     """Return what starts processes."""
-    return context(__name__, "parquet_loader.loader.batched", "parquet_loader.store", "tests.store.machines")
+    return forkserver()
 
 
 def start_on_mounts(paths: Sequence[str]) -> Start:

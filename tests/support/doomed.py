@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import random
 import time
 from collections.abc import Iterator
@@ -26,13 +25,6 @@ def said(log: str | Path) -> Iterator[dict[str, Any]]:
     for line in Path(log).read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError):
             yield json.loads(line)
-
-
-def context(*preload: str) -> Any:
-    """Return what starts processes, quickly: they have imported these modules."""
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(list(preload))
-    return found
 
 
 @dataclass(slots=True)

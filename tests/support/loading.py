@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from multiprocessing.connection import Connection
 
 import pyarrow.compute as pc
 
 from parquet_loader import BatchedDataLoader, OutputOptions
+from tests.support.processes import forkserver
 
 SECONDS_TO_LOAD = 60
 
 
 def load_in_a_process(path: str, on_error: str, *, is_filtered: bool = False) -> str:
     """Return the rows of a file with a column ``a``, or the error; fail if the process crashes."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # each process is a fork of one that has imported the package
+    context = forkserver()
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_load, args=(theirs, path, on_error, is_filtered))
     process.start()

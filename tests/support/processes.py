@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import subprocess
 import sys
+from multiprocessing.context import ForkServerContext
 
 import psutil
 
@@ -20,6 +22,28 @@ def children() -> set[psutil.Process]:
             lasts = any(word in part for part in child.cmdline() for word in LASTING_CHILDREN)
             if not lasts and child.status() != psutil.STATUS_ZOMBIE:
                 found.add(child)
+    return found
+
+
+# One server forks the processes of all tests of a run, so it imports what any of them needs.
+_IMPORTED = (
+    "torch",
+    "parquet_loader.loader.batched",
+    "parquet_loader.store",
+    "parquet_loader.read.cache.directory",
+    "tests.read.cache.kills",
+    "tests.store.deaths",
+    "tests.store.kills",
+    "tests.store.machines",
+    "tests.support.loading",
+    "tests.support.oracle",
+)
+
+
+def forkserver() -> ForkServerContext:
+    """Return what starts processes quickly: forks of one that has imported the library, torch and helpers of tests."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(list(_IMPORTED))
     return found
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.doomed import Doomed, context, doomed, said, say
+from tests.support.doomed import Doomed, doomed, said, say
+from tests.support.processes import forkserver
 
 
 def wait_for_ever(log: str) -> None:
@@ -19,7 +20,7 @@ def wait_for_ever(log: str) -> None:
 
 def start(log: Path, sign: str = "is_at_work") -> Doomed:
     log.touch()
-    process = context(__name__).Process(target=wait_for_ever, args=(str(log),))
+    process = forkserver().Process(target=wait_for_ever, args=(str(log),))
     process.start()
     return Doomed(process, log, sign)
 

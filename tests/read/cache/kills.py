@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from parquet_loader.common.storage.file_locks import exclusive
 from parquet_loader.read.cache.paths import CachePaths
 from tests.read.cache.remote import account, far
-from tests.support.doomed import Doomed, context, doomed, said, say
+from tests.support.doomed import Doomed, doomed, said, say
+from tests.support.processes import forkserver
 
 ROWS, GROUP_ROWS, WORDS = 3000, 100, 128
 DATA_SETS = ("one", "other")
@@ -101,7 +102,7 @@ def kill_at_random(folder: Path, *, kills: int, seed: int) -> Outcome:
     draw = random.Random(seed)
     root, cache = folder / "far", folder / "cache"
     write(root)
-    start = context(__name__, "parquet_loader.loader.batched", "parquet_loader.read.cache.directory").Process
+    start = forkserver().Process
     outcome = Outcome()
     began = 0
     with doomed() as running:
