@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from demo.prepare import join
 from demo.prepare_job import part, with_dask
@@ -106,9 +108,12 @@ def numbers_table(rows: int) -> pa.Table:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more would spin while they wait for processors that other tests use
+    yield tmp_path
+    torch.set_num_threads(threads)
 
 
 def test_last_files_of_other_data_are_held_out(directory: Path) -> None:

@@ -87,6 +87,7 @@ def test_python_blocks_run_in_order_in_an_empty_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_worker_niceness", "0")  # Ray's own is 15: on a busy machine its workers hardly come to run
     threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more would spin while they wait for processors that other tests use
     try:
         with unittest.mock.patch.dict(os.environ):  # examples set credentials
             run(page, {"python", *(f"python {package}" for package in OPTIONAL if not is_missing(package))})
