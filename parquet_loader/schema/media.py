@@ -20,7 +20,7 @@ _MOST_ELEMENTS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Audio(FieldBase):
-    """A WAV, FLAC, MP3 or Ogg recording, decoded to float32 and resampled; full scale is -1 to 1.
+    """A WAV, FLAC, MP3, Ogg or AAC recording, decoded to float32 and resampled; full scale is -1 to 1.
 
     - Without `seconds`: a `Ragged`, whose rows are ``[samples]`` of one channel, or ``[samples, channels]`` of several.
     - With `seconds`: ``[batch, samples]`` of one channel, or ``[batch, channels, samples]`` of several, and the column

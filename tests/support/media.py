@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import tempfile
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,24 @@ def sound(samples: npt.NDArray[np.float32], rate: int, format_: str = "WAV", sub
     out = io.BytesIO()
     importlib.import_module("soundfile").write(out, samples, rate, format=format_, subtype=subtype)
     return out.getvalue()
+
+
+def aac(samples: npt.NDArray[np.float32], rate: int, format_: str = "ipod", codec: str = "aac") -> bytes:
+    """Return samples, ``[samples, 1 or 2]``, as an M4A (``"ipod"``) or as AAC without a container (``"adts"``)."""
+    av = importlib.import_module("av")
+    layout = "mono" if samples.shape[1] == 1 else "stereo"
+    planes, kind = samples.T, "fltp"
+    if codec == "alac":
+        planes, kind = (planes * 32767).round().astype(np.int16), "s16p"
+    with tempfile.NamedTemporaryFile(suffix=".m4a") as out, av.open(out.name, "w", format=format_) as container:
+        track = container.add_stream(codec, rate=rate, layout=layout)
+        whole = av.AudioFrame.from_ndarray(np.ascontiguousarray(planes), format=kind, layout=layout)
+        whole.sample_rate, whole.pts, whole.time_base = rate, 0, Fraction(1, rate)  # so that it tells its beginning
+        for frame in (whole, None):
+            for packet in track.encode(frame):
+                container.mux(packet)
+        container.close()
+        return Path(out.name).read_bytes()
 
 
 def video(

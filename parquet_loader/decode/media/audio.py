@@ -1,9 +1,9 @@
 """Decodes recordings by libsndfile: WAV, FLAC, MP3 and Ogg (Vorbis, Opus) to float32, resampled by soxr.
 
-WAV of 16-bit PCM is converted by numpy. libsndfile and soxr work outside the GIL, but for the reading of the encoded
-bytes. If a row is a part of its recording, only that part is decoded (of MP3 and Ogg all that precedes it, too:
-libsndfile's seek is not exact there), with so much around it that the resampled part equals the same samples of the
-whole recording.
+WAV of 16-bit PCM is converted by numpy, and AAC is decoded by FFmpeg, all of it. libsndfile and soxr work outside the
+GIL, but for the reading of the encoded bytes. If a row is a part of its recording, only that part is decoded (of MP3
+and Ogg all that precedes it, too: libsndfile's seek is not exact there), with so much around it that the resampled part
+equals the same samples of the whole recording.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem
+from parquet_loader.decode.media.aac import AacRecording
 from parquet_loader.errors import MissingPackageError
 from parquet_loader.schema import Audio
 
@@ -69,13 +70,15 @@ def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples
     """
     soundfile, soxr = audio_modules()
     kind = _kind(data)
-    plain: _PlainWav | None = None
+    opened: _PlainWav | AacRecording | None = None
     if kind == "wav":
         _refuse_truncated_wav(data)
-        plain = _PlainWav.opened(data)
+        opened = _PlainWav.opened(data)
+    elif kind == "aac":
+        opened = AacRecording(data)
     try:
-        if plain is not None:
-            samples = _samples(plain, kind, field, word, soxr)
+        if opened is not None:
+            samples = _samples(opened, kind, field, word, soxr)
         else:
             with soundfile.SoundFile(io.BytesIO(data)) as file:
                 samples = _samples(file, kind, field, word, soxr)
@@ -93,7 +96,8 @@ def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples
     return out, length
 
 
-_NAMES = {"wav": "WAV", "flac": "FLAC", "mp3": "MP3", "ogg": "Ogg"}
+_NAMES = {"wav": "WAV", "flac": "FLAC", "mp3": "MP3", "ogg": "Ogg", "aac": "AAC"}
+_EXPECTED = "a WAV, FLAC, MP3, Ogg, M4A or AAC recording"
 
 
 def _kind(data: bytes | memoryview) -> str:
@@ -108,9 +112,12 @@ def _kind(data: bytes | memoryview) -> str:
     # ID3, or the 11 set bits of a frame with a layer.
     if first[:3] == b"ID3" or (len(first) > 2 and first[0] == 0xFF and first[1] >> 5 == 7 and first[1] & 6):
         return "mp3"
+    # M4A, or the 12 set bits of a frame of ADTS, whose layer is 0.
+    if first[4:8] == b"ftyp" or (len(first) > 2 and first[0] == 0xFF and first[1] & 0xF6 == 0xF0):
+        return "aac"
     if not first:
-        raise BlobProblem("the value is empty; expected a WAV, FLAC, MP3 or Ogg recording")
-    raise BlobProblem(f"the bytes begin with {first[:8]!r}; expected a WAV, FLAC, MP3 or Ogg recording")
+        raise BlobProblem(f"the value is empty; expected {_EXPECTED}")
+    raise BlobProblem(f"the bytes begin with {first[:8]!r}; expected {_EXPECTED}")
 
 
 def _refuse_truncated_wav(data: bytes | memoryview) -> None:

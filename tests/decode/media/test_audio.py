@@ -147,7 +147,7 @@ WAV = sound(tones(0.5, 8000), 8000)
     ("data", "message"),
     [
         (b"", "the value is empty"),
-        (b"not a recording", "expected a WAV, FLAC, MP3 or Ogg recording"),
+        (b"not a recording", "expected a WAV, FLAC, MP3, Ogg, M4A or AAC recording"),
         (WAV[:1000], "truncated: 956 of its 8000 bytes"),
         (WAV[:20], "has no samples"),
         (sound(tones(0.5, 8000), 8000, "FLAC")[:3000], "FLAC recording"),
