@@ -82,12 +82,12 @@ class Target:
 
     platform: str
     compiler: str
-    unused: str = "-Wl,--gc-sections"
+    linking: tuple[str, ...] = ("-Wl,--gc-sections",)
     file: str = ""
 
     def settings(self, codecs: Path) -> dict[str, object]:
         """Return what `release/hatch_build.py` needs to know."""
-        options = [*FLAGS, self.unused]
+        options = [*FLAGS, *self.linking]
         return {"platform": self.platform, "compiler": self.compiler, "options": options, "codecs": str(codecs)}
 
 
@@ -96,11 +96,13 @@ def zig(target: str) -> str:
     return f"{sys.executable} -m ziglang cc -target {target}"
 
 
+# Without a name of its own, a library holds the path at which it was linked.
+MACOS = ("-Wl,-dead_strip", "-Wl,-install_name,@rpath/kernels.so")
 TARGETS = (
     Target("manylinux_2_17_x86_64", "gcc", file=r"ELF 64-bit LSB shared object, x86-64"),
     Target("manylinux_2_17_aarch64", zig("aarch64-linux-gnu.2.17"), file=r"ELF 64-bit LSB shared object, ARM aarch64"),
-    Target("macosx_11_0_arm64", zig("aarch64-macos.11.0"), "-Wl,-dead_strip", r"Mach-O 64-bit arm64"),
-    Target("macosx_11_0_x86_64", zig("x86_64-macos.11.0"), "-Wl,-dead_strip", r"Mach-O 64-bit x86_64"),
+    Target("macosx_11_0_arm64", zig("aarch64-macos.11.0"), MACOS, r"Mach-O 64-bit arm64"),
+    Target("macosx_11_0_x86_64", zig("x86_64-macos.11.0"), MACOS, r"Mach-O 64-bit x86_64"),
     Target("any", ""),  # for every other platform: Arrow decodes everything
 )
 
@@ -152,6 +154,8 @@ def check(wheel: Path, target: Target) -> str:
             sys.exit(f"{wheel.name} lacks {sorted(missing)}")
         with tempfile.TemporaryDirectory() as folder:
             kind = run(["file", "--brief", packed.extract(KERNELS, folder)])
+        if tempfile.gettempdir().encode() in packed.read(KERNELS):
+            sys.exit(f"{wheel.name}: the kernels name a path of this machine")
     if not re.match(target.file, kind):
         sys.exit(f"{wheel.name}: the kernels are {kind}")
     if target.platform.startswith("manylinux"):
