@@ -144,7 +144,7 @@ EXPORT void ragged_take(
     const int64_t begin = offsets[rows[i]], nbytes = offsets[rows[i] + 1] - begin;
     const uint8_t *from = in + begin;
     uint8_t *to = out + places[i];
-    const int is_inside = begin + nbytes + SHORT_STEP <= in_bytes && places[i] + nbytes + SHORT_STEP <= end;
+    const int is_inside = begin + SHORT_ROW <= in_bytes && places[i] + SHORT_ROW <= end;
     if (nbytes <= SHORT_ROW && is_inside) copy_short(from, nbytes, to);
     else memcpy(to, from, (size_t)nbytes);
   }

@@ -2,6 +2,9 @@
 #ifndef KERNELS_H
 #define KERNELS_H
 
+#include <stdint.h>
+#include <string.h>
+
 #define EXPORT __attribute__((visibility("default")))  /* what Python calls */
 #define INLINE static inline __attribute__((always_inline))
 
@@ -13,13 +16,18 @@
 #endif
 
 enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4, FULL = 5 };  /* OTHER: leave it to Arrow */
-#define SLACK 128  /* bytes behind a buffer of ours that may be read, or written, in vain */
+#define SLACK 128  /* bytes behind a buffer of ours that may be read, or written, in vain: more than SHORT_ROW */
 
-/* Rows of at most SHORT_ROW bytes are copied by steps: up to SHORT_STEP bytes behind them are read and written in vain. */
+/* Copies a row of at most SHORT_ROW bytes: so many can be read, and written in vain. The lengths of rows have no pattern,
+ * and a mispredicted branch takes longer than a copy: so there are few branches. */
 #define SHORT_ROW 96
-#define SHORT_STEP 16
-#define copy_short(in, nbytes, out) \
-  for (int64_t at_ = 0; at_ < (nbytes); at_ += SHORT_STEP) memcpy((out) + at_, (in) + at_, SHORT_STEP)
+INLINE void copy_short(const uint8_t *in, int64_t nbytes, uint8_t *out) {
+  memcpy(out, in, 16);
+  memcpy(out + 16, in + 16, 16);
+  if (nbytes <= 32) return;
+  memcpy(out + 32, in + 32, 32);
+  if (nbytes > 64) memcpy(out + 64, in + 64, 32);
+}
 
 /* A function for each width that numbers and views have, so that the compiler knows the width. */
 #define FOR_WIDTH(width, does) \

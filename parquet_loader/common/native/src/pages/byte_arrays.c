@@ -146,7 +146,7 @@ int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
 EXPORT void views_copy(const View *views, int64_t rows, uint8_t *out, const uint8_t *stop) {
   for (int64_t i = 0; i < rows; i++) {
     int64_t nbytes = views[i].nbytes;
-    if (nbytes <= SHORT_ROW && stop - out >= nbytes + SHORT_STEP) copy_short(views[i].bytes, nbytes, out);
+    if (nbytes <= SHORT_ROW && stop - out >= SHORT_ROW) copy_short(views[i].bytes, nbytes, out);
     else if (nbytes) memcpy(out, views[i].bytes, (size_t)nbytes);
     out += nbytes;
   }
