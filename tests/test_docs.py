@@ -25,7 +25,7 @@ PAGES = [page for page in PAGES if page.exists()]
 NEEDS = {
     "accelerate.md": ("accelerate",),
     "audio.md": ("soundfile", "soxr"),
-    "augmentation.md": ("torchvision", "albumentations", "PIL"),
+    "augmentation.md": ("torchvision", "albumentations", "kornia", "PIL"),
     "grain.md": ("grain",),
     "maxtext.md": ("grain",),
     "keras.md": ("keras",),
