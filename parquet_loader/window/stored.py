@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import IntArray, take_rows
+from parquet_loader.common import IntArray, take_columns
 from parquet_loader.decode import Column
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
-from parquet_loader.window.fixed_width import Rows
+from parquet_loader.window.fixed_width import Rows, padded
 from parquet_loader.window.scalars import ScalarColumns
 from parquet_loader.window.variable_width import Scattered
 
@@ -172,9 +172,13 @@ class BlockColumns(ScalarColumns):
         more = np.ascontiguousarray(self._indices[delivered:])
         left = dict[str, Rows]()
         if len(more):
-            for number, column in enumerate(self._columns):
-                left[column.name] = np.empty((len(more), int(self._widths[number])), np.uint8)
-                take_rows(self._rows_of(number), more, left[column.name])
+            outs: IntArray = np.zeros(len(self._columns) + 1, np.int64)
+            np.cumsum(padded(len(more) * self._widths), out=outs[1:])
+            space = np.empty(outs[-1], np.uint8)
+            some = self._widths > 0
+            take_columns(self._staged, self._starts[:-1][some], self._widths[some], more, space, outs[:-1][some])
+            for column, start, width in zip(self._columns, outs.tolist(), self._widths.tolist(), strict=False):
+                left[column.name] = space[start : start + len(more) * width].reshape(len(more), width)
         order = self._indices[:delivered]
         block, self._block, self._staged = self._block, Allocation(np.empty(0, np.uint8)), np.empty(0, np.uint8)
         return slots, block, columns, as_row_numbers(order, slots), left
