@@ -10,7 +10,16 @@ from parquet_loader.collate.factory import (
     output_shard,
     tf_dataset,
 )
-from parquet_loader.collate.output import Batch, DeviceFigures, DeviceRows, Output, PermutingOutput, rows_of
+from parquet_loader.collate.output import (
+    Batch,
+    CountedOutput,
+    DeviceFigures,
+    DeviceRows,
+    Output,
+    PermutingOutput,
+    Pulled,
+    rows_of,
+)
 from parquet_loader.collate.table_outputs import arrow_table
 from parquet_loader.collate.token_rows import (
     IGNORED_LABEL,
@@ -25,11 +34,13 @@ __all__ = [
     "IGNORED_LABEL",
     "TOKEN_TYPES",
     "Batch",
+    "CountedOutput",
     "DeviceFigures",
     "DeviceRows",
     "Output",
     "PermutingOutput",
     "Pieces",
+    "Pulled",
     "TokenRows",
     "arrow_table",
     "epoch_sampler",

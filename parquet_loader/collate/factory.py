@@ -99,6 +99,7 @@ def tf_dataset(
     rows: int | None,
     row_numbers: str | None,
     cardinality: int | None,
+    cuts_windows: bool,
 ) -> Any:
     """Return a `tf.data.Dataset`; see `tf_dataset.dataset_of`.
 
@@ -108,18 +109,25 @@ def tf_dataset(
         rows: Rows of each batch; None if they differ.
         row_numbers: The name of a column of row numbers, which a schema lacks.
         cardinality: Batches of each epoch; None: unknown.
+        cuts_windows: Whether TensorFlow may cut batches from windows, if their columns are numbers of one shape.
 
     Raises:
         MissingPackageError: TensorFlow is not installed.
     """
     try:
-        from parquet_loader.collate.tf_dataset import dataset_of, signature_of  # noqa: PLC0415  (imports TensorFlow)
+        from parquet_loader.collate.tf_dataset import (  # noqa: PLC0415  (imports TensorFlow)
+            dataset_of,
+            has_one_width,
+            signature_of,
+        )
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
         raise MissingPackageError("to_tf() needs TensorFlow: pip install 'torch-parquet-loader[tensorflow]'") from error
-    signature = signature_of(fields, rows, row_numbers) if isinstance(fields, Schema) else fields
-    return dataset_of(lambda: begin(ArrayOutput(None)), signature, cardinality)
+    if not isinstance(fields, Schema):
+        return dataset_of(begin, fields, cardinality, cuts_windows=False)
+    signature = signature_of(fields, rows, row_numbers)
+    return dataset_of(begin, signature, cardinality, cuts_windows=cuts_windows and has_one_width(fields))
 
 
 def keras_dataset(

@@ -131,6 +131,24 @@ class DeviceRows(Protocol):
         """Whether all rows of an epoch are there."""
 
 
+class Pulled(Protocol):
+    """Counts the batches that a framework itself cuts from windows. Any thread may use it."""
+
+    @property
+    def batches(self) -> int:
+        """Batches of the epoch that it has cut."""
+
+    def cut(self) -> None:
+        """End the epoch: further batches of it are an error."""
+
+
+@runtime_checkable
+class CountedOutput(Protocol):
+    """An output of parts that stand for batches, which a framework cuts; `Pulled` says how many it has."""
+
+    pulled: Pulled
+
+
 def rows_of(batch: Any) -> int:
     """Return the number of rows of a batch, in any format."""
     if isinstance(batch, dict):

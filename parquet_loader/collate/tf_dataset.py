@@ -8,8 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from parquet_loader.collate.output import Batch
+from parquet_loader.collate.numpy_output import ArrayOutput
+from parquet_loader.collate.output import Batch, Output
 from parquet_loader.collate.tf_output import strings_of
+from parquet_loader.collate.tf_windows import dataset_of_windows
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema import (
     Audio,
@@ -35,21 +37,26 @@ Spec: TypeAlias = Any
 
 
 def dataset_of(
-    begin: Callable[[], Iterator[Batch]], signature: Mapping[str, Spec], cardinality: int | None
+    begin: Callable[[Output], Iterator[Batch]],
+    signature: Mapping[str, Spec],
+    cardinality: int | None,
+    *,
+    cuts_windows: bool,
 ) -> tf.data.Dataset:
     """Return a data set of batches; each of its iterators begins an epoch.
 
-    Batches are pulled one by one, when they are asked for, so that the loader's state counts delivered batches:
-    TensorFlow adds no prefetch of its own, and no division over workers.
+    Batches, or windows to cut them from, are pulled when they are asked for, so that the loader's state counts
+    delivered batches: TensorFlow adds no prefetch of its own, and no division over workers.
 
     Args:
-        begin: Begins an epoch of arrays.
+        begin: Begins an epoch in the format of an output.
         signature: The spec of each column.
         cardinality: Batches of each epoch; None: unknown.
+        cuts_windows: Whether TensorFlow cuts the batches from windows; for columns of numbers of one shape.
     """
 
     def generate() -> Iterator[dict[str, Any]]:
-        for batch in begin():
+        for batch in begin(ArrayOutput(None)):
             if batch.keys() != signature.keys():
                 raise ConfigurationError(
                     f"to_tf: the batch has the columns {list(batch)}, output_signature has {list(signature)}"
@@ -57,16 +64,24 @@ def dataset_of(
             yield {name: _leaves(name, batch[name], spec) for name, spec in signature.items()}
             del batch
 
-    flat = {name: _leaf_specs(spec) for name, spec in signature.items()}
-    found = tf.data.Dataset.from_generator(generate, output_signature=flat)
-    if any(isinstance(leaves, tuple) for leaves in flat.values()):
-        found = found.map(tf.autograph.experimental.do_not_convert(_assembled))
+    if cuts_windows:
+        found = dataset_of_windows(begin, signature)
+    else:
+        flat = {name: _leaf_specs(spec) for name, spec in signature.items()}
+        found = tf.data.Dataset.from_generator(generate, output_signature=flat)
+        if any(isinstance(leaves, tuple) for leaves in flat.values()):
+            found = found.map(tf.autograph.experimental.do_not_convert(_assembled))
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     options.experimental_optimization.map_parallelization = False  # which would pull batches ahead
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     found = found.with_options(options)
     return found if cardinality is None else found.apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+def has_one_width(schema: Mapping[str, Field]) -> bool:
+    """Return whether windows hold the columns of batches as they are delivered: numbers, and arrays of one shape."""
+    return all(isinstance(field, Scalar | Category | Tensor | Group) for field in schema.values())
 
 
 def signature_of(schema: Mapping[str, Field], rows: int | None, row_numbers: str | None) -> dict[str, Spec]:

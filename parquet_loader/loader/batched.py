@@ -107,6 +107,24 @@ class LoadedRows:
         return self.rows
 
 
+def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return what says of which kind the columns of `to_tf` are: the schema, or else the caller's signature.
+
+    Raises:
+        ConfigurationError: there is none of both, or each.
+    """
+    if schema is None and output_signature is None:
+        raise ConfigurationError(
+            "to_tf: the schema does not say what is delivered; pass output_signature={'x': tf.TensorSpec("
+            "(None, 8), tf.float32), ...}"
+        )
+    if schema is not None and output_signature is not None:
+        raise ConfigurationError(
+            "to_tf(output_signature=...): only for a loader with a transform; leave output_signature out"
+        )
+    return schema if output_signature is None else output_signature  # type: ignore[return-value]
+
+
 class BatchedDataLoader(ResumableEpochs, NotIndexed):
     """Iterate over Parquet in batches of tensors (or of numpy arrays), read and shuffled in the background.
 
@@ -404,24 +422,22 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             ConfigurationError: there is a `transform` and no signature, or the reverse.
         """
         self._check_open()
-        is_known = self._delivers_schema and self._options.transform is None
-        if is_known != (output_signature is None):
-            raise ConfigurationError(
-                "to_tf(output_signature=...): only for a loader with a transform; leave output_signature out"
-                if is_known
-                else "to_tf: the schema does not say what is delivered; pass output_signature={'x': tf.TensorSpec("
-                "(None, 8), tf.float32), ...}"
-            )
+        fields = fields_of(self._delivered_schema(), output_signature)
         self._take_back_unused()
         first_batch = self._next_batch
         is_counted = not self._options.skips and self._following is None
         return tf_dataset(
             lambda output: self._begin_at(first_batch, output),
-            self.schema if output_signature is None else output_signature,
+            fields,
             rows=self._delivered_rows if self.drop_last else None,
             row_numbers=self._row_numbers,
             cardinality=len(self) - first_batch if is_counted else None,
+            cuts_windows=True,
         )
+
+    def _delivered_schema(self) -> Schema | None:
+        """Return the schema of batches; None: it does not say what is delivered."""
+        return self.schema if self._delivers_schema and self._options.transform is None else None
 
     def to_keras(self, select: Callable[[Batch], Any] | None = None) -> keras.utils.PyDataset:
         """Return a `keras.utils.PyDataset` of the batches, for Keras 3 on any backend.

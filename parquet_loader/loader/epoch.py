@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from parquet_loader.collate import Batch, DeviceFigures, Output, PermutingOutput, rows_of
+from parquet_loader.collate import Batch, CountedOutput, DeviceFigures, Output, PermutingOutput, Pulled, rows_of
 from parquet_loader.common import is_local
 from parquet_loader.engine import (
     EngineFigures,
@@ -125,6 +125,8 @@ class Epoch:
         self._batches = output.delivered(_pull(engine, output, batch_size, pinned, figures))
         if isinstance(output, PermutingOutput) and output.permutes:
             figures.device = output.figures
+        if isinstance(output, CountedOutput):
+            figures.pulled = output.pulled
         self._deliveries = deliveries
         self._read_ahead = read_ahead
         self._next_epoch = next_epoch
@@ -207,6 +209,8 @@ class Epoch:
             return
         if cut_short is not None:
             self._cut_short = cut_short
+            if self.figures.pulled is not None:
+                self.figures.pulled.cut()
         if not self._ending.acquire(blocking=waits):
             return
         try:
@@ -297,6 +301,8 @@ class EpochFigures:
         # Where rows are permuted, if a device may permute them; set when the batches begin.
         self.device: DeviceFigures | None = None
         self.first_batch = first_batch
+        # Counts batches that a framework cuts from windows, which it may do before they are counted here.
+        self.pulled: Pulled | None = None
         self.was_asked = False
         self.is_complete = False
         self._skipped = skipped
@@ -319,7 +325,12 @@ class EpochFigures:
     @property
     def next_batch(self) -> int:
         """The number in the epoch of the batch after the last one delivered."""
-        return self.first_batch + self._batches
+        return self.first_batch + self.batches
+
+    @property
+    def batches(self) -> int:
+        """Batches delivered."""
+        return self._batches if self.pulled is None else max(self._batches, self.pulled.batches)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -378,13 +389,12 @@ class EpochFigures:
         """Return what was recorded so far."""
         engine = self._record if self._engine is None else self._engine.record()
         ended = self._stopped or time.perf_counter()
-        return EpochRecord(
-            self._began, ended, engine, self._waits.packed(), tuple(self._progress.copy()), self._batches
-        )
+        return EpochRecord(self._began, ended, engine, self._waits.packed(), tuple(self._progress.copy()), self.batches)
 
     def stats(self, snapshot: Snapshot, memory_limit_bytes: int) -> LoaderStats:
         """Return the figures so far."""
         engine = self._engine  # another thread may end the epoch now
+        batches = self.batches
         account = self._account if engine is None else engine.account()
         seconds = (self._stopped or time.perf_counter()) - self._began
         busy_s = sum(account.cpu_s.values()) + sum(account.blocked_s.values())
@@ -396,8 +406,8 @@ class EpochFigures:
         replaced = (ReplacedRow(*origin, row.reason) for origin, row in zip(origins, account.replaced, strict=True))
         return LoaderStats(
             epoch=self.epoch,
-            rows=self._rows,
-            batches=self._batches,
+            rows=self._rows + (batches - self._batches) * self.plan.batch_size,
+            batches=batches,
             seconds=seconds,
             wait_s=self._wait_s,
             first_batch_s=self._first_wait_s,

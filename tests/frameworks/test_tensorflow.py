@@ -126,6 +126,67 @@ def test_a_synchronous_map_of_the_caller_pulls_no_batch_ahead(tf: Any, tmp_path:
             assert loader.state_dict()["batch"] == number % 8
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("batch_size", [64, 37, 900])
+def test_states_are_exact_after_each_batch_of_a_window(
+    tf: Any, tmp_path: Path, batch_size: int, isolation: str
+) -> None:
+    x = np.arange(3000, dtype=np.float32)
+    write_dataset({"id": np.arange(3000), "x": np.stack([x, -x], 1), "flag": x % 3 == 0}, str(tmp_path))
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 1000, "isolation": isolation, "output_options": NUMPY}
+    with BatchedDataLoader(str(tmp_path), batch_size, **options) as loader:
+        arrays = list(loader)
+        loader.seek(0, 0)
+        for number, batch in enumerate(loader.to_tf(), 1):
+            assert loader.state_dict()["batch"] == number % len(arrays)
+            assert (loader.stats().batches, loader.stats().rows) == (number, min(number * batch_size, 3000))
+            for name, expected in arrays[number - 1].items():
+                np.testing.assert_array_equal(batch[name].numpy(), expected)
+        for at in {1, len(arrays) // 2, len(arrays) - 1}:
+            loader.seek(0, 0)
+            for _ in loader.to_tf().take(at):
+                pass
+            state = loader.state_dict()
+            assert (state["epoch"], state["batch"]) == (0, at)
+            loader.load_state_dict(state)
+            rest = [batch["id"].numpy().tolist() for batch in loader.to_tf()]
+            assert rest == [batch["id"].tolist() for batch in arrays[at:]]
+
+
+def test_batches_in_compiled_loops_are_counted(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((400,),))
+
+    @tf.function
+    def total(iterator: Any, steps: Any) -> Any:
+        found = tf.constant(0, tf.int64)
+        for _ in tf.range(steps):
+            found += tf.reduce_sum(next(iterator)["id"])
+        return found
+
+    with BatchedDataLoader(str(tmp_path), 8, output_options=NUMPY) as loader:
+        iterator = iter(loader.to_tf())
+        assert total(iterator, 3) == sum(range(24))
+        assert loader.state_dict()["batch"] == 3
+        assert total(iterator, 40) == sum(range(24, 344))
+        assert loader.state_dict()["batch"] == 43
+
+
+def test_an_iteration_ends_with_an_error_when_another_begins(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((400,),))
+    with BatchedDataLoader(str(tmp_path), 8, output_options=NUMPY) as loader:
+        dataset = loader.to_tf()
+        for begin_other in (lambda: iter(dataset), lambda: iter(loader), lambda: iter(loader.to_tf())):
+            loader.seek(0, 0)
+            iterator = iter(dataset)
+            assert [next(iterator)["id"].numpy()[0] for _ in range(3)] == [0, 8, 16]
+            other = begin_other()
+            assert np.asarray(next(other)["id"])[0] == 0
+            with pytest.raises(tf.errors.OpError, match="this iteration has ended, because"):
+                next(iterator)
+            assert np.asarray(next(other)["id"])[0] == 8
+            assert loader.state_dict()["batch"] == 2
+
+
 def test_keras_fits_and_resumes_in_mid_epoch(tf: Any, tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     if keras.backend.backend() != "tensorflow":

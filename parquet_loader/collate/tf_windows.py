@@ -1,0 +1,188 @@
+"""Makes a `tf.data.Dataset` of a loader's windows, which TensorFlow itself cuts into batches.
+
+Python runs twice a window instead of once a batch. TensorFlow counts the batches that it has cut in a variable, which
+the loader reads, so that its state is exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from parquet_loader.collate.numpy_output import ArrayOutput
+from parquet_loader.collate.output import Batch, Output
+from parquet_loader.collate.tf_output import ALIGNMENT
+from parquet_loader.engine import ProcessedBatch
+from parquet_loader.window import Allocator, Window
+
+
+class Part:
+    """Stands for a batch of a window.
+
+    Attributes:
+        first: The first batch to cut of `batches`.
+        batches: Arrays ``[batches, rows, ...]`` by name, of which TensorFlow cuts this batch and those that follow;
+            None: it has them already.
+    """
+
+    __slots__ = ("batches", "first", "rows")
+
+    def __init__(self, rows: int, batches: Batch | None = None, first: int = 0) -> None:
+        self.rows = rows
+        self.batches = batches
+        self.first = first
+
+    def __len__(self) -> int:
+        """Return the rows of the batch."""
+        return self.rows
+
+
+class WindowOutput(ArrayOutput):
+    """Windows of columns of one width, for TensorFlow to cut.
+
+    The loader takes the parts of a window as it takes batches. The first batch of a window is handed over alone: when
+    the second one is asked for, the batches of the window before are released, as the engine requires.
+
+    Args:
+        pulled: Counts the batches of this epoch.
+    """
+
+    def __init__(self, pulled: EpochCount) -> None:
+        super().__init__(None)
+        self.pulled = pulled
+
+    def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Any]:
+        """Yield a part for each batch of a window."""
+        assert copied_to is None
+        arrays: dict[str, Any] = dict(window.arrays)
+        full = window.rows // batch_size if all(map(_is_shared, arrays.values())) else 0
+        if full > 1:
+            cut = {name: a[: full * batch_size].reshape(full, batch_size, *a.shape[1:]) for name, a in arrays.items()}
+            yield Part(batch_size, {name: batches[:1] for name, batches in cut.items()})
+            yield Part(batch_size, cut, first=1)
+            del cut
+            yield from itertools.repeat(Part(batch_size), full - 2)
+        for start in range(full * batch_size if full > 1 else 0, window.rows, batch_size):
+            stop = min(start + batch_size, window.rows)
+            yield Part(stop - start, {name: array[None, start:stop] for name, array in arrays.items()})
+
+    def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Any:
+        """Return the part of a processed batch."""
+        arrays = super().from_batch(batch, copied_to)
+        return Part(len(next(iter(arrays.values()))), {name: array[None] for name, array in arrays.items()})
+
+
+BITS = 40
+
+
+class EpochCount:
+    """Counts the batches of one epoch that TensorFlow has cut; see `Pulled`.
+
+    Args:
+        counter: Counts for the data set.
+        epoch: The number of this epoch; numbers between are of no epoch.
+    """
+
+    def __init__(self, counter: Counter, epoch: int) -> None:
+        self.epoch = epoch
+        self._counter = counter
+        self._first = epoch << BITS
+        self._ended: int | None = None
+
+    @property
+    def batches(self) -> int:
+        """The number of batches so far."""
+        ended = self._ended
+        return self._counter.value() - self._first if ended is None else ended
+
+    def cut(self) -> None:
+        """End the epoch: further batches of it are an error."""
+        if self._ended is None:
+            self._ended = self.batches
+            self._counter.set(self._first + (1 << BITS))
+
+
+class Counter:
+    """The variable of a data set: the number of the epoch that runs, and in the lower `BITS` bits that of its batches.
+
+    Its methods but `begin` may be called by any thread; each reads or writes the variable once.
+    """
+
+    def __init__(self) -> None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._variable = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._epochs = 0
+        self._running: EpochCount | None = None
+        self._last = 0
+
+    def begin(self) -> EpochCount:
+        """Begin an epoch, and end the one before."""
+        if self._running is not None:
+            self._running.cut()
+        self._epochs += 2
+        self._running = EpochCount(self, self._epochs)
+        self.set(self._epochs << BITS)
+        return self._running
+
+    def value(self) -> int:
+        """Return the value of the variable; at the exit of the interpreter, the last one read."""
+        if not sys.is_finalizing():
+            with tf.init_scope():
+                self._last = int(self._variable.numpy())
+        return self._last
+
+    def set(self, value: int) -> None:
+        """Set the variable."""
+        if not sys.is_finalizing():
+            with tf.init_scope():
+                self._variable.assign(value)
+
+    def count(self, epoch: Any) -> Any:
+        """Count a batch of an epoch; run by TensorFlow. Returns True."""
+        is_running = tf.bitwise.right_shift(self._variable, tf.constant(BITS, tf.int64)) == epoch
+        checked = tf.raw_ops.Assert(
+            condition=is_running,
+            data=["to_tf: this iteration has ended, because another one began, or the loader was reset or closed"],
+        )
+        with tf.control_dependencies([checked]):
+            self._variable.assign_add(1)
+        return tf.constant(True)
+
+
+def dataset_of_windows(begin: Callable[[Output], Iterator[Any]], signature: Mapping[str, Any]) -> tf.data.Dataset:
+    """Return a data set of batches, cut from windows; each of its iterators begins an epoch.
+
+    Args:
+        begin: Begins an epoch of parts.
+        signature: The spec of each column: `tf.TensorSpec` of numbers.
+    """
+    counter = Counter()
+
+    def generate() -> Iterator[Any]:
+        pulled = counter.begin()
+        for part in begin(WindowOutput(pulled)):
+            if part.batches is not None:
+                batches = len(next(iter(part.batches.values())))
+                yield part.first, np.full(batches, pulled.epoch), part.batches
+            del part
+
+    def cut(first: Any, epochs: Any, batches: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices((epochs, batches)).skip(first)
+
+    outer = tf.autograph.experimental.do_not_convert
+    scalar, epochs = tf.TensorSpec((), tf.int64), tf.TensorSpec((None,), tf.int64)
+    batches = {name: tf.TensorSpec((None, *spec.shape), spec.dtype) for name, spec in signature.items()}
+    found = tf.data.Dataset.from_generator(generate, output_signature=(scalar, epochs, batches)).flat_map(outer(cut))
+    return found.filter(outer(lambda epoch, _: counter.count(epoch))).map(outer(lambda _, batch: batch))
+
+
+def _is_shared(array: Any) -> bool:
+    """Return whether TensorFlow shares the memory of an array as a whole."""
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        return False
+    return bool(array.__array_interface__["data"][0] % ALIGNMENT == 0)
