@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
-from parquet_loader.collate import Batch, Output, epoch_sampler, grain_dataset
+from parquet_loader.collate import Batch, Output, epoch_sampler, grain_dataset, keras_dataset, tf_dataset
 from parquet_loader.common import IntArray, NotIndexed, check_int
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
-from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader, fields_of
 
 if TYPE_CHECKING:
     import grain
+    import keras
+    import tensorflow as tf
 
 Stop: TypeAlias = Literal["first_exhausted", "all_exhausted", "repeat"]
 MIXTURE_METHOD = "strides-1"
@@ -272,6 +274,73 @@ class MixedLoader(NotIndexed):
             MissingPackageError: Grain is not installed.
         """
         return grain_dataset(self._iterate, self.state_dict, self.load_state_dict)
+
+    def to_tf(self, *, output_signature: Mapping[str, Any] | None = None) -> tf.data.Dataset:
+        """Return a `tf.data.Dataset` of the batches; each of its iterators begins the next epoch.
+
+        As `BatchedDataLoader.to_tf`, also in what it is within an epoch.
+
+        Args:
+            output_signature: A `tf.TensorSpec` or `tf.RaggedTensorSpec` for each column, if the loaders have different
+                schemas or a `transform`. Otherwise the schema says it.
+
+        Raises:
+            MissingPackageError: TensorFlow is not installed.
+            ConfigurationError: a signature is missing, or is not needed.
+            UnsupportedError: with `named`, a batch is a pair.
+        """
+        self._check_unnamed("to_tf")
+        loaders = list(self.loaders.values())
+        schemas = [loader._delivered_schema() for loader in loaders]
+        numbers = {loader._row_numbers for loader in loaders}
+        is_known = all(schema == schemas[0] for schema in schemas) and len(numbers) == 1
+        epoch, first_batch = self._next
+        is_counted = not (self._steps_differ or any(loader._options.skips for loader in loaders))
+
+        def begin(output: Output) -> Iterator[Batch]:
+            if self._next[1] != first_batch:
+                raise ConfigurationError(
+                    f"to_tf: the data set begins at batch {first_batch} of an epoch, and the loader is at batch "
+                    f"{self._next[1]}; call to_tf() again, after load_state_dict or seek, and after the rest of an "
+                    "epoch"
+                )
+            return self._iterate(output)
+
+        return tf_dataset(
+            begin,
+            fields_of(schemas[0] if is_known else None, output_signature),
+            rows=None,
+            row_numbers=numbers.pop(),
+            cardinality=len(self._schedule(epoch)) - first_batch if is_counted else None,
+            cuts_windows=False,  # the states of the loaders count the batches that they delivered
+        )
+
+    def to_keras(self, select: Callable[[Batch], Any] | None = None) -> keras.utils.PyDataset:
+        """Return a `keras.utils.PyDataset` of the batches, as `BatchedDataLoader.to_keras`.
+
+        Args:
+            select: Makes what `fit` takes of a batch of numpy arrays; None: the dict itself.
+
+        Raises:
+            MissingPackageError: Keras is not installed.
+            UnsupportedError: a source changes from epoch to epoch, or with `named`, a batch is a pair.
+        """
+        self._check_unnamed("to_keras")
+        if self._steps_differ:
+            raise UnsupportedError(
+                "to_keras: a source changes from epoch to epoch, and a PyDataset has as many batches in each; iterate "
+                "over the loader, and call train_on_batch"
+            )
+
+        def begin(epoch: int, batch: int, output: Output) -> Iterator[Batch]:
+            self.seek(epoch, batch)
+            return self._iterate(output)
+
+        return keras_dataset(begin, select, len(self._schedule(self._next[0])), self._next)
+
+    def _check_unnamed(self, method: str) -> None:
+        if self._named:
+            raise UnsupportedError(f"{method}: with named=True batches are pairs of name and batch; leave named out")
 
     def _iterate(self, output: Output | None) -> Iterator[Any]:
         """Begin an epoch in the format of an output; None: in that of each loader."""

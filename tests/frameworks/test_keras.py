@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, OutputOptions, PerformanceWarning
+from parquet_loader import BatchedDataLoader, ConfigurationError, MixedLoader, OutputOptions, PerformanceWarning
 from tests.support.datasets import write_numbered
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
@@ -47,6 +47,20 @@ def test_batches_have_the_numbers_of_the_loader(data: str) -> None:
         batches.on_epoch_end()  # as Keras calls it after a look at the first batches
         with pytest.warns(PerformanceWarning, match="shuffle=False"):
             assert [batches[number] for number in (3, 1, 8, 0, 1)] == [epochs[0][n] for n in (3, 1, 8, 0, 1)]
+
+
+def test_a_mixture_delivers_its_epochs_and_the_rest_of_one(data: str) -> None:
+    loaders = {name: BatchedDataLoader(data, 8, shuffle=True, seed=ord(name)) for name in "ab"}
+    with MixedLoader(loaders, {"a": 2, "b": 1}) as loader:
+        epochs = [[ids(batch) for batch in loader] for _ in range(2)]
+        loader.set_epoch(0)
+        batches = loader.to_keras(ids)
+        for epoch in epochs:
+            assert [batches[number] for number in range(len(batches))] == epoch
+        loader.seek(1, 4)
+        rest = loader.to_keras(ids)
+        assert [rest[number] for number in range(len(rest))] == epochs[1][4:]
+        assert loader.state_dict()["epoch"] == 2
 
 
 def test_a_dataset_within_an_epoch_is_the_rest_of_it(data: str) -> None:

@@ -19,9 +19,11 @@ from parquet_loader import (
     ConfigurationError,
     Image,
     MissingPackageError,
+    MixedLoader,
     OutputOptions,
     Schema,
     Shard,
+    UnsupportedError,
     write_dataset,
 )
 from tests.support.datasets import write_numbered
@@ -245,6 +247,51 @@ def test_a_strategy_does_not_divide_the_rows_again(tf: Any, tmp_path: Path) -> N
     with BatchedDataLoader(str(tmp_path), 8, shuffle=True, output_options=NUMPY) as loader:
         batches = [batch["id"].numpy() for batch in strategy.experimental_distribute_dataset(loader.to_tf())]
     assert sorted(np.concatenate(batches)) == list(range(40))
+
+
+def test_a_mixture_continues_in_mid_epoch(tf: Any, tmp_path: Path) -> None:
+    for name, sizes in (("a", (30, 11)), ("b", (25,))):
+        write_numbered(str(tmp_path / name), (sizes,), ("ragged",))
+
+    def mixture(**options: Any) -> MixedLoader:
+        loaders = {name: BatchedDataLoader(str(tmp_path / name), 4, shuffle=True, **options) for name in "ab"}
+        return MixedLoader(loaders, {"a": 2, "b": 1}, stop="all_exhausted")
+
+    def rows(batches: Any) -> list[Any]:
+        return [(batch["id"].numpy().tolist(), batch["ragged"].values.numpy().tobytes()) for batch in batches]
+
+    with mixture(output_options=NUMPY) as loader:
+        whole = [(batch["id"].tolist(), batch["ragged"].values.tobytes()) for batch in loader]
+        loader.set_epoch(0)
+        dataset = loader.to_tf()
+        assert dataset.cardinality() == len(whole) == 18
+        assert rows(dataset.take(7)) == whole[:7]
+        state = json.loads(json.dumps(loader.state_dict()))
+    with mixture() as loader:
+        loader.load_state_dict(state)
+        dataset = loader.to_tf()
+        assert dataset.cardinality() == 11
+        assert rows(dataset) == whole[7:]
+        with pytest.raises(tf.errors.OpError, match=r"begins at batch 7 of an epoch, and the loader is at batch 0"):
+            next(iter(dataset))
+
+
+def test_a_mixture_of_other_columns_needs_a_signature(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((10,),))
+    signature = {"id": tf.TensorSpec((None,), tf.int64)}
+    loaders = {
+        "a": BatchedDataLoader(str(tmp_path), 4, output_options=NUMPY),
+        "b": BatchedDataLoader(str(tmp_path), 4, transform=lambda columns, _: columns, output_options=NUMPY),
+    }
+    with MixedLoader(loaders, {"a": 1, "b": 1}) as loader:
+        with pytest.raises(ConfigurationError, match="pass output_signature="):
+            loader.to_tf()
+        assert [batch["id"].numpy()[0] for batch in loader.to_tf(output_signature=signature)] == [0, 0, 4, 4, 8, 8]
+    with (
+        MixedLoader({"a": BatchedDataLoader(str(tmp_path), 4)}, {"a": 1}, named=True) as loader,
+        pytest.raises(UnsupportedError, match="to_tf: with named=True"),
+    ):
+        loader.to_tf()
 
 
 def test_packed_tokens_need_a_signature(tf: Any, tmp_path: Path) -> None:
