@@ -158,7 +158,7 @@ docs: $(VENV)/docs
 	$(PY) release/docs_site.py
 
 test-docs: $(VENV)/dev $(VENV)/docs
-	$(PY) -m pytest -m slow tests/docs
+	$(PY) -m pytest -m slow -o faulthandler_timeout=1200 tests/docs
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .
