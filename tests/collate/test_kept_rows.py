@@ -323,3 +323,27 @@ def test_columns_that_cannot_be_kept_are_named(tmp_path: Path) -> None:
         next(iter(loader))
     with kept(str(tmp_path), 2, columns=["id"]) as loader:
         assert next(iter(loader))["id"].tolist() == [1, 2]
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_kept_epochs_are_those_of_the_cpu_and_close_frees_their_memory(table: str) -> None:
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 500}
+    with (
+        kept(table, device="cuda", **options) as loader,
+        BatchedDataLoader(table, 64, device="cpu", **options) as plain,
+    ):
+        for _ in range(3):
+            copies = []
+            for batch in loader:
+                torch.cuda._sleep(100_000)  # the next windows are permuted while copies of this batch wait
+                copies.append({name: value.clone() for name, value in batch.items()})
+                del batch
+            assert values({n: v.cpu() for n, v in batch.items()} for batch in copies) == values(plain)
+        assert not is_read(loader)
+        del copies
+    gc.collect()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before

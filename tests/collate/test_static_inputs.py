@@ -98,3 +98,20 @@ def test_worker_processes_refuse_them(samples: str, monkeypatch: pytest.MonkeyPa
         pytest.raises(ConfigurationError, match="the tensors belong to another process"),
     ):
         next(iter(loader))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("options", [{}, {"shuffle_on_device": True}], ids=str)
+def test_a_cuda_graph_reads_each_batch_from_its_inputs(samples: str, options: dict[str, Any]) -> None:
+    ids, x = torch.zeros(50, dtype=torch.int64, device="cuda"), torch.zeros(50, 8, device="cuda")
+    total = torch.zeros((), dtype=torch.float64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total += (x.double().mean(1) * 2 - ids).sum()
+    total.zero_()
+    output = OutputOptions(into={"id": ids, "x": x}, **options)
+    with BatchedDataLoader(samples, 50, shuffle=True, window_rows=300, device="cuda", output_options=output) as loader:
+        for batch in loader:
+            assert batch["x"] is x
+            graph.replay()
+    assert total.item() == 1000 * 999 / 2
