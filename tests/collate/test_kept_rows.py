@@ -335,15 +335,16 @@ def test_on_a_gpu_kept_epochs_are_those_of_the_cpu_and_close_frees_their_memory(
         kept(table, device="cuda", **options) as loader,
         BatchedDataLoader(table, 64, device="cpu", **options) as plain,
     ):
+        copies: list[dict[str, torch.Tensor]] = []
         for _ in range(3):
-            copies = []
+            copies.clear()
             for batch in loader:
                 torch.cuda._sleep(100_000)  # the next windows are permuted while copies of this batch wait
                 copies.append({name: value.clone() for name, value in batch.items()})
                 del batch
             assert values({n: v.cpu() for n, v in batch.items()} for batch in copies) == values(plain)
         assert not is_read(loader)
-        del copies
+        copies.clear()
     gc.collect()
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before
