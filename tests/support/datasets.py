@@ -45,8 +45,7 @@ def _integers(type_: pa.DataType) -> Callable[[Generator, int], list[Any]]:
 
 def _floats(rng: Generator, rows: int) -> list[Any]:
     values = rng.standard_normal(rows).astype("f4").tolist()
-    for row in range(0, rows, 5):
-        values[row] = FLOATS[int(rng.integers(len(FLOATS)))]
+    values[::5] = [FLOATS[number] for number in rng.integers(len(FLOATS), size=len(values[::5])).tolist()]
     return list(values)
 
 

@@ -542,15 +542,22 @@ def test_arguments_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["s"]
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three row groups of 4,000 rows of 320 bytes."""
+    source = tmp_path_factory.mktemp("wide") / "s"
+    write_layout(Layout(((4000,) * 3,), ("wide",)), str(source))
+    return source
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_full_disk_leaves_nothing(tmp_path: Path, shuffle: bool) -> None:
-    write_layout(Layout(((4000,) * 3,), ("wide",)), str(tmp_path / "s"))
+def test_a_full_disk_leaves_nothing(wide: Path, tmp_path: Path, shuffle: bool) -> None:
     before = below(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(WriteError, match="/t: the data set could not be written, and nothing") as caught:
-            rewrite_dataset(tmp_path / "s", tmp_path / "t", shuffle=shuffle, memory_limit="20MiB")
+            rewrite_dataset(wide, tmp_path / "t", shuffle=shuffle, memory_limit="20MiB")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert os.strerror(errno.EFBIG) in str(caught.value)
@@ -560,9 +567,8 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, shuffle: bool) -> None:
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("at", ["add", "_in_order"])
 def test_an_interruption_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException], at: str
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException], at: str
 ) -> None:
-    write_layout(Layout(((4000,) * 3,), ("wide",)), str(tmp_path / "s"))
     before = below(tmp_path)
     original, calls = getattr(Buckets, at), list[None]()
     last = 8 if at == "add" else 3
@@ -576,7 +582,7 @@ def test_an_interruption_leaves_nothing(
 
     monkeypatch.setattr(scatter.Buckets, at, interrupt)
     with pytest.raises(interruption):
-        rewrite_dataset(tmp_path / "s", tmp_path / "t", shuffle=True, memory_limit="20MiB")
+        rewrite_dataset(wide, tmp_path / "t", shuffle=True, memory_limit="20MiB")
     assert below(tmp_path) == before
 
 
@@ -630,11 +636,12 @@ parquet_loader.rewrite_dataset(
         ("between two renames", "overwrite"),
     ],
 )
-def test_what_a_killed_run_left_is_hidden_and_removed_by_the_next(tmp_path: Path, moment: str, mode: str) -> None:
-    write_layout(Layout(((4000,) * 3,), ("wide",)), str(tmp_path / "s"))
+def test_what_a_killed_run_left_is_hidden_and_removed_by_the_next(
+    wide: Path, tmp_path: Path, moment: str, mode: str
+) -> None:
     if mode == "overwrite":
         write_layout(Layout(((7,),), ("wide",)), str(tmp_path / "t"))
-    arguments = [str(tmp_path / "s"), str(tmp_path / "t"), moment, mode]
+    arguments = [str(wide), str(tmp_path / "t"), moment, mode]
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     left = [name for name in below(tmp_path) if "/." in name or name.startswith(".")]
@@ -648,21 +655,20 @@ def test_what_a_killed_run_left_is_hidden_and_removed_by_the_next(tmp_path: Path
     assert [pq.read_metadata(file).num_rows for file in visible] == (
         [12_000] if is_new else [7] * (mode == "overwrite")
     )
-    rewrite_dataset(tmp_path / "s", tmp_path / "t", shuffle=True, mode=mode)  # type: ignore[arg-type]
+    rewrite_dataset(wide, tmp_path / "t", shuffle=True, mode=mode)  # type: ignore[arg-type]
     assert tables(tmp_path / "t").num_rows == 12_000
     assert not [name for name in below(tmp_path) if "/." in name or name.startswith(".")]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_source_that_loses_rows_meanwhile_replaces_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
 ) -> None:
-    write_layout(Layout(((4000,) * 3,), ("wide",)), str(tmp_path / "s"))
     write_layout(Layout(((7,),), ("wide",)), str(tmp_path / "t"))
     before, slices = below(tmp_path), Rows.slices
     monkeypatch.setattr(Rows, "slices", lambda self, group: [t.slice(1) for t in slices(self, group)])
     with pytest.raises(DataError, match=r"rows were read, but the source has 12000.*nothing was published"):
-        rewrite_dataset(tmp_path / "s", tmp_path / "t", mode="overwrite", shuffle=shuffle)
+        rewrite_dataset(wide, tmp_path / "t", mode="overwrite", shuffle=shuffle)
     assert below(tmp_path) == before
     assert tables(tmp_path / "t").num_rows == 7
 
