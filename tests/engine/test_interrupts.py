@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,22 +68,36 @@ def test_ctrl_c_at_random_moments_ends_the_pass_while_the_exception_is_still_hel
     assert said == "done True True []"
 
 
-def test_ctrl_c_that_does_not_wake_the_main_thread_is_noticed_while_it_waits(root: str) -> None:
+def once_it_is_there(file: str, columns: Any, rng: Any) -> Any:
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    return columns
+
+
+@pytest.mark.parametrize(("isolation", "waits"), [("thread", "wait_for_lock"), ("process", "wait")])
+def test_ctrl_c_that_does_not_wake_the_main_thread_is_noticed_while_it_waits(
+    root: str, tmp_path: Path, isolation: Any, waits: str
+) -> None:
     main, heard, noticed = threading.get_ident(), threading.Event(), list[bool]()
 
-    def transform(columns: Any, rng: Any) -> Any:
-        if not noticed:
-            while sys._current_frames()[main].f_code.co_name != "wait_for_lock":
-                pass
-            heard.wait(0.1)  # the main thread has the GIL, and blocks
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # as if it came just before the wait
-            noticed.append(heard.wait(30))
-        return columns
+    def interrupt() -> None:
+        while sys._current_frames()[main].f_code.co_name != waits:
+            heard.wait(0.01)
+        heard.wait(0.1)  # the main thread has the GIL, and blocks
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # as if it came just before the wait
+        noticed.append(heard.wait(30))
+        (tmp_path / "go").touch()
 
     before = signal.signal(signal.SIGINT, lambda *_: heard.set())
+    transform = partial(once_it_is_there, str(tmp_path / "go"))
+    interrupting = threading.Thread(target=interrupt)
     try:
-        with BatchedDataLoader(root, 10, num_threads=1, transform=transform) as loader:
-            assert sum(1 for _ in loader) == 30
+        with BatchedDataLoader(root, 10, num_threads=1, transform=transform, isolation=isolation) as loader:
+            batches = iter(loader)
+            interrupting.start()
+            assert sum(1 for _ in batches) == 30
     finally:
+        (tmp_path / "go").touch()
+        interrupting.join(30)
         signal.signal(signal.SIGINT, before)
     assert noticed == [True]

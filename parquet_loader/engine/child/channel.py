@@ -11,9 +11,10 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from select import POLLIN, poll
+from threading import current_thread, main_thread
 from typing import Any
 
-from parquet_loader.common import out_of_descriptors, uninterrupted
+from parquet_loader.common import SIGINT_POLL_S, out_of_descriptors, uninterrupted
 
 _LENGTH = struct.Struct("<Q")
 
@@ -55,7 +56,9 @@ class Channel:
         waiting.register(self._end, POLLIN)
         if pidfd is not None:
             waiting.register(pidfd, POLLIN)
-        waiting.poll()
+        step_ms = SIGINT_POLL_S * 1000 if current_thread() is main_thread() else None
+        while not waiting.poll(step_ms):
+            pass
 
     @property
     def has_message(self) -> bool:
@@ -70,6 +73,7 @@ class Channel:
         Raises:
             EOFError: the other end is closed.
         """
+        self.wait()
         (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
         return pickle.loads(self._exactly(size))  # noqa: S301 - sent by our own process
 
