@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.schema import is_bytes, is_list_like, is_text, plain_type
+from parquet_loader.schema import delivered_dtype, is_bytes, is_list_like, is_text, plain_type
 
 
 class UnischemaField(NamedTuple):
@@ -258,5 +258,5 @@ def _numpy_type(type_: pa.DataType) -> Any:
     if t.is_date(type_) or t.is_timestamp(type_):
         return np.datetime64
     if t.is_boolean(type_) or t.is_integer(type_) or t.is_floating(type_):
-        return np.dtype(type_.to_pandas_dtype()).type
+        return delivered_dtype(type_).type
     raise ValueError(f"the type {type_} is not supported")

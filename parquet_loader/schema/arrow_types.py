@@ -72,8 +72,7 @@ def delivered_dtype(type_: pa.DataType) -> np.dtype[Any]:
     if t.is_boolean(type_):
         return np.dtype(np.bool_)
     if t.is_integer(type_) or t.is_floating(type_):
-        dtype: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
-        return dtype
+        return np.dtype(type_name(type_))  # `to_pandas_dtype` of pyarrow before 26 imports pandas
     if t.is_decimal(type_):
         return np.dtype(np.float64)
     if t.is_date32(type_) or t.is_time32(type_):

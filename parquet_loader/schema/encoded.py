@@ -91,7 +91,7 @@ class Category(FieldBase):
         if self.storage == "words":
             return self.word_type
         highest = len(self.vocabulary) - 1
-        return next(t for t in (pa.int8(), pa.int16(), pa.int32()) if highest <= np.iinfo(t.to_pandas_dtype()).max)
+        return next(t for t in (pa.int8(), pa.int16(), pa.int32()) if highest <= np.iinfo(delivered_dtype(t)).max)
 
 
 def _is_integer(value: object) -> bool:

@@ -7,8 +7,12 @@ import copy
 import io
 import json
 import math
+import os
 import pickle
+import subprocess
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -302,3 +306,36 @@ def test_columns_that_would_be_delivered_under_one_name_are_refused() -> None:
         Schema.from_arrow(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
     with pytest.raises(SchemaError, match=r"'a\.x': there are two"):
         Schema.from_arrow(pa.schema([("a.x", pa.int8()), ("a", pa.struct([("x", pa.int8())]))]))
+
+
+WITHOUT_PANDAS = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pandas", "torch"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import numpy as np
+from parquet_loader import BatchedDataLoader, OutputOptions, write_dataset
+
+types = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
+write_dataset({name: np.arange(8).astype(name) for name in types} | {"when": np.arange(8).astype("M8[us]")}, "rows")
+with BatchedDataLoader("rows", 8, output_options=OutputOptions(format="numpy")) as loader:
+    (batch,) = loader
+for name in types:
+    assert batch[name].dtype == name and batch[name].tolist() == np.arange(8).astype(name).tolist(), name
+"""
+
+
+def test_numbers_are_written_and_read_without_pandas(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
