@@ -20,7 +20,14 @@ typedef uint8_t eight_bytes __attribute__((vector_size(8)));
 typedef int16_t eight_shorts __attribute__((vector_size(16)));
 typedef int32_t eight_ints __attribute__((vector_size(32)));
 
-/* Sums of LANES values. Vectors of 8, converted in two steps: compilers know instructions for these. */
+/* In two steps, for which compilers know instructions. GCC before release 9 converts one by one. */
+#if defined(__clang__) || __GNUC__ >= 9
+#define CONVERT(from, to, type) to = __builtin_convertvector(__builtin_convertvector(from, eight_shorts), type)
+#else
+#define CONVERT(from, to, type) for (int i_ = 0; i_ < 8; i_++) (to)[i_] = (from)[i_]
+#endif
+
+/* Sums of LANES values. */
 struct sums {
   eight_ints half[2];
 };
@@ -103,15 +110,19 @@ INLINE void begin(struct sums *sums) {
 INLINE void add(bytes some, int32_t weight, struct sums *sums) {
   eight_bytes halves[2];
   memcpy(halves, &some, sizeof some);
-  for (int h = 0; h < 2; h++)
-    sums->half[h] += __builtin_convertvector(__builtin_convertvector(halves[h], eight_shorts), eight_ints) * weight;
+  for (int h = 0; h < 2; h++) {
+    eight_ints values;
+    CONVERT(halves[h], values, eight_ints);
+    sums->half[h] += values * weight;
+  }
 }
 
 INLINE void finish(const struct sums *sums, uint8_t *out) {
   for (int h = 0; h < 2; h++) {
     const eight_ints mean = sums->half[h] >> PLACES;  /* below 2^15; -1 where a comparison is true */
-    const eight_ints clipped = (mean & ~(mean >> 31)) | ((255 - mean) >> 31);
-    const eight_bytes done = __builtin_convertvector(__builtin_convertvector(clipped & 255, eight_shorts), eight_bytes);
+    const eight_ints clipped = (mean & ~(mean >> 31)) | ((255 - mean) >> 31 & 255);
+    eight_bytes done;
+    CONVERT(clipped, done, eight_bytes);
     memcpy(out + 8 * h, &done, 8);
   }
 }
