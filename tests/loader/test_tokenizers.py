@@ -195,6 +195,25 @@ def test_a_cache_holds_the_tokens_of_the_same_files_rows_and_tokenizer(
         assert sum(encoded) == len(texts()) - 1
 
 
+def test_lineage_of_a_cache_of_many_files_names_the_rows_of_the_text(tmp_path: Path, tokenizer: Any) -> None:
+    write(tmp_path / "d", tokenizer)
+    options = TokenizerOptions(tokenizer, bos=0, eos=1, cache=tmp_path / "cache")
+    with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
+        expected = pieces_of(loader, "number")
+    (file,) = (tmp_path / "cache").glob("*/*.parquet")
+    tokens = pq.read_table(file)
+    for number in range(12):  # as the writer divides more tokens than these
+        part = file.with_name(file.name.replace("-0.parquet", f"-{number}.parquet"))
+        pq.write_table(tokens.slice(number * 13, 13), part)
+    with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
+        batches = list(loader)
+        lineage = [loader.lineage(number, 0) for number in range(len(batches))]
+    assert pieces_of(batches, "number") == expected
+    for batch, own in zip(batches, lineage, strict=True):
+        files = [90 * int(Path(path).stem) for path in own.paths]
+        assert batch["number"].tolist() == (files + 25 * own.row_groups + own.rows).tolist()
+
+
 def test_columns_that_are_carried_from_a_cache_are_those_of_the_files(tmp_path: Path, tokenizer: Any) -> None:
     rows = range(120)
     table = pa.table(

@@ -152,10 +152,12 @@ def _origin_of(dataset: Dataset, filters: Any) -> TextOrigin:
 
 def _opened(path: Path, rows: int, shard: Shard | None) -> ListedDataset | None:
     """Return the data set of tokens; None if it is not there, or lacks files."""
-    if not path.is_dir():
+    # In the order of their rows; by name, the tenth would come before the second.
+    files = sorted(path.glob("part-*.parquet"), key=lambda file: (len(file.name), file.name))
+    if not files:
         return None
     try:
-        listed = ListedDataset(path, shard=Shard(0, 1))
+        listed = ListedDataset([str(file) for file in files], shard=Shard(0, 1))
     except ParquetLoaderError:
         return None
     if listed._source.snapshot.rows != rows:
