@@ -117,6 +117,104 @@ def test_the_rows_of_a_table_are_those_that_spark_reads(tmp_path: Path, version:
         assert counted(values) == counted([row[column] for column in columns] for row in flat), name
 
 
+_MAINTENANCE = """
+    import json, os, sys
+    from pyspark.sql import SparkSession
+
+    warehouse, jars = sys.argv[1:]
+    catalog = "spark.sql.catalog.local"
+    spark = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.jars", jars)
+        .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
+        .config(catalog, "org.apache.iceberg.spark.SparkCatalog")
+        .config(f"{catalog}.type", "hadoop")
+        .config(f"{catalog}.warehouse", warehouse)
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .getOrCreate()
+    )
+    found = {}
+    merge_on_read = ", ".join(f"'write.{what}.mode'='merge-on-read'" for what in ("delete", "update", "merge"))
+
+    def ids(frame):
+        return sorted(row[0] for row in frame.select("id").collect())
+
+    def run(table, statements):
+        name, known = f"local.db.{table}", found.setdefault(table, {})
+        for statement in statements.split(";"):
+            spark.sql(statement.format(name=name, table=f"db.{table}", modes=merge_on_read))
+        for (number,) in spark.sql(f"SELECT snapshot_id FROM {name}.snapshots").collect():
+            known[str(number)] = ids(spark.read.option("snapshot-id", number).format("iceberg").load(name))
+        known["main"] = ids(spark.table(name))
+
+    run("upgraded", '''
+        CREATE TABLE {name} (id bigint, p string) USING iceberg PARTITIONED BY (p)
+            TBLPROPERTIES ('format-version'='1');
+        INSERT INTO {name} SELECT id, cast(id % 3 as string) FROM range(30);
+        INSERT INTO {name} SELECT id, 'x' FROM range(30, 40);
+        ALTER TABLE {name} SET TBLPROPERTIES ('format-version'='2', {modes});
+        DELETE FROM {name} WHERE id % 7 = 1;
+        INSERT INTO {name} SELECT id, 'y' FROM range(40, 50);
+        CALL local.system.rewrite_manifests('{table}');
+        DELETE FROM {name} WHERE id % 7 = 2;
+        ALTER TABLE {name} SET TBLPROPERTIES ('format-version'='3');
+        DELETE FROM {name} WHERE id % 7 = 3;
+        CALL local.system.rewrite_manifests('{table}');
+        INSERT INTO {name} SELECT id, '1' FROM range(60, 65);
+        DELETE FROM {name} WHERE id = 61''')
+    run("picked", '''
+        CREATE TABLE {name} (id bigint, p string) USING iceberg PARTITIONED BY (p)
+            TBLPROPERTIES ('format-version'='2', 'write.wap.enabled'='true', {modes});
+        INSERT INTO {name} SELECT id, cast(id % 3 as string) FROM range(30);
+        SET spark.wap.id=staged;
+        INSERT INTO {name} SELECT id, '0' FROM range(100, 105);
+        RESET spark.wap.id;
+        DELETE FROM {name} WHERE id % 5 = 0;
+        INSERT INTO {name} SELECT id, '2' FROM range(30, 33)''')
+    snapshots = spark.sql("SELECT snapshot_id, summary FROM local.db.picked.snapshots ORDER BY committed_at").collect()
+    staged = next(number for number, summary in snapshots if summary.get("wap.id"))
+    run("picked", f'''
+        CALL local.system.cherrypick_snapshot('{{table}}', {staged});
+        DELETE FROM {{name}} WHERE id = 101;
+        CALL local.system.rewrite_position_delete_files(table => '{{table}}', options => map('rewrite-all', 'true'));
+        INSERT INTO {{name}} VALUES (500, '9');
+        CALL local.system.rewrite_data_files(table => '{{table}}', options => map('rewrite-all', 'true'));
+        DELETE FROM {{name}} WHERE id = 500 or id = 102''')
+    run("picked", f'''
+        CALL local.system.rollback_to_snapshot('{{table}}', {snapshots[0][0]});
+        INSERT INTO {{name}} VALUES (700, '7');
+        DELETE FROM {{name}} WHERE id = 3''')
+    run("expired", '''
+        CREATE TABLE {name} (id bigint, p string) USING iceberg PARTITIONED BY (p)
+            TBLPROPERTIES ('format-version'='2', 'commit.manifest.min-count-to-merge'='2', {modes});
+        INSERT INTO {name} SELECT id, cast(id % 3 as string) FROM range(30);
+        DELETE FROM {name} WHERE id % 5 = 0;
+        INSERT INTO {name} SELECT id, '0' FROM range(30, 40);
+        DELETE FROM {name} WHERE id % 5 = 1;
+        INSERT INTO {name} SELECT id, '1' FROM range(40, 50);
+        DELETE FROM {name} WHERE id % 11 = 4;
+        CALL local.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '2100-01-01 00:00:00',
+            retain_last => 1);
+        INSERT INTO {name} VALUES (90, '0')''')
+    with open(os.path.join(warehouse, "rows.json"), "w") as file:
+        json.dump(found, file)
+"""
+
+
+def test_a_table_is_read_after_upgrades_cherry_picks_rollbacks_and_rewrites(tmp_path: Path) -> None:
+    """Manifests that Spark writes again keep the sequence numbers and partitions that are compared."""
+    arguments = [str(tmp_path), os.environ["ICEBERG_SPARK_JARS"]]
+    subprocess.run([sys.executable, "-c", textwrap.dedent(_MAINTENANCE), *arguments], check=True, timeout=800)
+    expected: dict[str, dict[str, list[int]]] = json.loads((tmp_path / "rows.json").read_text())
+    for table, versions in expected.items():
+        for name, ids in versions.items():
+            number = None if name == "main" else int(name)
+            source = IcebergSource(tmp_path / "db" / table, snapshot_id=number)
+            assert sorted(row[0] for row in delivered(source, ["id"])) == ids, (table, name)
+            assert ParquetDataset(source).num_rows == len(ids)
+
+
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     members = row["s"] or dict.fromkeys(("xx", "y", "z"))
     days = {"day": None if row["day"] is None else _days(row["day"])}
