@@ -189,6 +189,19 @@ def test_a_deletion_vector_by_another_name_is_refused(tmp_path: Path, in_checkpo
         ParquetDataset(path)
 
 
+@pytest.mark.parametrize("in_checkpoint", [False, True])
+def test_a_deletion_vector_whose_offset_has_another_name_is_refused(tmp_path: Path, in_checkpoint: bool) -> None:
+    """Both vectors of the file are equally long, and the first is where an offset that is not given points to."""
+    path = delta_table(tmp_path / "t", None)
+    file = path / "_delta_log" / f"{2:020}.json"
+    if in_checkpoint:
+        file = path / "_delta_log" / f"{4:020}.checkpoint.parquet"
+        pq.write_table(arrow_of(checkpoint_rows(path, 4)), file, store_schema=False)
+    file.write_bytes(file.read_bytes().replace(b"offset", b"ofdset"))
+    with pytest.raises(SourceError, match=r"the deletion vector of the file .* is damaged: a field 'ofdset'"):
+        ParquetDataset(path)
+
+
 def test_numbers_of_deletion_vectors_are_compared_with_the_checksum_file(tmp_path: Path) -> None:
     path = delta_table(tmp_path / "t", None)
     crc = path / "_delta_log" / f"{4:020}.crc"

@@ -12,6 +12,7 @@ from parquet_loader.source.tables.deletes import Deletes, InlineVector, Vector
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUES = {character: value for value, character in enumerate(_Z85)}
 _UUID_CHARACTERS = 20
+_FIELDS = frozenset({"storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"})
 
 
 def vector_id(described: Mapping[str, Any] | None) -> str:
@@ -34,6 +35,9 @@ def deletes_of_vector(described: Mapping[str, Any], located: Callable[[str], str
     Raises:
         ValueError, KeyError, TypeError: the description is damaged.
     """
+    unknown = described.keys() - _FIELDS
+    if unknown:  # one may be a damaged `offset`, whose default would find the first vector of the file
+        raise ValueError(f"a field {min(unknown)!r}, which this library does not know")
     kind, text = described["storageType"], str(described["pathOrInlineDv"])
     size, count = int(described["sizeInBytes"]), int(described["cardinality"])
     if size < 0 or count < 0:
