@@ -51,10 +51,13 @@ def wait_for_lock(lock: Any) -> None:
 
 def result_of(future: Future[T]) -> T:
     """Wait for a future, however long, and notice SIGINT; return its result, or raise its error."""
-    while current_thread() is main_thread() and not future.done():
-        with suppress(TimeoutError):
-            future.exception(SIGINT_POLL_S)
-    return future.result()
+    try:
+        while current_thread() is main_thread() and not future.done():
+            with suppress(TimeoutError):
+                future.exception(SIGINT_POLL_S)
+        return future.result()
+    finally:
+        del future  # otherwise its error, whose traceback refers to this frame, lives until a garbage collection
 
 
 def in_order(pool: Executor, work: Callable[[S], T], things: Iterable[S]) -> Iterator[T]:
