@@ -73,8 +73,9 @@ class AacRecording:
         if not parts:
             raise BlobProblem("the AAC recording holds no samples")
         samples = np.concatenate(parts)
-        # Without a container, the duration is an estimate by the bit rate.
-        told = 0 if container.format.name == "aac" else round((stream.duration or 0) * stream.time_base * rate)
+        # Without a container, the duration is an estimate by the bit rate. A negative one tells nothing.
+        duration = 0 if container.format.name == "aac" else max(stream.duration or 0, 0)
+        told = round(duration * stream.time_base * rate) if duration else 0
         if len(samples) < told - _PADDING:
             raise BlobProblem(f"the AAC recording is truncated: {len(samples)} of its {told} samples are there")
         self.samplerate = rate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 
@@ -48,6 +49,27 @@ def test_a_cut_is_a_part_of_the_whole_recording(rate: int) -> None:
         cut, length = decode_audio(data, Audio(rate, seconds=0.25, at="random"), word)
         assert length == count
         np.testing.assert_allclose(cut, whole[begin : begin + count], atol=1e-5)
+
+
+def _with_duration(data: bytes, duration: int) -> bytes:
+    """Return an M4A whose track has a header of 64 bits with that duration; its samples come before its headers."""
+    at = data.rindex(b"mdhd")
+    (size,) = struct.unpack_from(">I", data, at - 4)
+    rate_and_rest = data[at + 16 : at - 4 + size]
+    header = b"\1\0\0\0" + bytes(16) + rate_and_rest[:4] + struct.pack(">q", duration) + rate_and_rest[8:]
+    made = bytearray(data[: at + 4] + header + data[at - 4 + size :])
+    for name in (b"mdhd", b"mdia", b"trak", b"moov"):
+        box = made.rindex(name, 0, at + 4) - 4
+        struct.pack_into(">I", made, box, struct.unpack_from(">I", made, box)[0] + len(made) - len(data))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("duration", [-1, -100, -5000])
+def test_a_negative_duration_takes_no_samples_away(duration: int) -> None:
+    data = aac(tones(0.4, RATE), RATE)
+    assert decode_audio(_with_duration(data, 6000), Audio(RATE), 0)[1] == 6000
+    _, length = decode_audio(_with_duration(data, duration), Audio(RATE), 0)
+    assert length >= 0.4 * RATE
 
 
 def test_damage_is_named_or_decoded() -> None:
