@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -289,6 +291,37 @@ def test_a_state_continues_when_the_tokens_are_made_again(tmp_path: Path, tokeni
         assert same(rest, loader)
     with TokenLoader(tmp_path / "d", "text", tokenizer=tokenizer, **ARGUMENTS) as text, pytest.raises(ResumeError):
         text.load_state_dict(state)
+
+
+def test_filters_that_are_printed_alike_have_caches_of_their_own(tmp_path: Path, tokenizer: Any) -> None:
+    write(tmp_path / "d", tokenizer)
+    options = TokenizerOptions(tokenizer, cache=tmp_path / "cache")
+    delivered, filters = [], []
+    for left_out in (12, 13):
+        chosen = [number for number in range(2, 25) if number != left_out]
+        filters.append(pc.field("number").isin(chosen))
+        with TokenLoader(tmp_path / "d", "text", tokenizer=options, filters=filters[-1], **ARGUMENTS) as loader:
+            delivered.append({number for batch in loader for number in batch["number"].tolist()})
+    assert str(filters[0]) == str(filters[1])
+    assert 13 in delivered[0] - delivered[1]
+    assert 12 in delivered[1] - delivered[0]
+
+
+def test_text_that_is_overwritten_by_other_text_of_the_same_length_is_tokenized_again(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    options = TokenizerOptions(tokenizer, cache=tmp_path / "cache")
+    arguments = {**ARGUMENTS, "carry": None}
+    delivered, sizes = [], []
+    for mtime_ns, word in ((1_000, "a"), (2_000, "b")):
+        table = pa.table({"text": ["c", word, "c"] * 40})
+        pq.write_table(table, tmp_path / "a.parquet", write_statistics=False, use_dictionary=False)
+        os.utime(tmp_path / "a.parquet", ns=(mtime_ns, mtime_ns))
+        sizes.append((tmp_path / "a.parquet").stat().st_size)
+        with TokenLoader(tmp_path / "a.parquet", "text", tokenizer=options, **arguments) as loader:
+            delivered.append({token for batch in loader for token in batch["input_ids"].ravel().tolist()})
+    assert sizes[0] == sizes[1]  # the footers are equal, too
+    assert delivered[0] != delivered[1]
 
 
 def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, tokenizer: Any) -> None:

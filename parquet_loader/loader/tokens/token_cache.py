@@ -3,9 +3,9 @@
     <folder>/tokens-<digest>/           the tokens and the carried columns of the rows that pass, in their order
     <folder>/.tokens-<digest>.tmp/      one that is being written, renamed when it is whole
 
-The digest names the tokenizer, the files, the filters and the columns. The folder itself is the lock of those who
-write: one process tokenizes, and others that need the same tokens wait for it. What a killed process left behind is
-removed by the next one that writes the same tokens.
+The digest names the tokenizer, the files and when they were written, the filters and the columns. The folder itself is
+the lock of those who write: one process tokenizes, and others that need the same tokens wait for it. What a killed
+process left behind is removed by the next one that writes the same tokens.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from parquet_loader.collate import arrow_table
 from parquet_loader.common import FileLock, IntArray, OutputOptions, Shard
@@ -91,7 +93,7 @@ def cached_tokens(
 
     Raises:
         SourceError: the directory cannot be written.
-        UnsupportedError: it is not on a file system with locks.
+        UnsupportedError: it is not on a file system with locks, or the filter cannot be serialised.
         DataError, SchemaError, MemoryLimitError, WriteError: rows cannot be read, or not be kept.
     """
     text = columns[0]
@@ -117,6 +119,8 @@ def cached_tokens(
         schema = Schema(fields)
         key = {
             **origin.identity,
+            "filters": None if loader._filters is None else _named(loader._filters),
+            "versions": [file.etag or file.mtime_ns for file in dataset.snapshot.files],
             "rows": counts_identity(dataset.counts),
             "schema": dataset.schema.to_json(),
             "tokens": schema.to_json(),
@@ -140,6 +144,17 @@ class _Tokenized:
     def __call__(self, columns: dict[str, Any], rng: object) -> dict[str, Any]:  # noqa: ARG002
         tokens = self.encoder(columns[self.text].tolist())
         return {**columns, self.text: tokens, self.lengths: np.diff(tokens.offsets).astype(np.int32)}
+
+
+def _named(filters: pc.Expression) -> str:
+    """Return a digest of a filter; its text leaves out values of long lists."""
+    try:
+        return digest(filters.__reduce__()[1][0])
+    except pa.ArrowNotImplementedError as error:
+        raise UnsupportedError(
+            f"TokenizerOptions(cache=...) with filters={filters}: this expression cannot be serialised ({error}); "
+            "leave cache out"
+        ) from None
 
 
 def _origin_of(dataset: Dataset, filters: Any) -> TextOrigin:
