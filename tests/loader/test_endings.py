@@ -508,8 +508,9 @@ def test_200_epochs_hold_memory_threads_and_open_files_flat(tmp_path: Path) -> N
                 held[epoch] = (me.memory_info().rss, me.num_fds(), me.num_threads())
     (rss, fds, threads), (rss_after, fds_after, threads_after) = held[60], held[199]
     assert rss_after - rss < 16 * 2**20
-    assert fds_after <= fds
-    assert threads_after <= threads
+    # The next epoch's first windows are being read, with more files open or fewer. A leak of one an epoch would be 139.
+    assert fds_after - fds < 20
+    assert threads_after - threads < 5
 
 
 def test_200_loaders_hold_memory_threads_and_open_files_flat(tmp_path: Path) -> None:
