@@ -677,6 +677,8 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
         (SchemaError, "list of integers", {**fits, "boundaries": "source"}),
         (ConfigurationError, "'input_ids' among them", {**fits, "keys": ["labels"]}),
         (ConfigurationError, "expected some of", {**fits, "keys": ["input_ids", "source"]}),
+        (ConfigurationError, "expected some of", {**fits, "keys": [["input_ids"]]}),
+        (ConfigurationError, "expected some of", {**fits, "keys": 1}),
         (SchemaError, "missing", {**fits, "carry": ["missing"]}),
         (SchemaError, "lengths are integers", {**fits, "lengths": "source"}),
         (UnsupportedError, "same number of sequences", {**fits, "shard_options": ShardOptions(remainder="uneven")}),

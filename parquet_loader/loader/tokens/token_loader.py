@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -657,7 +657,8 @@ def _restored(
 def _chosen_keys(keys: Sequence[str] | None) -> tuple[str, ...]:
     if keys is None:
         return BATCH_KEYS
-    if isinstance(keys, str) or not set(keys) <= set(BATCH_KEYS) or "input_ids" not in keys:
+    is_named = isinstance(keys, Collection) and not isinstance(keys, str) and all(name in BATCH_KEYS for name in keys)
+    if not is_named or "input_ids" not in keys:
         raise ConfigurationError(f"keys={keys!r:.120}: expected some of {list(BATCH_KEYS)}, 'input_ids' among them")
     return tuple(name for name in BATCH_KEYS if name in keys)
 
