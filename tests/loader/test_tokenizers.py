@@ -32,6 +32,7 @@ from parquet_loader import (
 )
 from parquet_loader.loader.tokens.documents import BATCH_KEYS
 from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
+from tests.support.gloo import on_ranks
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers: pip install '.[tokenizers]'")
 
@@ -267,6 +268,28 @@ def test_loaders_that_need_the_same_tokens_tokenize_once(tmp_path: Path, tokeniz
     with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
         alone = sum(int(batch["seq_lens"].sum()) for batch in loader)
     assert sum(int(b["seq_lens"].sum()) for batches in of_ranks for b in batches) >= alone
+
+
+def test_ranks_with_caches_of_their_own_deliver_the_sequences_of_a_shared_one(tmp_path: Path, tokenizer: Any) -> None:
+    write(tmp_path / "d", tokenizer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    script = """
+    from pathlib import Path
+    from parquet_loader import OutputOptions, TokenLoader, TokenizerOptions
+    delivered = []
+    for cache in ("shared", f"own-{rank}"):
+        options = TokenizerOptions(Path(folder) / "tokenizer.json", cache=Path(folder) / cache)
+        with TokenLoader(
+            root, "text", tokenizer=options, length=32, batch_size=4, shuffle=True, window_rows=40,
+            output_options=OutputOptions(format="numpy"),
+        ) as loader:
+            delivered.append([batch["input_ids"].tolist() for batch in loader])
+    print(json.dumps(delivered))
+    """
+    of_ranks = on_ranks(2, str(tmp_path / "d"), script, tmp_path)
+    assert all(shared == own for shared, own in of_ranks)
+    assert of_ranks[0][0] != of_ranks[1][0]
+    assert len(of_ranks[0][0]) == len(of_ranks[1][0])
 
 
 def test_a_state_continues_when_the_tokens_are_made_again(tmp_path: Path, tokenizer: Any) -> None:

@@ -296,7 +296,8 @@ class TokenLoader(BatchedDataLoader):
                 listed,
                 lengths or tokens,
                 filters=None if is_cached else filters,
-                shard=shard if shard is not None else listed._shard,
+                # Each rank may have a cache of its own, whose files differ from those of other ranks in name.
+                shard=Shard(0, 1) if is_cached else shard if shard is not None else listed._shard,
                 memory_limit_bytes=limit,
                 num_threads=num_threads,
                 isolation=isolation,
