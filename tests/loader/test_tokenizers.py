@@ -292,6 +292,24 @@ def test_ranks_with_caches_of_their_own_deliver_the_sequences_of_a_shared_one(tm
     assert len(of_ranks[0][0]) == len(of_ranks[1][0])
 
 
+def test_a_cache_that_one_rank_cannot_write_is_an_error_on_all(tmp_path: Path, tokenizer: Any) -> None:
+    write(tmp_path / "d", tokenizer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "file").write_text("")
+    script = """
+    from pathlib import Path
+    from parquet_loader import TokenLoader, TokenizerOptions
+    options = TokenizerOptions(Path(folder) / "tokenizer.json", cache=Path(folder) / ("own", "file")[rank])
+    try:
+        TokenLoader(root, "text", tokenizer=options, length=32, batch_size=4)
+    except ParquetLoaderError as error:
+        print(json.dumps(f"{type(error).__name__}: {error}"))
+    """
+    first, second = on_ranks(2, str(tmp_path / "d"), script, tmp_path)
+    assert second.startswith("SourceError: TokenizerOptions(cache=")
+    assert first.startswith("SourceError: rank 1: TokenizerOptions(cache=")
+
+
 def test_a_state_continues_when_the_tokens_are_made_again(tmp_path: Path, tokenizer: Any) -> None:
     write(tmp_path / "d", tokenizer)
 

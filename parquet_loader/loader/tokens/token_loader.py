@@ -26,7 +26,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
 )
-from parquet_loader.dataset import Dataset, ListedDataset
+from parquet_loader.dataset import Dataset, ListedDataset, ranks_to_agree_with
 from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage, open_engine
 from parquet_loader.errors import (
     ConfigurationError,
@@ -282,15 +282,21 @@ class TokenLoader(BatchedDataLoader):
             )
             if encoder is not None and encoder.cache is not None:
                 _check_text(listed._with_columns(columns).schema, tokens)
-                cached = cached_tokens(
-                    listed,
-                    columns,
-                    encoder,
-                    filters=filters,
-                    memory_limit_bytes=limit,
-                    num_threads=num_threads,
-                    progress=progress,
-                )
+                ranks = ranks_to_agree_with(shard if shard is not None else listed._shard)
+                try:
+                    cached = cached_tokens(
+                        listed,
+                        columns,
+                        encoder,
+                        filters=filters,
+                        memory_limit_bytes=limit,
+                        num_threads=num_threads,
+                        progress=progress,
+                    )
+                except BaseException as error:
+                    if ranks is not None:  # they would wait for this rank's identity
+                        ranks.broadcast_error(error)
+                    raise
                 listed, lengths, self._origin = cached.listed, cached.lengths, cached.origin
             self._lengths = read_lengths(
                 listed,
