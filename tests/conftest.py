@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Generator, Iterator
 
 import psutil
@@ -122,8 +123,16 @@ def nothing_leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     _, alive = psutil.wait_procs(children() - before, timeout=SECONDS_TO_END)
     left = [f"thread {t.name}" for t in threads if t.is_alive()]
     left += [f"child process {p.pid}: {p.name()}" for p in alive]
-    left += [f"open file {f}" for f in sorted(_open_files(scratch) - files)]
+    left += [f"open file {f}" for f in sorted(_still_open(scratch, files))]
     assert not left, f"left behind by this module: {'; '.join(left)}"
+
+
+def _still_open(scratch: str, before: set[str]) -> set[str]:
+    """Return files opened since; Arrow's threads may close a file some moments after `read_table` has returned."""
+    end, never = time.monotonic() + SECONDS_TO_END, threading.Event()
+    while (left := _open_files(scratch) - before) and time.monotonic() < end:
+        never.wait(0.01)
+    return left
 
 
 def _open_files(scratch: str) -> set[str]:
