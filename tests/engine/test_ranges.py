@@ -19,17 +19,16 @@ class Recorder(ModuleType):
     def __init__(self) -> None:
         super().__init__("nvtx")
         self.marked: list[tuple[str, str]] = []
-        self.open: dict[str, list[str]] = {}
+        self.open: dict[int, list[str]] = {}  # by thread, not by name: two epochs have a worker of one name
 
     def push_range(self, message: str, *, domain: str) -> None:
         assert domain == "parquet_loader"
-        thread = threading.current_thread().name
-        self.open.setdefault(thread, []).append(message)
-        self.marked.append((thread, message))
+        self.open.setdefault(threading.get_ident(), []).append(message)
+        self.marked.append((threading.current_thread().name, message))
 
     def pop_range(self, *, domain: str) -> None:
         assert domain == "parquet_loader"
-        self.open[threading.current_thread().name].pop()
+        self.open[threading.get_ident()].pop()
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_jobs_and_requests_are_ranges(source: Path, nvtx: Recorder, monkeypatch:
     within = list[list[str]]()
 
     def transform(batch: dict[str, Any], _: object) -> dict[str, Any]:
-        within.append(list(nvtx.open.get(threading.current_thread().name, ())))
+        within.append(list(nvtx.open.get(threading.get_ident(), ())))
         return batch
 
     with BatchedDataLoader(source, 100, shuffle=True, num_threads=1, transform=transform) as loader:
