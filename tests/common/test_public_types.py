@@ -32,7 +32,7 @@ def namespace(module: ModuleType) -> dict[str, Any]:
             for statement in node.body:
                 try:
                     exec(compile(ast.Module([statement], []), str(module.__file__), "exec"), found)
-                except ModuleNotFoundError as error:  # a framework that is not installed
+                except (ModuleNotFoundError, AttributeError) as error:  # not installed, or too new for this numpy
                     if not isinstance(statement, ast.Import) or str(error.name).startswith("parquet_loader"):
                         raise
                     found |= {
