@@ -137,7 +137,7 @@ endef
 export HAS_KERNELS
 
 test-frameworks: $(VENV)/frameworks
-	$(PY) -m pytest -m frameworks -o faulthandler_timeout=1200 $(TESTS)
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m frameworks -o faulthandler_timeout=1200 $(TESTS)
 
 $(VENV)/spark: $(VENV)/dev
 	$(INSTALL) --editable '.[dev,spark]'
