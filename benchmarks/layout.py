@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader import ReadOptions, Scalar, Schema, rewrite_dataset, write_dataset
 from parquet_loader.dataset import Counted, Dataset, LazyBudget, open_dataset, resolve_source
-from parquet_loader.engine import Engine
+from parquet_loader.engine import Engine, EngineOptions
 from parquet_loader.plan import everything
 from parquet_loader.source import open_snapshot
 from parquet_loader.window import Arenas
@@ -280,16 +280,13 @@ def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: i
     division = everything(dataset.rows, _BATCH_ROWS, drop_last=False)
     plan = dataset.plan(division, batch_size=_BATCH_ROWS, drop_last=False, shuffle=True, seed=seed, epoch=epoch)
     engine = Engine(
+        dataset,
         plan,
-        dataset.counts,
-        dataset.reader,
-        dataset.sizing,
-        batches=None,
+        EngineOptions(None, seed, threads, skips=False),
+        first_batch=0,
         allocator=arenas[0],
         staging=arenas[1],
-        num_threads=threads,
         is_first=False,
-        skips=False,
     )
     began = time.perf_counter()
     try:

@@ -11,7 +11,6 @@ from parquet_loader.engine.engine import (
     WINDOWS_AHEAD,
     Engine,
     EngineOptions,
-    open_engine,
     transform_processes,
 )
 from parquet_loader.engine.kept_engine import KeptEngine
@@ -56,7 +55,6 @@ __all__ = [
     "events_of",
     "files_named_by",
     "marking",
-    "open_engine",
     "transform_option",
     "transform_processes",
 ]

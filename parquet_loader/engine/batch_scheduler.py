@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
-from parquet_loader.common import IntArray
-from parquet_loader.dataset import BATCHES_AT_ONCE, MemoryBudget
+from parquet_loader.dataset import BATCHES_AT_ONCE, Dataset
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.child.transforms import TransformLane
 from parquet_loader.engine.media_decoding import RowError
@@ -17,9 +15,8 @@ from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job
 from parquet_loader.errors import DataError
+from parquet_loader.plan import Plan
 from parquet_loader.window import Allocator
-
-Locate: TypeAlias = Callable[[IntArray], list[tuple[str, int, int]]]
 
 
 class Batches(Protocol):
@@ -55,11 +52,10 @@ class BatchScheduler:
 
     Args:
         processor: Processes a batch.
-        batch_size: Rows of a batch.
-        first_batch: The batch with which the epoch begins.
-        sizing: The division of the memory limit.
+        dataset: The data set.
+        plan: The epoch.
+        first_batch: The batch with which it begins.
         allocator: Provides the memory of delivered rows.
-        locate: Returns the file, row group and row of rows' numbers in the data set.
         usage: The counters of the epoch, to which batches are added.
         lanes: Number of processes that make batches, instead of the processor.
     """
@@ -67,25 +63,24 @@ class BatchScheduler:
     def __init__(
         self,
         processor: BatchProcessor,
-        batch_size: int,
+        dataset: Dataset,
+        plan: Plan,
         first_batch: int,
-        sizing: MemoryBudget,
         allocator: Allocator,
-        locate: Locate,
         usage: Usage,
         lanes: int = 0,
     ) -> None:
         self._processor = processor
         self._lanes = lanes
-        self._batch_size = batch_size
+        self._batch_size = plan.batch_size
         self._next_begun = first_batch
         self._next_delivered = first_batch
-        self._sizing = sizing
+        self._sizing = dataset.sizing
         self._usage = usage
         self._allocator = allocator
-        self._locate = locate
+        self._locate = dataset.snapshot.locate
         self._ready: dict[int, ProcessedBatch | BaseException] = {}
-        self._batch_bytes = int(sizing.row.processed * batch_size)
+        self._batch_bytes = int(dataset.sizing.row.processed * plan.batch_size)
         self._is_measured = False
 
     @property

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from parquet_loader.common import IntArray, wait_for_lock
-from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset, MemoryBudget
+from parquet_loader.common import wait_for_lock
+from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, RowsOut, Transform
 from parquet_loader.engine.batch_scheduler import Batches, BatchScheduler
 from parquet_loader.engine.child.packed_transform import PackedTransform
@@ -41,7 +41,7 @@ from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.plan import Plan
-from parquet_loader.read import CacheStats, RowGroupReader
+from parquet_loader.read import CacheStats
 from parquet_loader.window import (
     Allocator,
     Arenas,
@@ -92,107 +92,45 @@ def transform_processes(options: EngineOptions, *, is_nested: bool = False) -> T
     return TransformProcesses(options.transform, options.transform_workers, is_nested=is_nested)
 
 
-def open_engine(
-    dataset: Dataset,
-    plan: Plan,
-    options: EngineOptions,
-    *,
-    first_batch: int,
-    allocator: Allocator,
-    staging: Arenas,
-    is_first: bool,
-    batches: Callable[[Usage], Batches] | None = None,
-    transforms: TransformProcesses | None = None,
-    scattered: Sequence[str] = (),
-) -> Engine:
-    """Return the engine of one epoch of a data set; arguments as in `Engine`."""
-    columns = dataset.reader.columns
-    lanes: list[TransformLane] = []
-    if batches is None and BatchProcessor.is_needed(columns, options.transform):
-        part = plan.parts[0].number if plan.parts else 0
-        processor = BatchProcessor(
-            columns,
-            options.transform,
-            options.seed,
-            plan.epoch,
-            part,
-            options.rows_out,
-            dataset.reader.row_numbers,
-            replaces=options.replaces,
-            files=files_named_by(columns, dataset.reader.snapshot),
-        )
-        lanes = [] if transforms is None else transforms.lanes(processor)
-        batches = partial(
-            BatchScheduler,
-            processor,
-            plan.batch_size,
-            first_batch,
-            dataset.sizing,
-            allocator,
-            dataset.snapshot.locate,
-            lanes=len(lanes),
-        )
-    return Engine(
-        plan,
-        dataset.counts,
-        dataset.reader,
-        dataset.sizing,
-        batches=batches,
-        allocator=allocator,
-        staging=staging,
-        num_threads=options.num_threads,
-        is_first=is_first,
-        skips=options.skips,
-        first_batch=first_batch,
-        transforms=transforms,
-        lanes=lanes,
-        keeps_stored=options.keeps_stored and batches is None,
-        scattered=scattered,
-    )
-
-
 class Engine:
     """Reads one epoch in the background.
 
     Args:
+        dataset: The data set.
         plan: The epoch.
-        counts: int64 ``[row groups]``, rows of each that pass the filter.
-        reader: Reads row groups.
-        sizing: The division of the memory limit.
-        batches: Makes batches in the workers, given the counters of the epoch; None: windows are delivered whole.
+        options: How to read it.
+        first_batch: The batch with which the epoch begins.
         allocator: Provides the memory of delivered rows.
         staging: Provides the memory in which rows are staged.
-        num_threads: Number of worker threads.
         is_first: Whether this is the loader's first epoch, whose memory is not faulted in yet. Page faults make its
             windows several times slower. So with local files, the first batch also waits for the second window, and no
             later batch has to wait.
-        skips: Whether a row group that cannot be read is skipped; if not, its error is raised.
-        first_batch: The batch with which the epoch begins.
+        batches: Makes batches in the workers, given the counters of the epoch; None: a `BatchScheduler` does if media
+            are decoded or a `transform` is called, and otherwise windows are delivered whole.
         transforms: Processes that make batches; None: the worker threads do.
-        lanes: The epoch's use of each, with a thread for each.
-        keeps_stored: Whether windows are `StoredWindow`s.
         scattered: Ragged columns that `batches` take as they arrived; see `Window.scattered`.
     """
 
     def __init__(
         self,
+        dataset: Dataset,
         plan: Plan,
-        counts: IntArray,
-        reader: RowGroupReader,
-        sizing: MemoryBudget,
+        options: EngineOptions,
         *,
-        batches: Callable[[Usage], Batches] | None,
+        first_batch: int,
         allocator: Allocator,
         staging: Arenas,
-        num_threads: int,
         is_first: bool,
-        skips: bool,
-        first_batch: int = 0,
+        batches: Callable[[Usage], Batches] | None = None,
         transforms: TransformProcesses | None = None,
-        lanes: Sequence[TransformLane] = (),
-        keeps_stored: bool = False,
         scattered: Sequence[str] = (),
     ) -> None:
+        reader, sizing, num_threads = dataset.reader, dataset.sizing, options.num_threads
+        lanes: list[TransformLane] = []
+        if batches is None and BatchProcessor.is_needed(reader.columns, options.transform):
+            processor = _processor_of(dataset, plan, options)
+            lanes = [] if transforms is None else transforms.lanes(processor)
+            batches = partial(BatchScheduler, processor, dataset, plan, first_batch, allocator, lanes=len(lanes))
         # Used from `start` to `close`: until then they are those of the epoch before.
         self._transforms = transforms
         self._uses_transforms = False
@@ -207,7 +145,10 @@ class Engine:
         self._sizing = sizing
         self._allocator = allocator
         self._parts = ColumnGroups.from_columns(
-            reader.columns, 2 * num_threads, keeps_stored=keeps_stored, scattered=scattered
+            reader.columns,
+            2 * num_threads,
+            keeps_stored=options.keeps_stored and batches is None,
+            scattered=scattered,
         )
         self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
         # Remote reads are slower than page faults, so there is no need to wait for a second window.
@@ -226,15 +167,7 @@ class Engine:
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (plan.start_window, 0)
         self._admitted = self._first_window
         self._reads = ReadScheduler(
-            reader,
-            plan,
-            counts,
-            sizing,
-            self.usage,
-            self.workers,
-            self._windows,
-            first_window=self._first_window,
-            skips=skips,
+            dataset, plan, self.usage, self.workers, self._windows, first_window=self._first_window, skips=options.skips
         )
         self._cache_figures: CacheStats | None = None
         self._is_ahead = False
@@ -648,3 +581,19 @@ class Engine:
         if len(self._windows) < before:
             self.workers.notify()
         return job
+
+
+def _processor_of(dataset: Dataset, plan: Plan, options: EngineOptions) -> BatchProcessor:
+    """Return what decodes media and calls `transform`, batch by batch."""
+    reader = dataset.reader
+    return BatchProcessor(
+        reader.columns,
+        options.transform,
+        options.seed,
+        plan.epoch,
+        plan.parts[0].number if plan.parts else 0,
+        options.rows_out,
+        reader.row_numbers,
+        replaces=options.replaces,
+        files=files_named_by(reader.columns, dataset.snapshot),
+    )

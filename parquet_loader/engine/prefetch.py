@@ -15,12 +15,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
-from parquet_loader.dataset import MemoryBudget
+from parquet_loader.dataset import Dataset
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.worker_pool import WorkerPool
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, RowGroupSlice
-from parquet_loader.read import AT_ONCE_BYTES, ChunkLocation, RowGroupReader
+from parquet_loader.read import AT_ONCE_BYTES, ChunkLocation
 from parquet_loader.source import Fetcher, RemoteFigures, RowGroupRef
 
 Run = tuple[int, int]
@@ -63,9 +63,8 @@ class Prefetcher:
     """Fetches row groups ahead of the engine. One for an epoch; the lock of `workers` guards its state.
 
     Args:
-        reader: Locates row groups.
+        dataset: The data set.
         plan: The epoch.
-        sizing: The division of the memory limit.
         usage: The counters of the epoch, to which fetched bytes are added.
         workers: The workers to notify of changes.
         first_window: The window with which the epoch begins.
@@ -74,14 +73,14 @@ class Prefetcher:
 
     def __init__(
         self,
-        reader: RowGroupReader,
+        dataset: Dataset,
         plan: Plan,
-        sizing: MemoryBudget,
         usage: Usage,
         workers: WorkerPool,
         first_window: int,
         broken: AbstractSet[int],
     ) -> None:
+        reader, sizing = dataset.reader, dataset.sizing
         assert reader.chunks.remote is not None
         self._reader = reader
         self._usage = usage

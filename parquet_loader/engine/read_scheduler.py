@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from parquet_loader.common import IntArray, uninterrupted
-from parquet_loader.dataset import MemoryBudget
+from parquet_loader.common import uninterrupted
+from parquet_loader.dataset import Dataset
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan import Plan, RowGroupSlice
-from parquet_loader.read import Cursor, RowGroupReader
+from parquet_loader.read import Cursor
 from parquet_loader.source import RemoteFigures
 
 
@@ -26,10 +26,8 @@ class ReadScheduler:
     """The reads of one epoch: one job for each slice of a row group, by cursors that stay open between slices.
 
     Args:
-        reader: Reads row groups.
+        dataset: The data set.
         plan: The epoch.
-        counts: int64 ``[row groups]``, rows of each that pass the filter.
-        sizing: The division of the memory limit.
         usage: The counters of the epoch, to which reads are added.
         workers: The workers, whose lock guards all state here.
         windows: The windows in progress; shared with the engine, which changes them.
@@ -39,10 +37,8 @@ class ReadScheduler:
 
     def __init__(
         self,
-        reader: RowGroupReader,
+        dataset: Dataset,
         plan: Plan,
-        counts: IntArray,
-        sizing: MemoryBudget,
         usage: Usage,
         workers: WorkerPool,
         windows: Collection[WindowTask],
@@ -50,9 +46,7 @@ class ReadScheduler:
         first_window: int,
         skips: bool,
     ) -> None:
-        self._reader = reader
-        self._counts = counts
-        self._sizing = sizing
+        self._reader, self._counts, self._sizing = dataset.reader, dataset.counts, dataset.sizing
         self._usage = usage
         self._workers = workers
         self._windows = windows
@@ -62,8 +56,8 @@ class ReadScheduler:
         self._cursors: dict[tuple[int, int], Cursor] = {}
         self._busy: set[tuple[int, int]] = set()
         self._prefetcher: Prefetcher | None = None
-        if reader.chunks.remote is not None:
-            self._prefetcher = Prefetcher(reader, plan, sizing, usage, workers, first_window, self._broken)
+        if dataset.reader.chunks.remote is not None:
+            self._prefetcher = Prefetcher(dataset, plan, usage, workers, first_window, self._broken)
 
     @property
     def remote_figures(self) -> RemoteFigures | None:

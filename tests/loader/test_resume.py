@@ -30,7 +30,7 @@ from parquet_loader import (
     SourceError,
 )
 from parquet_loader.common.distributed import Shard
-from parquet_loader.engine import open_engine
+from parquet_loader.engine import Engine
 from parquet_loader.source import list_files
 from parquet_loader.source.footers import read_footer
 from parquet_loader.source.snapshot import open_snapshot
@@ -218,7 +218,7 @@ def test_resuming_reads_two_windows_at_most(tmp_path: Path) -> None:
         plan = loader._plan(0)
         for batch in range(len(loader)):
             loader.seek(0, batch)
-            engine = open_engine(
+            engine = Engine(
                 loader._dataset, plan, loader._options,
                 first_batch=batch, allocator=Arenas(0), staging=Arenas(0), is_first=False,
             )  # fmt: skip

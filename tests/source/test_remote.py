@@ -30,7 +30,7 @@ from parquet_loader import (
     SourceError,
 )
 from parquet_loader.dataset import LazyBudget
-from parquet_loader.engine import open_engine
+from parquet_loader.engine import Engine
 from parquet_loader.loader.batched import BatchedDataLoader as Loader
 from parquet_loader.window import Allocation, Arenas
 from tests.support.far import Line, Proxy, at_random, far
@@ -653,7 +653,7 @@ def test_the_first_window_of_the_first_pass_finds_its_memory_warm(store: Store) 
     with far(store.endpoint) as proxy, opened(proxy, remote("obstore", stall_s=0.3)) as loader:
         for is_first in (True, False):
             memory = Recording()
-            engine = open_engine(
+            engine = Engine(
                 loader._dataset, loader._plan(0), loader._options,
                 first_batch=0, allocator=memory, staging=Arenas(10**9), is_first=is_first,
             )  # fmt: skip

@@ -26,7 +26,7 @@ from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.process import NICENESS, end_with, packed_error
 from parquet_loader.engine.child.shared_memory import SharedMemorySender, SharedMessage
 from parquet_loader.engine.child.transforms import TransformProcesses
-from parquet_loader.engine.engine import Engine, EngineOptions, open_engine, transform_processes
+from parquet_loader.engine.engine import Engine, EngineOptions, transform_processes
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord
 from parquet_loader.engine.usage import EngineFigures
@@ -183,7 +183,7 @@ class _Server:
             self._failure = error
 
     def _opened(self, dataset: Dataset, options: EngineOptions, plan: Plan, first_batch: int = 0) -> Engine:
-        return open_engine(
+        return Engine(
             dataset,
             plan,
             options,

@@ -23,7 +23,6 @@ from parquet_loader.engine import (
     ReadAhead,
     ReadingProcess,
     TransformProcesses,
-    open_engine,
 )
 from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
 from parquet_loader.loader.epoch import Epoch, EpochEngine, EpochFigures
@@ -413,7 +412,7 @@ class LoaderEpochs:
         if self._reading is not None:
             processes = BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform)
             return IsolatedEngine(self._reading, plan, first_batch, processes=processes, next_plan=next_plan)
-        return open_engine(
+        return Engine(
             self._dataset,
             plan,
             self._options,
@@ -454,7 +453,7 @@ def _opened_ahead(
     transforms: TransformProcesses | None,
 ) -> Engine:
     """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
-    return open_engine(
+    return Engine(
         dataset,
         plan(dataset),
         options,

@@ -27,7 +27,7 @@ from parquet_loader.common import (
     parse_bytes,
 )
 from parquet_loader.dataset import Dataset, ListedDataset, ranks_to_agree_with
-from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage, open_engine
+from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage
 from parquet_loader.errors import (
     ConfigurationError,
     MemoryLimitError,
@@ -564,7 +564,7 @@ class TokenLoader(BatchedDataLoader):
         packing = self._packing(plan.epoch)
         if self._reading is not None:  # the next epoch may begin in any window, so the child reads none ahead
             return super()._engine(packing.read_plan(first_batch))
-        return open_engine(
+        return Engine(
             self._dataset,
             packing.read_plan(first_batch),
             self._options,
@@ -645,7 +645,7 @@ def _opened_ahead(
 ) -> Engine:
     """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
     packing = packed(next_plan(dataset))
-    return open_engine(
+    return Engine(
         dataset, packing.read_plan(0), options, first_batch=0, allocator=allocator, staging=staging, is_first=False,
         batches=partial(parts.scheduler, packing, 0), scattered=parts.form.scattered,
     )  # fmt: skip
