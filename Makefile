@@ -9,7 +9,7 @@
 #   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray, JAX, TensorFlow and others
 #   make test-hdfs                                 HDFS itself, a Hadoop of two processes; needs a JDK and a C compiler
 #   make test-oldest the core tests with the oldest pyarrow and numpy that are supported
-#   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel: core tests of one
+#   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel: the tests of one, installed
 #   make docs        the documentation site, in site/      make test-docs: links, weight, contrast
 #   make lint        ruff and mypy                  make format     what lint expects of layout
 #   make fuzz        changed pages under gcc's sanitizers, for FUZZ_SECONDS (600), with new seeds from FUZZ_SEED on
@@ -25,7 +25,7 @@ TESTS ?= tests
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 # These start a Hadoop of two Java processes.
 HDFS_TESTS := tests/source/test_hdfs.py tests/interop/test_hdfs_jobs.py
-# What runs with the oldest and with other versions, and from an installed wheel.
+# What runs with the oldest and with other versions.
 CORE_TESTS ?= $(addprefix tests/,common plan window dataset schema/test_schema.py collate/test_output.py decode/test_native.py \
 	decode/test_routes.py read/test_split.py read/test_row_pages.py loader/test_exactly_once.py loader/test_resume.py \
 	loader/test_rows.py write/test_writer.py)
@@ -121,14 +121,21 @@ $(VENV)/release: $(VENV)/made release/requirements.txt
 wheels: $(VENV)/release
 	$(VENV)/release/bin/python release/wheels.py
 
-# From a wheel in dist/, by default this machine's, away from the checkout and without a C compiler on the path.
+# From a wheel in dist/, by default this machine's, away from the checkout and with a PATH that has no C compiler.
+# The tests of the checkout itself are left out: they read the package's source there.
 WHEEL ?= dist/*manylinux*_$(shell uname -m).whl
+WHEEL_TESTS ?= tests
+TREE_TESTS := tests/test_structure.py tests/docs/test_site.py tests/test_docs.py::test_links_between_pages_lead_somewhere
+IN_WHEEL = cd $(VENV)/wheel && PYTHONPATH=$(abspath $(VENV))/wheel/packages PATH=$(abspath $(VENV))/bin:$(abspath $(VENV))/wheel/tools
 test-wheel: $(VENV)/dev
 	rm -rf $(VENV)/wheel
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/wheel/packages $(WHEEL)
-	cp -r tests schemas demo pyproject.toml $(VENV)/wheel
-	cd $(VENV)/wheel && PYTHONPATH=$(abspath $(VENV))/wheel/packages PATH=$(abspath $(VENV))/bin $(abspath $(PY)) -c "$$HAS_KERNELS"
-	cd $(VENV)/wheel && PYTHONPATH=$(abspath $(VENV))/wheel/packages PATH=$(abspath $(VENV))/bin $(abspath $(PY)) -m pytest $(CORE_TESTS)
+	cp -r $(filter-out parquet_loader dist site build,$(wildcard *)) $(VENV)/wheel
+	mkdir $(VENV)/wheel/tools
+	for tool in $$(echo "$$PATH" | tr : '\n' | sed 's,$$,/*,'); do case $${tool##*/} in \
+		*cc|*cc-*|*c++*|*g++*|*clang*|c89*|c99*|*cpp*) ;; *) ln -sf "$$tool" $(VENV)/wheel/tools ;; esac; done
+	$(IN_WHEEL) $(abspath $(PY)) -c "$$HAS_KERNELS"
+	$(IN_WHEEL) $(abspath $(PY)) -m pytest $(PARALLEL) $(TREE_TESTS:%=--deselect=%) $(WHEEL_TESTS)
 
 define HAS_KERNELS
 from parquet_loader.common import LOADED_CODECS, native
