@@ -107,50 +107,19 @@ class ParquetDataset(ListedDataset):
             ConfigurationError: An argument has the wrong kind or value.
             TypeError: There is no such keyword; the message names the equivalent.
         """
+        given = {**locals()}
+        for name in ("self", "batch_size", "episodes"):
+            del given[name]
         if episodes is not None:
             if transform is not None or transform_workers or rows_out is not None:
                 raise UnsupportedError(
                     "transform with episodes: a transform gets rows, before samples are made of them; apply the "
                     "function to the batches"
                 )
-            return EpisodeLoader(
-                self,
-                batch_size,
-                episodes=episodes,
-                filters=filters,
-                shuffle=shuffle,
-                seed=seed,
-                window_rows=window_rows,
-                drop_last=drop_last,
-                device=device,
-                memory_limit=memory_limit,
-                shard=shard,
-                num_threads=num_threads,
-                isolation=isolation,
-                progress=progress,
-                shard_options=shard_options,
-                output_options=output_options,
-            )
-        return BatchedDataLoader(
-            self,
-            batch_size,
-            filters=filters,
-            shuffle=shuffle,
-            seed=seed,
-            window_rows=window_rows,
-            drop_last=drop_last,
-            transform=transform,
-            transform_workers=transform_workers,
-            rows_out=rows_out,
-            device=device,
-            memory_limit=memory_limit,
-            shard=shard,
-            num_threads=num_threads,
-            isolation=isolation,
-            progress=progress,
-            shard_options=shard_options,
-            output_options=output_options,
-        )
+            for name in ("transform", "transform_workers", "rows_out"):
+                del given[name]
+            return EpisodeLoader(self, batch_size, episodes=episodes, **given)
+        return BatchedDataLoader(self, batch_size, **given)
 
     def rows(
         self,
