@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -68,8 +67,8 @@ from parquet_loader.engine import (
     transform_option,
     transform_processes,
 )
-from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, UnsupportedError
-from parquet_loader.loader.diagnosis import diagnosed, sorting_of, storage_figures
+from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
+from parquet_loader.loader.diagnosis import diagnosed
 from parquet_loader.loader.epoch import EpochRecord
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.epochs.resumable_epochs import ResumableEpochs
@@ -80,7 +79,7 @@ from parquet_loader.loader.report.page import page_of
 from parquet_loader.loader.report.trace import trace_of
 from parquet_loader.loader.sharing import check_store_ranks, choose_sharding
 from parquet_loader.loader.stats import LoaderStats
-from parquet_loader.plan import WINDOW_METHOD, mixing_score
+from parquet_loader.plan import WINDOW_METHOD
 from parquet_loader.read import Filters, LocalCache, as_expression, splits_by_position
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableLike, VersionedSource, selection_of, table_source
@@ -496,22 +495,12 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         """
         stats, figures = self._counters(), self._figures
         assert figures is not None
-        if figures.storage is None and stats.is_judged:
-            with suppress(ParquetLoaderError, OSError, ValueError):  # deleted files have no figures
-                figures.storage = storage_figures(self._dataset, self._read_options)
-        if not figures.knows_sorting and figures.plan.shuffle and figures.plan.windows > 1:
-            figures.knows_sorting = True
-            figures.score = mixing_score(figures.plan, self._planned.counts)
-            with suppress(ParquetLoaderError, OSError, ValueError):
-                figures.sorting = sorting_of(self._dataset)
         return diagnosed(
             stats,
             self._dataset,
-            figures.plan,
-            figures.mixing.worst(),
-            figures.storage,
-            figures.sorting,
-            figures.score,
+            figures,
+            self._planned.counts,
+            self._read_options,
             isolation="process" if self._isolates else "thread",
             transforms=BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform),
             chooses_window=self._chooses_window,

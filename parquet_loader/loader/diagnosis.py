@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import PROBLEM, ReadOptions, available_processors, is_local
+from parquet_loader.common import PROBLEM, IntArray, ReadOptions, available_processors, is_local
 from parquet_loader.dataset import LARGEST_DEFAULT_WINDOW_BYTES, Dataset
 from parquet_loader.decode import decodable_chunks, is_known_codec, is_known_type, page_header
+from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.loader.advice import findings_of
+from parquet_loader.loader.epoch import EpochFigures
 from parquet_loader.loader.mixing import MOST_COLUMNS, MixingFigures, SortingFigures, overlap_share
 from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
-from parquet_loader.plan import MixingScore, Plan
+from parquet_loader.plan import MixingScore, Plan, mixing_score
 from parquet_loader.source import Metadata, MetadataError, RowGroupRef, Snapshot, bounds_of, selected
 
 # Sample sizes for the figures of a data set.
@@ -33,11 +35,9 @@ LARGEST_PAGE_BYTES = 4 * 2**20
 def diagnosed(
     stats: LoaderStats,
     dataset: Dataset,
-    plan: Plan,
-    mixing: MixingFigures | None,
-    storage: StorageFigures | None,
-    sorting: SortingFigures | None,
-    score: MixingScore | None,
+    figures: EpochFigures,
+    planned: IntArray,
+    options: ReadOptions,
     *,
     isolation: str,
     transforms: bool,
@@ -47,15 +47,25 @@ def diagnosed(
 
     Args:
         stats: The epoch's own figures.
-        dataset, plan: The epoch's data set and plan.
-        mixing: Measured from its windows.
-        storage: From `storage_figures`.
-        sorting: From `sorting_of`.
-        score: From `mixing_score`.
+        dataset: Its data set.
+        figures: Has its plan, and keeps what is found out here for the next call.
+        planned: int64 ``[row groups]``, the rows of each by which the epoch is planned.
+        options: How the files are read.
         isolation, transforms: As in `LoaderStats`.
         chooses_window: Whether the loader chose `window_rows` by itself.
     """
-    remote = dataset.snapshot.remote
+    plan, remote = figures.plan, dataset.snapshot.remote
+    if figures.storage is None and stats.is_judged:
+        with suppress(ParquetLoaderError, OSError, ValueError):  # deleted files have no figures
+            figures.storage = storage_figures(dataset, options)
+    if not figures.knows_sorting and plan.shuffle and plan.windows > 1:
+        figures.knows_sorting = True
+        figures.score = mixing_score(plan, planned)
+        with suppress(ParquetLoaderError, OSError, ValueError):
+            figures.sorting = sorting_of(dataset)
+    shuffling = shuffle_figures(
+        dataset, plan, figures.mixing.worst(), figures.sorting, figures.score, chooses_window=chooses_window
+    )
     complete = replace(
         stats,
         isolation=isolation,
@@ -63,8 +73,8 @@ def diagnosed(
         processors=available_processors(),
         kernels=PROBLEM,
         max_requests=None if remote is None else remote.options.max_requests,
-        shuffling=shuffle_figures(dataset, plan, mixing, sorting, score, chooses_window=chooses_window),
-        storage=storage,
+        shuffling=shuffling,
+        storage=figures.storage,
     )
     return replace(complete, findings=findings_of(complete))
 
