@@ -9,8 +9,8 @@ from typing import Any
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Batch, Output
 from parquet_loader.collate.table_outputs import TableOutput
-from parquet_loader.common import OutputOptions, Shard
-from parquet_loader.errors import ConfigurationError, MissingPackageError
+from parquet_loader.common import OutputOptions, Shard, needs_package
+from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema import Schema
 
 
@@ -37,15 +37,12 @@ def open_output(options: OutputOptions, device: Any, *, keeps: bool = False) -> 
         return _jax().JaxOutput(device, options.sharding)  # type: ignore[no-any-return]
     if options.format == "tensorflow":
         return _tensorflow_output(device)
-    try:
+    with needs_package(
+        "torch",
+        "batches of tensors need torch: pip install 'torch-parquet-loader[torch]', or pass "
+        "output_options=OutputOptions(format='numpy') for numpy arrays",
+    ):
         from parquet_loader.collate.torch_output import TensorOutput  # noqa: PLC0415  (imports torch)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingPackageError(
-            "batches of tensors need torch: pip install 'torch-parquet-loader[torch]', or pass "
-            "output_options=OutputOptions(format='numpy') for numpy arrays"
-        ) from error
     return TensorOutput(device, options, keeps=keeps)
 
 
@@ -69,26 +66,17 @@ def output_shard(options: OutputOptions, shard: Shard | None, batch_size: int, *
 
 
 def _jax() -> Any:
-    try:
+    with needs_package("jax", "OutputOptions(format='jax') needs JAX: pip install 'torch-parquet-loader[jax]'"):
         from parquet_loader.collate import jax_output  # noqa: PLC0415  (imports JAX)
-    except ModuleNotFoundError as error:
-        if error.name != "jax":
-            raise
-        raise MissingPackageError(
-            "OutputOptions(format='jax') needs JAX: pip install 'torch-parquet-loader[jax]'"
-        ) from error
     return jax_output
 
 
 def _tensorflow_output(device: Any) -> Output:
-    try:
+    with needs_package(
+        "tensorflow",
+        "OutputOptions(format='tensorflow') needs TensorFlow: pip install 'torch-parquet-loader[tensorflow]'",
+    ):
         from parquet_loader.collate.tf_output import TensorFlowOutput  # noqa: PLC0415  (imports TensorFlow)
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        raise MissingPackageError(
-            "OutputOptions(format='tensorflow') needs TensorFlow: pip install 'torch-parquet-loader[tensorflow]'"
-        ) from error
     return TensorFlowOutput(device)
 
 
@@ -114,16 +102,12 @@ def tf_dataset(
     Raises:
         MissingPackageError: TensorFlow is not installed.
     """
-    try:
+    with needs_package("tensorflow", "to_tf() needs TensorFlow: pip install 'torch-parquet-loader[tensorflow]'"):
         from parquet_loader.collate.tf_dataset import (  # noqa: PLC0415  (imports TensorFlow)
             dataset_of,
             has_one_width,
             signature_of,
         )
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        raise MissingPackageError("to_tf() needs TensorFlow: pip install 'torch-parquet-loader[tensorflow]'") from error
     if not isinstance(fields, Schema):
         return dataset_of(begin, fields, cardinality, cuts_windows=False)
     signature = signature_of(fields, rows, row_numbers)
@@ -141,12 +125,8 @@ def keras_dataset(
     Raises:
         MissingPackageError: Keras is not installed.
     """
-    try:
+    with needs_package("keras", "to_keras() needs Keras 3: pip install 'keras>=3.5'"):
         from parquet_loader.collate.keras_dataset import LoaderPyDataset  # noqa: PLC0415  (imports Keras)
-    except ModuleNotFoundError as error:
-        if error.name != "keras":
-            raise
-        raise MissingPackageError("to_keras() needs Keras 3: pip install 'keras>=3.5'") from error
     output = ArrayOutput(None)
     return LoaderPyDataset(lambda epoch, batch: begin(epoch, batch, output), select, batches, *position)
 
@@ -161,12 +141,8 @@ def grain_dataset(
     Raises:
         MissingPackageError: Grain is not installed.
     """
-    try:
+    with needs_package("grain", "to_grain() needs Grain: pip install 'grain>=0.2.10'"):
         from parquet_loader.collate.grain_dataset import LoaderIterDataset  # noqa: PLC0415  (imports Grain)
-    except ModuleNotFoundError as error:
-        if error.name != "grain":
-            raise
-        raise MissingPackageError("to_grain() needs Grain: pip install 'grain>=0.2.10'") from error
     return LoaderIterDataset(lambda: begin(ArrayOutput(None)), get_state, set_state)
 
 

@@ -11,12 +11,15 @@ import pyarrow as pa
 from parquet_loader.collate.arrow_columns import arrow_array
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Batch
+from parquet_loader.common import needs_package
 from parquet_loader.engine import ProcessedBatch
-from parquet_loader.errors import DataError, MissingPackageError, UnsupportedError
+from parquet_loader.errors import DataError, UnsupportedError
 from parquet_loader.window import Allocator, Window
 
 MakeTable: TypeAlias = Callable[[Batch, Mapping[str, str]], Any]
 """Makes a table of a batch of arrays, and of the names of mask columns by the names of the columns they belong to."""
+
+_MISSING = "OutputOptions(format={0!r}) needs {0}: pip install '{1}'"
 
 
 class TableOutput(ArrayOutput):
@@ -85,10 +88,8 @@ def _arrow_column(name: str, arrays: Batch, masks: Mapping[str, str]) -> pa.Arra
 
 
 def _pandas_maker() -> MakeTable:
-    try:
+    with needs_package("pandas", _MISSING.format("pandas", "torch-parquet-loader[pandas]")):
         import pandas as pd  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise _missing("pandas", "torch-parquet-loader[pandas]") from error
 
     def frame(arrays: Batch, masks: Mapping[str, str]) -> pd.DataFrame:
         columns: dict[str, Any] = {}
@@ -104,13 +105,7 @@ def _pandas_maker() -> MakeTable:
 
 
 def _polars_maker() -> MakeTable:
-    try:
+    with needs_package("polars", _MISSING.format("polars", "polars")):
         import polars as pl  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise _missing("polars", "polars") from error
 
     return lambda arrays, masks: pl.from_arrow(arrow_table(arrays, masks), rechunk=False)
-
-
-def _missing(format: str, package: str) -> MissingPackageError:  # noqa: A002
-    return MissingPackageError(f"OutputOptions(format={format!r}) needs {format}: pip install '{package}'")

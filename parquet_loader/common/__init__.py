@@ -31,6 +31,7 @@ from parquet_loader.common.hints import (
     check_source,
     explains_keywords,
     named,
+    needs_package,
 )
 from parquet_loader.common.native.bindings import (
     ENDED,
@@ -208,6 +209,7 @@ __all__ = [
     "mixed_words",
     "named",
     "named_columns",
+    "needs_package",
     "no_link",
     "no_progress",
     "nodes",

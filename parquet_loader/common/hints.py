@@ -1,16 +1,17 @@
-"""Suggests what to use instead of an unsupported source, or of a keyword of another library."""
+"""Suggests what to use instead of an unsupported source, of a keyword of another library, or of a package."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
-from parquet_loader.errors import ArgumentTypeError, ConfigurationError, nearest
+from parquet_loader.errors import ArgumentTypeError, ConfigurationError, MissingPackageError, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -296,3 +297,18 @@ class NotIndexed:
             f"{type(self).__name__}: a loader is not an iterator; batches = iter(loader) begins an epoch, and "
             "next(batches) gives its next batch"
         )
+
+
+@contextmanager
+def needs_package(package: str, message: str) -> Iterator[None]:
+    """Explain the error of the body, an import, if a package is not installed.
+
+    Raises:
+        MissingPackageError: that package, or a module of it, cannot be imported.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise MissingPackageError(message) from error

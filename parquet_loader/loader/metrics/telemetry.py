@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from parquet_loader.errors import MissingPackageError
+from parquet_loader.common import needs_package
 from parquet_loader.loader.metrics.figures import METRICS, Measured, Metric, counters_of
 
 
@@ -22,10 +22,8 @@ def observe(loaders: dict[str, Measured], meter: Any = None) -> None:
     Raises:
         MissingPackageError: opentelemetry is not installed.
     """
-    try:
+    with needs_package("opentelemetry", "observe(): needs OpenTelemetry: pip install 'torch-parquet-loader[otel]'"):
         from opentelemetry import metrics  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingPackageError("observe(): needs OpenTelemetry: pip install 'torch-parquet-loader[otel]'") from error
     meter = metrics.get_meter("parquet_loader") if meter is None else meter
     named = weakref.WeakValueDictionary[str, Any](loaders)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from parquet_loader.common import needs_package
 from parquet_loader.errors import MissingPackageError
 from parquet_loader.loader.metrics.figures import Measured, lineage_of, metrics_of
 
@@ -58,10 +59,8 @@ def log_mlflow(loader: Measured, step: int, *, prefix: str = "loader") -> None:
         LoaderStateError: there was no epoch yet.
         MissingPackageError: mlflow is not installed.
     """
-    try:
+    with needs_package("mlflow", "log_mlflow(): needs MLflow: pip install mlflow-skinny"):
         import mlflow  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingPackageError("log_mlflow(): needs MLflow: pip install mlflow-skinny") from error
     figures = metrics_of(loader.stats())
     mlflow.set_tags({f"{prefix}.{name}": str(value) for name, value in lineage_of(loader).items()})
     mlflow.log_metrics({f"{prefix}.{name}": value for name, value in figures.items()}, step=step)
