@@ -129,6 +129,7 @@ MAY_ASK_FOR_KERNELS = {
     "common.native.bindings",
     "common.native.permute",
     "common.permutations",
+    "decode.jpeg",
     "decode.media.resizing",
     "decode.native.column_reader",
     "decode.native.list_reader",

@@ -3,29 +3,103 @@
 A faster path next to Pillow: for plain images (YCbCr or grey, undamaged) it gives the same pixels in two thirds of the
 time, with the GIL released. It declines anything else, and Pillow then decodes the image or reports the damage. One
 difference: Pillow refuses an image with a truncated JFIF, Adobe or ICC segment, which libjpeg ignores.
+
+The kernels call the library that Pillow has loaded, and decode only the part of an image that is used. Without them, or
+if that library has another interface, `simplejpeg` decodes whole images.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from parquet_loader.common import KERNELS
+
 _MAGIC = b"\xff\xd8\xff"
 # By the number of channels: the color space in the file, and the one to decode to.
 _COLORS = {1: ("Gray", "GRAY"), 3: ("YCbCr", "RGB")}
+_FUNCTIONS = (
+    "jpeg_std_error", "jpeg_CreateDecompress", "jpeg_destroy_decompress", "jpeg_mem_src", "jpeg_read_header",
+    "jpeg_start_decompress", "jpeg_read_scanlines", "jpeg_finish_decompress", "jpeg_crop_scanline",
+    "jpeg_skip_scanlines",
+)  # fmt: skip
+"""In the order of `library` in `jpeg.c`."""
+
+Shape = tuple[int, int, int]
 
 
-@cache
-def _turbo() -> Any:
-    """Return the module `simplejpeg`, or None if it is not installed or cannot be loaded."""
-    try:
-        return importlib.import_module("simplejpeg")
-    except Exception:  # not only ImportError: built for another numpy, it raises ValueError
-        return None
+class Part(NamedTuple):
+    """Rows `top` to `bottom` and columns `left` to `right` of an image; the ends are exclusive."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+class _Decoder(Protocol):
+    def shape(self, data: bytes | memoryview) -> Shape | None: ...
+
+    def decode(
+        self, data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int, part: Part | None, /
+    ) -> bool: ...
+
+
+class _PillowsLibrary:
+    """The libjpeg-turbo that Pillow has loaded, called by the kernels."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(importlib.import_module("PIL._imaging").__file__)  # finds what it is linked to, too
+        functions = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _FUNCTIONS]
+        addresses = np.array(functions, np.uintp)
+        if not KERNELS.jpeg_use(addresses.ctypes.data):
+            raise ImportError("another interface than libjpeg's version 62")
+
+    def shape(self, data: bytes | memoryview) -> Shape | None:
+        found, encoded = np.empty(3, np.int32), np.frombuffer(data, np.uint8)
+        if KERNELS.jpeg_header(encoded.ctypes.data, len(encoded), found.ctypes.data):
+            return None
+        height, width, channels = found.tolist()
+        return (height, width, channels) if channels else None
+
+    def decode(self, data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int, part: Part | None) -> bool:
+        if not out.flags.c_contiguous:
+            return False
+        encoded = np.frombuffer(data, np.uint8)
+        numbers = np.array((*(part or (0, out.shape[0], 0, out.shape[1])), *out.shape), np.int32)
+        at = numbers.ctypes.data
+        return not KERNELS.jpeg_decode(
+            encoded.ctypes.data, len(encoded), factor, at, at + 4 * numbers.itemsize, out.ctypes.data
+        )
+
+
+class _Simplejpeg:
+    """The package `simplejpeg`. All of its functions raise undocumented errors for images that they cannot decode."""
+
+    def __init__(self) -> None:
+        self._module = importlib.import_module("simplejpeg")
+
+    def shape(self, data: bytes | memoryview) -> Shape | None:
+        try:
+            height, width, colors, _ = self._module.decode_jpeg_header(_bytes(data))
+        except Exception:
+            return None
+        channels = next((n for n, (stored, _) in _COLORS.items() if stored == colors), None)
+        return None if channels is None else (height, width, channels)
+
+    def decode(self, data: bytes | memoryview, out: npt.NDArray[np.uint8], _factor: int, _part: Part | None, /) -> bool:
+        try:  # it reduces as far as the shape allows
+            least = {"min_height": out.shape[0], "min_width": out.shape[1]}
+            self._module.decode_jpeg(_bytes(data), _COLORS[out.shape[2]][1], buffer=out, **least)
+        except Exception:  # the image is damaged
+            return False
+        return True
 
 
 def _bytes(data: bytes | memoryview) -> bytes | memoryview:
@@ -33,47 +107,51 @@ def _bytes(data: bytes | memoryview) -> bytes | memoryview:
     return data.cast("B") if isinstance(data, memoryview) else data
 
 
-def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> tuple[int, int, int] | None:
+@cache
+def _decoder() -> _Decoder | None:
+    """Return the first decoder that can be loaded, or None."""
+    for decoder in (_PillowsLibrary, _Simplejpeg) if KERNELS is not None else (_Simplejpeg,):
+        with suppress(
+            Exception
+        ):  # not only ImportError: simplejpeg raises ValueError if it was built for another numpy
+            return decoder()
+    return None
+
+
+def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> Shape | None:
     """Return height, width and channels (1 or 3) of a JPEG that `decode_jpeg` may decode; None for anything else.
 
     Args:
         data: The encoded image.
         most_pixels: Larger images are declined; Pillow's ``MAX_IMAGE_PIXELS``, above which it warns or refuses.
     """
-    turbo = _turbo()
-    if turbo is None or bytes(data[:3]) != _MAGIC:
+    decoder = _decoder()
+    if decoder is None or bytes(data[:3]) != _MAGIC:
         return None
-    try:
-        height, width, colors, _ = turbo.decode_jpeg_header(_bytes(data))
-    except Exception:  # its errors are not documented; an unusual header raises KeyError
+    shape = decoder.shape(data)
+    if shape is None or (most_pixels is not None and shape[0] * shape[1] > most_pixels):
         return None
-    channels = next((n for n, (stored, _) in _COLORS.items() if stored == colors), None)
-    if channels is None or (most_pixels is not None and height * width > most_pixels):
-        return None
-    return height, width, channels
+    return shape
 
 
-def reduced_shape(data: bytes | memoryview, shape: tuple[int, int, int], factor: int) -> tuple[int, int, int]:
+def reduced_shape(shape: Shape, factor: int) -> Shape:
     """Return the shape in which an image of `shape` is decoded if each side is divided by 1, 2, 4 or 8."""
-    if factor == 1:
-        return shape
-    least = -(-shape[0] // factor), -(-shape[1] // factor)
-    try:
-        height, width, *_ = _turbo().decode_jpeg_header(_bytes(data), min_height=least[0], min_width=least[1])
-    except Exception:
-        return shape
-    return height, width, shape[2]
+    return -(-shape[0] // factor), -(-shape[1] // factor), shape[2]
 
 
-def decode_jpeg(data: bytes | memoryview, out: npt.NDArray[np.uint8]) -> bool:
-    """Decode to `out`, ``[height, width, channels]`` uint8 of the shape that `jpeg_shape` or `reduced_shape` gave.
+def decode_jpeg(
+    data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int = 1, part: Part | None = None
+) -> bool:
+    """Decode to `out`, contiguous uint8 ``[height, width, channels]`` of the shape that `jpeg_shape` gave.
+
+    Args:
+        data: The encoded image.
+        out: Memory for the whole image.
+        factor: By what each side is divided; `out` then has the shape that `reduced_shape` gave.
+        part: The pixels that are needed, not empty and inside of the image. The others may be left undefined.
 
     Returns:
         Whether it succeeded. If not, the content of `out` is undefined.
     """
-    try:
-        least = {"min_height": out.shape[0], "min_width": out.shape[1]}
-        _turbo().decode_jpeg(_bytes(data), _COLORS[out.shape[2]][1], buffer=out, **least)
-    except Exception:  # the image is damaged
-        return False
-    return True
+    decoder = _decoder()
+    return decoder is not None and decoder.decode(data, out, factor, part)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import io
-import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,10 +18,13 @@ from PIL import Image
 from parquet_loader.decode import jpeg
 from parquet_loader.decode.array_formats import BlobProblem, image_array
 from parquet_loader.decode.encoded_columns import unpack
-from parquet_loader.decode.media import image_pixels
+from parquet_loader.decode.jpeg import Part
+from parquet_loader.decode.media import image_pixels, write_image
 from parquet_loader.schema import Encoded
+from parquet_loader.schema import Image as ImageField
+from tests.support.jpeg import DECODERS, decoded_by
 
-pytest.importorskip("simplejpeg", reason="no simplejpeg: Pillow decodes all")
+FAST = [name for name in DECODERS if name != "Pillow"]
 
 
 def picture(height: int, width: int, mode: str, seed: int = 0) -> Image.Image:
@@ -48,16 +52,12 @@ def outcome(data: bytes, channels: int) -> Any:
         return str(problem)
 
 
-def both(monkeypatch: pytest.MonkeyPatch, data: bytes, channels: int) -> tuple[Any, Any]:
-    """What is made of an image with libjpeg-turbo and without."""
-    found = outcome(data, channels)
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "simplejpeg", None)  # as if it were not installed
-        jpeg._turbo.cache_clear()
-        try:
-            return found, outcome(data, channels)
-        finally:
-            jpeg._turbo.cache_clear()
+def both(decoder: str, data: bytes, channels: int) -> tuple[Any, Any]:
+    """What is made of an image by a decoder, and by Pillow."""
+    with decoded_by(decoder):
+        found = outcome(data, channels)
+    with decoded_by("Pillow"):
+        return found, outcome(data, channels)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -68,21 +68,19 @@ def assert_same(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("decoder", FAST)
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 16), (33, 17), (224, 224)])
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
 @pytest.mark.parametrize("progressive", [False, True])
 def test_pixels_are_those_of_pillow(
-    monkeypatch: pytest.MonkeyPatch, channels: int, size: tuple[int, int], mode: str, progressive: bool
+    decoder: str, channels: int, size: tuple[int, int], mode: str, progressive: bool
 ) -> None:
-    for quality in (10, 75, 95):
-        for subsampling in (0, 1, 2):
-            data = encoded(
-                picture(*size, mode, quality), quality=quality, subsampling=subsampling, progressive=progressive
-            )
-            found, expected = both(monkeypatch, data, channels)
-            assert_same(found, expected)
-            assert found.shape == (*size, channels)
+    for quality, subsampling in ((10, 2), (75, 0), (75, 1), (95, 2)):
+        data = encoded(picture(*size, mode, quality), quality=quality, subsampling=subsampling, progressive=progressive)
+        found, expected = both(decoder, data, channels)
+        assert_same(found, expected)
+        assert found.shape == (*size, channels)
 
 
 @pytest.mark.parametrize(("mode", "stored"), [("RGB", 3), ("L", 1)])
@@ -119,11 +117,12 @@ def test_images_that_pillow_refuses_for_their_size_are_refused(monkeypatch: pyte
     assert image_pixels(data, 3, None).shape == (40, 50, 3)
 
 
+@pytest.mark.parametrize("decoder", FAST)
 @pytest.mark.parametrize("progressive", [False, True])
-def test_cut_images_are_refused_as_by_pillow(monkeypatch: pytest.MonkeyPatch, progressive: bool) -> None:
+def test_cut_images_are_refused_as_by_pillow(decoder: str, progressive: bool) -> None:
     data = encoded(picture(48, 40, "RGB"), progressive=progressive)
     for length in range(0, len(data), 7):
-        assert_same(*both(monkeypatch, data[:length], 3))
+        assert_same(*both(decoder, data[:length], 3))
 
 
 @pytest.mark.parametrize("data", [b"", b"nothing", b"\xff\xd8\xff"])
@@ -137,6 +136,7 @@ def test_bytes_that_are_no_image_are_described_by_their_number_alone(data: bytes
             decode()
 
 
+@pytest.mark.parametrize("decoder", FAST)
 @given(
     seed=st.integers(0, 20),
     mode=st.sampled_from(["L", "RGB", "CMYK"]),
@@ -145,14 +145,13 @@ def test_bytes_that_are_no_image_are_described_by_their_number_alone(data: bytes
     changes=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6),
 )
 def test_changed_bytes_give_what_pillow_gives(
-    seed: int, mode: str, progressive: bool, restart: int, changes: list[tuple[int, int]]
+    decoder: str, seed: int, mode: str, progressive: bool, restart: int, changes: list[tuple[int, int]]
 ) -> None:
     data = bytearray(encoded(picture(32, 24, mode, seed), progressive=progressive, restart_marker_blocks=restart))
     for place, value in changes:
         data[place % len(data)] = value
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for channels in (1, 3):
-            assert_same(*both(monkeypatch, bytes(data), channels))
+    for channels in (1, 3):
+        assert_same(*both(decoder, bytes(data), channels))
 
 
 def test_columns_of_encoded_images_are_decoded_without_pillow_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,14 +164,117 @@ def test_columns_of_encoded_images_are_decoded_without_pillow_too(monkeypatch: p
 
 
 @pytest.mark.parametrize("error", [ImportError, ValueError, AttributeError])
-def test_without_a_simplejpeg_that_can_be_loaded_pillow_decodes(monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
+def test_without_a_decoder_that_can_be_loaded_pillow_decodes(monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
     def fails(name: str) -> Any:
         raise error(f"{name} was made for another numpy")
 
     data = encoded(picture(20, 30, "RGB"))
-    monkeypatch.setattr(importlib, "import_module", fails)
-    jpeg._turbo.cache_clear()
-    try:
+    jpeg._decoder.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib, "import_module", fails)
         assert jpeg.jpeg_shape(data, None) is None
-    finally:
-        jpeg._turbo.cache_clear()
+    jpeg._decoder.cache_clear()
+
+
+# ------------------------------------------------------------------ parts of images
+
+
+@pytest.fixture
+def kernels() -> Iterator[None]:
+    with decoded_by("kernels"):
+        yield
+
+
+def decoded(data: bytes, factor: int = 1, part: Part | None = None) -> npt.NDArray[np.uint8] | None:
+    """Return an image, of which only `part` is decoded; None if it is declined. Pixels that are not decoded are 7."""
+    shape = jpeg.jpeg_shape(data, None)
+    if shape is None:
+        return None
+    out = np.full(jpeg.reduced_shape(shape, factor), 7, np.uint8)
+    return out if jpeg.decode_jpeg(data, out, factor, part) else None
+
+
+def random_part(rng: np.random.Generator, height: int, width: int) -> Part:
+    (top, bottom), (left, right) = (np.sort(rng.choice(side + 1, 2, replace=False)) for side in (height, width))
+    return Part(int(top), int(bottom), int(left), int(right))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
+@pytest.mark.parametrize("subsampling", [0, 1, 2, None])
+def test_a_part_has_the_pixels_of_the_whole(subsampling: int | None, factor: int) -> None:
+    rng = np.random.default_rng(factor)
+    for seed in range(40):
+        height, width = map(int, rng.integers(1, 40 if seed % 2 else 200, 2))
+        mode = "L" if subsampling is None else "RGB"
+        options = {} if subsampling is None else {"subsampling": subsampling}
+        # Pillow 13 cannot write markers for small images.
+        restart = 3 if seed % 3 == 0 and min(height, width) > 40 else 0
+        data = encoded(picture(height, width, mode, seed), restart_marker_blocks=restart, **options)
+        whole = decoded(data, factor)
+        assert whole is not None
+        for _ in range(5):
+            part = random_part(rng, *whole.shape[:2])
+            found = decoded(data, factor, part)
+            assert found is not None
+            at = np.s_[part.top : part.bottom, part.left : part.right]
+            np.testing.assert_array_equal(found[at], whole[at], str((height, width, seed, part)))
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_rows_and_columns_around_a_part_are_not_decoded(mode: str) -> None:
+    found = decoded(encoded(picture(200, 300, mode)), 1, Part(100, 120, 150, 160))
+    assert found is not None
+    assert (found[:100] == 7).all()
+    assert (found[120:] == 7).all()
+    assert (found[:, :128] == 7).all()
+    assert (found[:, 180:] == 7).all()
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": "4:1:1"}, {"comment": b"\xff\xd9" * 9}])
+def test_images_of_any_kind_have_parts(options: dict[str, Any]) -> None:
+    """Some of them are decoded as a whole."""
+    data = encoded(picture(90, 70, "RGB"), **options)
+    whole, found = decoded(data), decoded(data, 1, Part(40, 50, 30, 45))
+    assert whole is not None
+    assert found is not None
+    np.testing.assert_array_equal(found[40:50, 30:45], whole[40:50, 30:45])
+
+
+@pytest.mark.usefixtures("kernels")
+def test_an_image_that_ends_behind_the_part_is_declined() -> None:
+    """Pillow refuses it, whichever part is asked for."""
+    data = encoded(picture(200, 100, "RGB"))
+    end = decoded(data, 1, Part(0, 16, 0, 100))
+    assert end is not None
+    for length in range(len(data) // 2, len(data), 97):
+        assert decoded(data[:length], 1, Part(0, 16, 0, 100)) is None
+    assert decoded(data + b"more", 1, Part(0, 16, 0, 100)) is not None
+
+
+@given(
+    seed=st.integers(0, 2**20),
+    subsampling=st.integers(0, 2),
+    restart=st.sampled_from([0, 2]),
+    changes=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=4),
+    crop=st.sampled_from(["center", "random"]),
+)
+def test_crops_of_changed_bytes_are_those_of_pillow(
+    seed: int, subsampling: int, restart: int, changes: list[tuple[int, int]], crop: Any
+) -> None:
+    """Also of images that are damaged outside of the crop: Pillow reads some of them, and refuses others."""
+    image = picture(64, 56, "RGB", seed % 20)
+    data = bytearray(encoded(image, subsampling=subsampling, restart_marker_blocks=restart))
+    for place, value in changes:
+        data[place % len(data)] = value
+
+    def made(name: str) -> Any:
+        with decoded_by(name):
+            try:
+                return write_image(bytes(data), ImageField(size=12, crop=crop), np.random.default_rng(seed), None)
+            except BlobProblem as problem:
+                return str(problem)
+
+    assert_same(made("kernels"), made("Pillow"))

@@ -79,6 +79,12 @@ def _load(path: Path) -> tuple[Any, str]:
         pointer, number, number32, number32, number32, pointer, number32, number32, flag, flag, pointer
     )  # fmt: skip
     library.image_resize.restype = ctypes.c_int
+    library.jpeg_use.argtypes = (pointer,)
+    library.jpeg_use.restype = ctypes.c_int
+    library.jpeg_header.argtypes = (pointer, number, pointer)
+    library.jpeg_header.restype = ctypes.c_int
+    library.jpeg_decode.argtypes = (pointer, number, number32, *[pointer] * 3)
+    library.jpeg_decode.restype = ctypes.c_int
     library.crc32c.argtypes = (ctypes.c_char_p, number)
     library.crc32c.restype = ctypes.c_uint32
     library.permute.argtypes = (pointer, pointer, number, pointer, pointer)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem, pillow_image, unreadable_image
-from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape, reduced_shape
+from parquet_loader.decode.jpeg import Part, decode_jpeg, jpeg_shape, reduced_shape
 from parquet_loader.decode.media.crops import Box, center_box, random_box, uniform
 from parquet_loader.decode.media.resizing import Pixels, resize
 from parquet_loader.schema import Image, sixteen_bits
@@ -103,8 +103,9 @@ def _resized(
         _check_size((height, width), field)
         box = _box(field, height, width, rng)
         factor = _reduction(field, box)
-        pixels = np.empty(reduced_shape(data, stored, factor), np.uint8)
-        if decode_jpeg(data, pixels):
+        pixels = np.empty(reduced_shape(stored, factor), np.uint8)
+        used = _used(field, box, factor, pixels.shape) if orientation == 1 else None
+        if decode_jpeg(data, pixels, factor, used):
             part = _part(_turned(pixels, orientation), height, width, box, factor, field)
             return _in_size(part, field, out, is_flipped=is_flipped)
     with _Opened(data) as opened:
@@ -147,6 +148,21 @@ def _reduction(field: Image, box: Box) -> int:
         return 1
     factor = min(box.height / field.size[0], box.width / field.size[1])
     return 8 if factor >= 8 else 4 if factor >= 4 else 2 if factor >= 2 else 1
+
+
+def _used(field: Image, box: Box, factor: int, shape: tuple[int, ...]) -> Part:
+    """Return the pixels that take part in the result, of an image that is reduced to `shape` by `factor`."""
+    assert isinstance(field.size, tuple)
+
+    def used(begin: float, length: float, size: int, whole: int) -> tuple[int, int]:
+        reach = 0.0
+        if field.crop != "random":  # one or two delivered pixels around the box have a part in the result
+            reach = 1 + (2 if field.interpolation == "bicubic" else 1) * max(length / size, 1)
+        return max(math.floor(begin - reach), 0), min(math.ceil(begin + length + reach), whole)
+
+    rows = used(box.top / factor, box.height / factor, field.size[0], shape[0])
+    columns = used(box.left / factor, box.width / factor, field.size[1], shape[1])
+    return Part(*rows, *columns)
 
 
 class _Part(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,9 @@ from parquet_loader import (
     Shard,
     write_dataset,
 )
-from parquet_loader.decode import BlobProblem, jpeg
+from parquet_loader.decode import BlobProblem
 from parquet_loader.decode.media import center_box, image_formats, image_pixels, random_box, uniform, write_image
+from tests.support.jpeg import decoded_by
 
 pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
 features = pytest.importorskip("PIL.features")
@@ -174,8 +174,8 @@ def test_large_jpegs_are_decoded_reduced_and_look_the_same(side: int) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pixels_are_the_same_without_simplejpeg(monkeypatch: pytest.MonkeyPatch, channels: int) -> None:
-    pytest.importorskip("simplejpeg", reason="the fast path of JPEG")
+@pytest.mark.parametrize("decoder", ["kernels", "simplejpeg"])
+def test_pixels_are_the_same_by_all_decoders_of_jpeg(decoder: str, channels: int) -> None:
     pixels = smooth(611, 803)
     data = encoded(pixels if channels == 3 else pixels[..., 0])
     fields = [
@@ -183,14 +183,26 @@ def test_pixels_are_the_same_without_simplejpeg(monkeypatch: pytest.MonkeyPatch,
         Image((None, None, channels), size=(140, 90), crop="center"),
         Image((None, None, channels), size=64, crop="random"),
     ]
-    found = [write_image(data, field, generator(), None) for field in fields]
-    monkeypatch.setitem(sys.modules, "simplejpeg", None)
-    jpeg._turbo.cache_clear()
-    try:
+    with decoded_by(decoder):
+        found = [write_image(data, field, generator(), None) for field in fields]
+    with decoded_by("Pillow"):
         for field, pixels in zip(fields, found, strict=True):
             np.testing.assert_array_equal(write_image(data, field, generator(), None), pixels)
-    finally:
-        jpeg._turbo.cache_clear()
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize(("size", "resize"), [((20, 30), None), ((20, 30), 33), ((90, 40), 130), ((300, 280), 310)])
+def test_centers_are_the_same_if_only_they_are_decoded(
+    interpolation: Any, size: tuple[int, int], resize: int | None
+) -> None:
+    """Pixels around the center have a part in the result, too."""
+    field = Image(size=size, crop="center", resize=resize, interpolation=interpolation)
+    for shape in ((150, 220), (151, 133), (90, 417)):
+        data = encoded(smooth(*shape), subsampling=2)
+        with decoded_by("kernels"):
+            found = write_image(data, field, None, None)
+        with decoded_by("Pillow"):
+            np.testing.assert_array_equal(write_image(data, field, None, None), found)
 
 
 @pytest.mark.parametrize("first", [False, True])

@@ -1,0 +1,209 @@
+/* Decodes parts of JPEG images with libjpeg-turbo.
+ *
+ * Python finds the library that Pillow has loaded and hands over its functions. What is declared here is the interface
+ * of libjpeg 6b (version 62), which has been the same since 1998. The library refuses callers of another version and
+ * those whose structure has another size.
+ *
+ * Any error and any warning ends the decoding: Pillow then decides about the image. */
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels.h"
+
+enum { VERSION = 62, STRUCTURE_BYTES = 632 };  /* of 64-bit platforms; jpeg_use refuses others */
+enum { GRAY = 1, RGB = 2, YCBCR = 3 };         /* color spaces */
+enum { ROWS = 16 };                            /* rows that are asked for at once */
+enum { MARGIN = 2 };                           /* pixels of a neighbor block that upsampling of colors looks at */
+
+typedef struct decoder Decoder;
+
+/* jpeg_error_mgr. */
+typedef struct {
+  void (*fail)(Decoder *);
+  void (*warn)(Decoder *, int level);
+  void (*print)(Decoder *);
+  void (*format)(Decoder *, char *);
+  void (*reset)(Decoder *);
+  int code;
+  union {
+    int i[8];
+    char s[80];
+  } parameters;
+  int trace_level;
+  long warnings;
+  const char *const *messages;
+  int last_message;
+  const char *const *added_messages;
+  int first_added, last_added;
+} Errors;
+
+/* jpeg_decompress_struct: what comes before the color map, with the names of libjpeg. */
+typedef struct {
+  Errors *err;
+  void *mem, *progress, *client_data;
+  int is_decompressor, global_state;
+  void *src;
+  unsigned image_width, image_height;
+  int num_components, jpeg_color_space, out_color_space;
+  unsigned scale_num, scale_denom;
+  double output_gamma;
+  int buffered_image, raw_data_out, dct_method, do_fancy_upsampling, do_block_smoothing;
+  int quantize_colors, dither_mode, two_pass_quantize, desired_number_of_colors;
+  int enable_1pass_quant, enable_external_quant, enable_2pass_quant;
+  unsigned output_width, output_height;
+  int out_color_components, output_components, rec_outbuf_height;
+} Known;
+
+struct decoder {
+  union {
+    Known known;
+    uint8_t all[STRUCTURE_BYTES];
+  } its;
+  Errors errors;
+  jmp_buf failed;
+};
+
+/* In the order in which jpeg_use takes them. */
+static struct {
+  Errors *(*std_error)(Errors *);
+  void (*create)(Decoder *, int, size_t);
+  void (*destroy)(Decoder *);
+  void (*memory_source)(Decoder *, const uint8_t *, unsigned long);
+  int (*read_header)(Decoder *, int);
+  int (*start)(Decoder *);
+  unsigned (*read_rows)(Decoder *, uint8_t **, unsigned);
+  int (*finish)(Decoder *);
+  void (*crop)(Decoder *, unsigned *, unsigned *);
+  unsigned (*skip_rows)(Decoder *, unsigned);
+} library;
+
+static void fail(Decoder *decoder) { longjmp(decoder->failed, 1); }
+
+static void warn(Decoder *decoder, int level) {
+  if (level < 0) fail(decoder);
+}
+
+static void print(Decoder *decoder) { (void)decoder; }
+
+/* Makes `decoder` ready for `library.create`, after which `library.destroy` is to be called. */
+static void prepare(Decoder *decoder) {
+  memset(decoder, 0, sizeof *decoder);
+  decoder->its.known.err = library.std_error(&decoder->errors);
+  decoder->errors.fail = fail;
+  decoder->errors.warn = warn;
+  decoder->errors.print = print;
+}
+
+/* Takes the addresses of the library's functions. Returns whether its interface is the one that is declared here. */
+EXPORT int jpeg_use(const void *const *functions) {
+  if (sizeof(void *) != 8 || sizeof(long) != 8 || sizeof(Known) > STRUCTURE_BYTES) return 0;
+  memcpy(&library, functions, sizeof library);
+  Decoder decoder;
+  prepare(&decoder);
+  if (setjmp(decoder.failed)) return 0;  /* nothing is allocated before version and size are compared */
+  library.create(&decoder, VERSION, STRUCTURE_BYTES);
+  library.destroy(&decoder);
+  return 1;
+}
+
+/* Writes height, width and channels: 1 for grey, 3 for YCbCr, 0 for other images. */
+EXPORT int jpeg_header(const uint8_t *data, int64_t nbytes, int32_t *shape) {
+  Decoder decoder;
+  prepare(&decoder);
+  if (setjmp(decoder.failed)) {
+    library.destroy(&decoder);
+    return OTHER;
+  }
+  library.create(&decoder, VERSION, STRUCTURE_BYTES);
+  library.memory_source(&decoder, data, (unsigned long)nbytes);
+  library.read_header(&decoder, 1);
+  const Known *known = &decoder.its.known;
+  shape[0] = (int32_t)known->image_height;
+  shape[1] = (int32_t)known->image_width;
+  shape[2] = known->jpeg_color_space == YCBCR ? 3 : known->jpeg_color_space == GRAY ? 1 : 0;
+  library.destroy(&decoder);
+  return OK;
+}
+
+/* Returns whether the rows and columns around a part may be passed over without a difference to the part, nor to what
+ * is found wrong: if the image is sequential and of 8 bits, samples colors in a usual way, has one scan, and is whole up
+ * to its end marker. */
+static int is_partly_decodable(const uint8_t *data, int64_t nbytes) {
+  const uint8_t *at = data + 2, *end = data + nbytes;
+  int channels = 0;
+  while (end - at >= 4 && at[0] == 0xFF) {
+    const int marker = at[1];
+    const int64_t length = (int64_t)at[2] << 8 | at[3];
+    if (marker == 0xFF) {  /* a fill byte */
+      at++;
+      continue;
+    }
+    if (marker < 0xC0 || (marker >= 0xD0 && marker <= 0xD9) || length < 2 || length > end - at - 2) return 0;
+    const uint8_t *content = at + 4;
+    at += 2 + length;
+    if (marker == 0xC0 || marker == 0xC1) {
+      if (channels || length < 8 || content[0] != 8) return 0;
+      channels = content[5];
+      if ((channels != 1 && channels != 3) || length != 8 + 3 * channels) return 0;
+      const int sampling = content[7];
+      if (sampling != 0x11 && (channels == 1 || (sampling != 0x21 && sampling != 0x22))) return 0;
+      if (channels == 3 && (content[10] != 0x11 || content[13] != 0x11)) return 0;
+    } else if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4) {
+      return 0;
+    } else if (marker == 0xDA) {
+      if (!channels || length < 3 || content[0] != channels) return 0;
+      break;
+    }
+  }
+  while ((at = at < end ? memchr(at, 0xFF, (size_t)(end - at)) : NULL) && end - at >= 2) {
+    if (at[1] == 0xD9) return 1;
+    if (at[1] != 0 && at[1] != 0xFF && (at[1] < 0xD0 || at[1] > 0xD7)) return 0;
+    at += at[1] == 0xFF ? 1 : 2;
+  }
+  return 0;
+}
+
+/* Decodes the pixels of `part` (top, bottom, left, right; not empty and inside of the image), if each side of the image is
+ * divided by `factor`, to their slots of `out`: memory for the whole image, `shape` (height, width, channels), contiguous.
+ * Other slots may be written, too. */
+EXPORT int jpeg_decode(
+    const uint8_t *data, int64_t nbytes, int32_t factor, const int32_t *part, const int32_t *shape, uint8_t *out) {
+  const unsigned height = (unsigned)shape[0], width = (unsigned)shape[1], channels = (unsigned)shape[2];
+  const int is_part = (part[0] > 0 || part[1] < shape[0] || part[2] > 0 || part[3] < shape[1])
+                      && is_partly_decodable(data, nbytes);
+  const unsigned top = is_part ? (unsigned)part[0] : 0, bottom = is_part ? (unsigned)part[1] : height;
+  const unsigned left = is_part && part[2] > MARGIN ? (unsigned)part[2] - MARGIN : 0;
+  const unsigned right = is_part && part[3] + MARGIN < shape[1] ? (unsigned)part[3] + MARGIN : width;
+  Decoder decoder;
+  prepare(&decoder);
+  if (setjmp(decoder.failed)) {
+    library.destroy(&decoder);
+    return OTHER;
+  }
+  library.create(&decoder, VERSION, STRUCTURE_BYTES);
+  library.memory_source(&decoder, data, (unsigned long)nbytes);
+  library.read_header(&decoder, 1);
+  Known *known = &decoder.its.known;
+  known->out_color_space = channels == 1 ? GRAY : RGB;
+  known->scale_num = 1;
+  known->scale_denom = (unsigned)factor;
+  library.start(&decoder);
+  if (known->output_height != height || known->output_width != width || known->output_components != (int)channels)
+    fail(&decoder);
+  unsigned begin = left, count = right - left;
+  if (count < width) library.crop(&decoder, &begin, &count);  /* begins with a whole block */
+  if (begin > left || begin + count < right || begin + count > width || known->output_width != count) fail(&decoder);
+  if (top && library.skip_rows(&decoder, top) != top) fail(&decoder);
+  for (unsigned row = top; row < bottom;) {
+    uint8_t *rows[ROWS];
+    const unsigned asked = bottom - row < ROWS ? bottom - row : ROWS;
+    for (unsigned i = 0; i < asked; i++) rows[i] = out + ((uint64_t)(row + i) * width + begin) * channels;
+    const unsigned found = library.read_rows(&decoder, rows, asked);
+    if (!found || found > asked) fail(&decoder);
+    row += found;
+  }
+  if (!is_part) library.finish(&decoder);
+  library.destroy(&decoder);
+  return OK;
+}
