@@ -26,7 +26,6 @@ from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
 from parquet_loader.dataset.schema_resolution import decoders_of
 from parquet_loader.decode import columns_of
 from parquet_loader.errors import SchemaError
-from parquet_loader.plan import WINDOW_METHOD, Division, Plan, plan_epoch
 from parquet_loader.read import HIDDEN_ROW_NUMBERS, LocalCache, NullAdvice, RowFilter, RowGroupReader
 from parquet_loader.schema import Scalar, Schema
 from parquet_loader.source import Snapshot
@@ -93,31 +92,6 @@ class Dataset:
             num_threads=sizing.num_threads,
         )
         return replace(self, budget=LazyBudget(sizing.limit_bytes, sizing.row, divided))
-
-    def plan(
-        self,
-        division: Division,
-        *,
-        batch_size: int,
-        drop_last: bool,
-        shuffle: bool,
-        seed: int,
-        epoch: int,
-        method: str = WINDOW_METHOD,
-    ) -> Plan:
-        """Return one rank's plan of an epoch; arguments as in `plan_epoch`."""
-        return plan_epoch(
-            self.counts,
-            window_rows=self.sizing.window_rows,
-            open_row_groups=self.sizing.open_row_groups,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            shuffle=shuffle,
-            seed=seed,
-            epoch=epoch,
-            division=division,
-            method=method,
-        )
 
 
 class OpenRows(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine.usage import Usage
-from parquet_loader.plan import Division, Plan
+from parquet_loader.plan import Division, Plan, plan_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class NextPlan:
 
     Attributes:
         division: The rows of this rank.
-        batch_size, drop_last, shuffle, seed, epoch, method: As in `Dataset.plan`.
+        batch_size, drop_last, shuffle, seed, epoch, method: As in `plan_epoch`.
     """
 
     division: Division
@@ -31,8 +31,11 @@ class NextPlan:
 
     def __call__(self, dataset: Dataset) -> Plan:
         """Return the plan."""
-        return dataset.plan(
-            self.division,
+        return plan_epoch(
+            dataset.counts,
+            window_rows=dataset.sizing.window_rows,
+            open_row_groups=dataset.sizing.open_row_groups,
+            division=self.division,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             shuffle=self.shuffle,

@@ -394,15 +394,7 @@ class LoaderEpochs:
         return self._sharding.divide(self._planned.rows, self.batch_size, drop_last=self.drop_last)
 
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:
-        return self._planned.plan(
-            division or self._division(),
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            epoch=epoch,
-            method=self._window_method,
-        )
+        return self._next_plan(division or self._division(), epoch)(self._planned)
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:  # noqa: ARG002  (a TokenLoader's needs them)
         """Return what makes the batches of an epoch, in the format of an output."""
