@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 from torch.utils.data import SequentialSampler
-
-
-class HasEpochs(Protocol):
-    """A loader of batches."""
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch."""
 
 
 class EpochSampler(SequentialSampler):
@@ -23,10 +13,10 @@ class EpochSampler(SequentialSampler):
     It is a `SequentialSampler` because Lightning replaces all other samplers, which works only in a `DataLoader`.
 
     Args:
-        loader: The loader whose epoch is set.
+        loader: The loader whose epoch is set; it has a length, the number of batches.
     """
 
-    def __init__(self, loader: HasEpochs) -> None:
+    def __init__(self, loader: Any) -> None:
         super().__init__(loader)
         self._loader = loader
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from parquet_loader.common import Stream, bit_generator
 from parquet_loader.decode import Column, image_formats
-from parquet_loader.engine.media_decoding import BatchArrays, BatchRows, DamagedRow, Images, MediaMemory, decode_media
-from parquet_loader.engine.recordings import require_decoders
+from parquet_loader.engine.media_decoding import BatchArrays, DamagedRow, Images, MediaMemory, decode_media
+from parquet_loader.engine.recordings import BatchRows, require_decoders
 from parquet_loader.engine.referenced_files import ReferencedFiles
 from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.read import HIDDEN_ROW_NUMBERS

@@ -15,10 +15,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import IntArray, Stream, bit_generator
 from parquet_loader.decode import BlobProblem, Column, image_pixels, read_array, scale_and_offset, write_image
-from parquet_loader.engine.recordings import AudioRows, VideoRows
-from parquet_loader.engine.referenced_files import ReferencedFiles, file_bytes
+from parquet_loader.engine.recordings import AudioRows, BatchRows, VideoRows
+from parquet_loader.engine.referenced_files import file_bytes
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Audio, Encoded, Image, Ragged, Video
 from parquet_loader.window import Allocator, Array
@@ -48,35 +47,6 @@ class MediaMemory:
             return np.empty(shape, dtype)
         array, self.owners[name] = self._allocator.allocate(nbytes)
         return array[:nbytes].view(dtype).reshape(shape)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRows:
-    """The rows of a batch whose media are decoded.
-
-    Attributes:
-        count: Number of rows.
-        batch: Number of the batch.
-        numbers: int64 ``[rows]``, the rows' numbers in the data set; None unless a column is random, or damaged rows
-            are replaced.
-        seed, epoch: Those of the loader.
-        files: Opens the files that rows name; None: they name none.
-    """
-
-    count: int
-    batch: int
-    numbers: IntArray | None
-    seed: int
-    epoch: int
-    files: ReferencedFiles | None = None
-
-    def random(self, row: int) -> np.random.Generator:
-        """Return the random numbers of a row: a function of the seed, the epoch and the row's number in the data set.
-
-        All columns of a row draw the same numbers, so that an image and its mask are cropped alike.
-        """
-        assert self.numbers is not None
-        return np.random.Generator(bit_generator(self.seed, Stream.MEDIA, self.epoch, int(self.numbers[row])))
 
 
 class MediaRows(Protocol):

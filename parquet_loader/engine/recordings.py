@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, Stream, bit_generator
 from parquet_loader.decode import audio_modules, decode_audio, decode_clips, video_module
 from parquet_loader.engine.referenced_files import ReferencedFiles, file_bytes, opened
 from parquet_loader.schema import Audio, Ragged, Video, companion_of
@@ -17,19 +18,33 @@ Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArra
 """Returns memory for a column's rows, of this shape and dtype."""
 
 
-class _Rows(Protocol):
-    """What decoding asks of the rows of a batch; `media_decoding.BatchRows` has it."""
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The rows of a batch whose media are decoded.
 
-    @property
-    def numbers(self) -> IntArray | None:
-        """The rows' numbers in the data set, if they are known."""
+    Attributes:
+        count: Number of rows.
+        batch: Number of the batch.
+        numbers: int64 ``[rows]``, the rows' numbers in the data set; None unless a column is random, or damaged rows
+            are replaced.
+        seed, epoch: Those of the loader.
+        files: Opens the files that rows name; None: they name none.
+    """
 
-    @property
-    def files(self) -> ReferencedFiles | None:
-        """Opens the files that rows name."""
+    count: int
+    batch: int
+    numbers: IntArray | None
+    seed: int
+    epoch: int
+    files: ReferencedFiles | None = None
 
     def random(self, row: int) -> np.random.Generator:
-        """Return the random numbers of a row."""
+        """Return the random numbers of a row: a function of the seed, the epoch and the row's number in the data set.
+
+        All columns of a row draw the same numbers, so that an image and its mask are cropped alike.
+        """
+        assert self.numbers is not None
+        return np.random.Generator(bit_generator(self.seed, Stream.MEDIA, self.epoch, int(self.numbers[row])))
 
 
 def require_decoders(field: object) -> None:
@@ -55,7 +70,7 @@ class AudioRows:
         self._list = [np.zeros(shape, np.float32)] * (0 if field.is_fixed else count)
         self._lengths = np.zeros(count, np.int64)
 
-    def decode(self, row: int, data: bytes, rows: _Rows) -> None:
+    def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
         """Decode one row."""
         if self._field.storage == "path":
             data = file_bytes(rows.files, data)
@@ -98,7 +113,7 @@ class VideoRows:
         self._array: npt.NDArray[Any] = allocate(name, (count, *field.shape), field.dtype)
         self._times = np.full((count, *field.shape[:-3]), np.nan)
 
-    def decode(self, row: int, data: bytes, rows: _Rows) -> None:
+    def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
         """Decode one row."""
         word = random_word(rows, row) if self._field.at == "random" else 0
         if self._field.storage == "path":
@@ -123,7 +138,7 @@ class VideoRows:
         return {self._name: self._array, companion: self._times}
 
 
-def random_word(rows: _Rows, row: int) -> int:
+def random_word(rows: BatchRows, row: int) -> int:
     """Return the 64 random bits that tell where a row's recording is cut; 0 if rows are read by index."""
     if rows.numbers is None:
         return 0

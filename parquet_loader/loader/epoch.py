@@ -8,18 +8,20 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from parquet_loader.collate import Batch, CountedOutput, DeviceFigures, Output, PermutingOutput, Pulled, rows_of
 from parquet_loader.common import is_local
 from parquet_loader.engine import (
+    Engine,
     EngineFigures,
     EngineRecord,
     EventLog,
+    IsolatedEngine,
+    KeptEngine,
     Mark,
-    ProcessedBatch,
     Progress,
     ReadAhead,
     SampleLog,
@@ -56,33 +58,8 @@ class EpochRecord(NamedTuple):
     batches: int
 
 
-class EpochEngine(Protocol):
-    """Reads an epoch, in this process or in another; see `Engine`."""
-
-    @property
-    def processes(self) -> bool:
-        """Whether `next_batch` returns processed batches; if not, `next_window` returns windows."""
-
-    def start(self) -> None:
-        """Begin reading."""
-
-    def close(self) -> None:
-        """End the epoch; idempotent."""
-
-    def next_window(self) -> Window | StoredWindow | KeptWindow | None:
-        """Return the next window, or None at the end."""
-
-    def next_batch(self) -> ProcessedBatch | None:
-        """Return the next processed batch, or None at the end."""
-
-    def release_previous(self) -> None:
-        """Report that the consumer has released all batches before the current window's."""
-
-    def account(self) -> EngineFigures:
-        """Return the figures of the epoch so far."""
-
-    def record(self) -> EngineRecord:
-        """Return the jobs and samples of the epoch so far."""
+EpochEngine: TypeAlias = Engine | IsolatedEngine | KeptEngine
+"""Reads an epoch, in this process or in another, or computes one whose rows are on a device; see `Engine`."""
 
 
 class Epoch:

@@ -58,7 +58,7 @@ def wait_until_read(loader: BatchedDataLoader) -> None:
     """Wait until the first window of the next epoch is ready; the caller holds the last window of this one."""
     running = loader._running() if loader._running is not None else None
     assert running is not None
-    reading, before = loader._ahead[0].reading, running._engine.workers  # type: ignore[attr-defined]
+    reading, before = loader._ahead[0].reading, running._engine.workers  # type: ignore[union-attr]
     with before.lock:
         assert before.changed.wait_for(lambda: reading.engine is not None, SECONDS)
     engine = reading.engine

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -250,16 +250,6 @@ class DeviceWindows:
         return torch.empty_like(source, device=self._device).copy_(source, non_blocking=True)
 
 
-class _Column(Protocol):
-    """A column of a window on the device."""
-
-    def cut(self, first: int, last: int) -> Sequence[Any]:
-        """Return the batches with numbers ``first`` to ``last`` (exclusive)."""
-
-    def tensors(self) -> list[Any]:
-        """Return what has to be recorded on the stream that uses the batches."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Fixed:
     """A column of rows of one width, ``[rows, ...]``; `bounds` as in `_Rows`."""
@@ -319,6 +309,10 @@ class _Nested:
 
     def tensors(self) -> list[Any]:
         return list(self.batches)
+
+
+_Column: TypeAlias = _Fixed | _Rows | _Nested
+"""A column of a window on the device: `cut` returns some batches of it, `tensors` what their stream has to record."""
 
 
 def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool = False) -> int:
