@@ -34,7 +34,7 @@ _FUNCTIONS = (
 Shape = tuple[int, int, int]
 
 
-class Part(NamedTuple):
+class Region(NamedTuple):
     """Rows `top` to `bottom` and columns `left` to `right` of an image; the ends are exclusive."""
 
     top: int
@@ -47,7 +47,7 @@ class _Decoder(Protocol):
     def shape(self, data: bytes | memoryview) -> Shape | None: ...
 
     def decode(
-        self, data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int, part: Part | None, /
+        self, data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int, part: Region | None, /
     ) -> bool: ...
 
 
@@ -68,7 +68,7 @@ class _PillowsLibrary:
         height, width, channels = found.tolist()
         return (height, width, channels) if channels else None
 
-    def decode(self, data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int, part: Part | None) -> bool:
+    def decode(self, data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int, part: Region | None) -> bool:
         if not out.flags.c_contiguous:
             return False
         encoded = np.frombuffer(data, np.uint8)
@@ -93,7 +93,9 @@ class _Simplejpeg:
         channels = next((n for n, (stored, _) in _COLORS.items() if stored == colors), None)
         return None if channels is None else (height, width, channels)
 
-    def decode(self, data: bytes | memoryview, out: npt.NDArray[np.uint8], _factor: int, _part: Part | None, /) -> bool:
+    def decode(
+        self, data: bytes | memoryview, out: npt.NDArray[np.uint8], _factor: int, _part: Region | None, /
+    ) -> bool:
         try:  # it reduces as far as the shape allows
             least = {"min_height": out.shape[0], "min_width": out.shape[1]}
             self._module.decode_jpeg(_bytes(data), _COLORS[out.shape[2]][1], buffer=out, **least)
@@ -140,7 +142,7 @@ def reduced_shape(shape: Shape, factor: int) -> Shape:
 
 
 def decode_jpeg(
-    data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int = 1, part: Part | None = None
+    data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int = 1, part: Region | None = None
 ) -> bool:
     """Decode to `out`, contiguous uint8 ``[height, width, channels]`` of the shape that `jpeg_shape` gave.
 

@@ -18,7 +18,7 @@ from PIL import Image
 from parquet_loader.decode import jpeg
 from parquet_loader.decode.array_formats import BlobProblem, image_array
 from parquet_loader.decode.encoded_columns import unpack
-from parquet_loader.decode.jpeg import Part
+from parquet_loader.decode.jpeg import Region
 from parquet_loader.decode.media import image_pixels, write_image
 from parquet_loader.schema import Encoded
 from parquet_loader.schema import Image as ImageField
@@ -185,7 +185,7 @@ def kernels() -> Iterator[None]:
         yield
 
 
-def decoded(data: bytes, factor: int = 1, part: Part | None = None) -> npt.NDArray[np.uint8] | None:
+def decoded(data: bytes, factor: int = 1, part: Region | None = None) -> npt.NDArray[np.uint8] | None:
     """Return an image, of which only `part` is decoded; None if it is declined. Pixels that are not decoded are 7."""
     shape = jpeg.jpeg_shape(data, None)
     if shape is None:
@@ -194,9 +194,9 @@ def decoded(data: bytes, factor: int = 1, part: Part | None = None) -> npt.NDArr
     return out if jpeg.decode_jpeg(data, out, factor, part) else None
 
 
-def random_part(rng: np.random.Generator, height: int, width: int) -> Part:
+def random_part(rng: np.random.Generator, height: int, width: int) -> Region:
     (top, bottom), (left, right) = (np.sort(rng.choice(side + 1, 2, replace=False)) for side in (height, width))
-    return Part(int(top), int(bottom), int(left), int(right))
+    return Region(int(top), int(bottom), int(left), int(right))
 
 
 @pytest.mark.usefixtures("kernels")
@@ -224,7 +224,7 @@ def test_a_part_has_the_pixels_of_the_whole(subsampling: int | None, factor: int
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_rows_and_columns_around_a_part_are_not_decoded(mode: str) -> None:
-    found = decoded(encoded(picture(200, 300, mode)), 1, Part(100, 120, 150, 160))
+    found = decoded(encoded(picture(200, 300, mode)), 1, Region(100, 120, 150, 160))
     assert found is not None
     assert (found[:100] == 7).all()
     assert (found[120:] == 7).all()
@@ -237,7 +237,7 @@ def test_rows_and_columns_around_a_part_are_not_decoded(mode: str) -> None:
 def test_images_of_any_kind_have_parts(options: dict[str, Any]) -> None:
     """Some of them are decoded as a whole."""
     data = encoded(picture(90, 70, "RGB"), **options)
-    whole, found = decoded(data), decoded(data, 1, Part(40, 50, 30, 45))
+    whole, found = decoded(data), decoded(data, 1, Region(40, 50, 30, 45))
     assert whole is not None
     assert found is not None
     np.testing.assert_array_equal(found[40:50, 30:45], whole[40:50, 30:45])
@@ -247,11 +247,11 @@ def test_images_of_any_kind_have_parts(options: dict[str, Any]) -> None:
 def test_an_image_that_ends_behind_the_part_is_declined() -> None:
     """Pillow refuses it, whichever part is asked for."""
     data = encoded(picture(200, 100, "RGB"))
-    end = decoded(data, 1, Part(0, 16, 0, 100))
+    end = decoded(data, 1, Region(0, 16, 0, 100))
     assert end is not None
     for length in range(len(data) // 2, len(data), 97):
-        assert decoded(data[:length], 1, Part(0, 16, 0, 100)) is None
-    assert decoded(data + b"more", 1, Part(0, 16, 0, 100)) is not None
+        assert decoded(data[:length], 1, Region(0, 16, 0, 100)) is None
+    assert decoded(data + b"more", 1, Region(0, 16, 0, 100)) is not None
 
 
 @given(

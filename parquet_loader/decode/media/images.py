@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem, pillow_image, unreadable_image
-from parquet_loader.decode.jpeg import Part, decode_jpeg, jpeg_shape, reduced_shape
+from parquet_loader.decode.jpeg import Region, decode_jpeg, jpeg_shape, reduced_shape
 from parquet_loader.decode.media.crops import Box, center_box, random_box, uniform
 from parquet_loader.decode.media.resizing import Pixels, resize
 from parquet_loader.schema import Image, sixteen_bits
@@ -150,7 +150,7 @@ def _reduction(field: Image, box: Box) -> int:
     return 8 if factor >= 8 else 4 if factor >= 4 else 2 if factor >= 2 else 1
 
 
-def _used(field: Image, box: Box, factor: int, shape: tuple[int, ...]) -> Part:
+def _used(field: Image, box: Box, factor: int, shape: tuple[int, ...]) -> Region:
     """Return the pixels that take part in the result, of an image that is reduced to `shape` by `factor`."""
     assert isinstance(field.size, tuple)
 
@@ -162,7 +162,7 @@ def _used(field: Image, box: Box, factor: int, shape: tuple[int, ...]) -> Part:
 
     rows = used(box.top / factor, box.height / factor, field.size[0], shape[0])
     columns = used(box.left / factor, box.width / factor, field.size[1], shape[1])
-    return Part(*rows, *columns)
+    return Region(*rows, *columns)
 
 
 class _Part(NamedTuple):
