@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from parquet_loader.common import IntArray
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine.usage import Usage
 from parquet_loader.plan import Division, Plan, plan_epoch
@@ -31,9 +32,12 @@ class NextPlan:
 
     def __call__(self, dataset: Dataset) -> Plan:
         """Return the plan."""
+        return self._of_counts(dataset.counts, dataset.sizing.window_rows, dataset)
+
+    def _of_counts(self, counts: IntArray, window_rows: int, dataset: Dataset) -> Plan:
         return plan_epoch(
-            dataset.counts,
-            window_rows=dataset.sizing.window_rows,
+            counts,
+            window_rows=window_rows,
             open_row_groups=dataset.sizing.open_row_groups,
             division=self.division,
             batch_size=self.batch_size,

@@ -561,7 +561,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         self._dataset.reader.chunks.close()
         if isinstance(self._output, PermutingOutput):
             self._output.release()
-        for name in ("_allocator", "_staging"):
+        for name in ("_allocator", "_staging", "_memory"):
             if isinstance(arenas := self.__dict__.get(name), Arenas):
                 arenas.clear()
 
@@ -588,16 +588,27 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             raise UnsupportedError(
                 "a loader over a SampleStore cannot be pickled; make one in the process that uses it"
             )
-        arguments = {**self._arguments, "shard": self.shard}
+        kind, opened, arguments = self._copied()
         self._dataset.budget.get()  # copies need not find out again
         position = self._next_epoch, self._next_batch
-        return _restored, (self._dataset, arguments, self._is_part_chosen, *position, self._window_method)
+        given = {**arguments, "shard": self.shard}
+        return _restored, (kind, opened, given, self._is_part_chosen, *position, self._window_method)
+
+    def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
+        """Return the class, the source and the arguments of a copy, which finds nothing out again."""
+        return BatchedDataLoader, self._dataset, self._arguments
 
 
 def _restored(
-    opened: Any, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int, window_method: str
+    kind: type[BatchedDataLoader],
+    opened: Any,
+    arguments: dict[str, Any],
+    is_part_chosen: bool,
+    epoch: int,
+    batch: int,
+    window_method: str,
 ) -> BatchedDataLoader:
-    loader = BatchedDataLoader(opened, **arguments)
+    loader = kind(opened, **arguments)
     loader._is_part_chosen = is_part_chosen
     loader._use_method(window_method)
     loader._set_position(epoch, batch)

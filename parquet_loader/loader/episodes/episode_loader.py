@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.collate import Batch, Output
+from parquet_loader.collate import Output
 from parquet_loader.common import (
     OutputOptions,
     ReadOptions,
@@ -23,7 +23,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
 )
-from parquet_loader.dataset import Counted, Dataset, ListedDataset, MemoryBudget, digest
+from parquet_loader.dataset import Counted, Dataset, ListedDataset, digest
 from parquet_loader.engine import NextPlan
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
@@ -34,12 +34,10 @@ from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_source import list_fixed
-from parquet_loader.loader.live_source import EpochFiles
-from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score, plan_epoch
+from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Image, Scalar, Schema, Tensor, Video, masks_of
 from parquet_loader.source import Source, TableLike
-from parquet_loader.window import Arenas
 
 if TYPE_CHECKING:
     import torch
@@ -91,18 +89,13 @@ class _NextSamples(NextPlan):
 
     def __call__(self, dataset: Dataset) -> Plan:
         """Return the plan of the rows."""
-        planned = _plan_samples(
-            dataset.sizing,
-            self.samples,
-            self.division,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            epoch=self.epoch,
-            method=self.method,
-        )
-        return ReadPlan.of(planned, self.samples)
+        return ReadPlan.of(self.of_samples(dataset), self.samples)
+
+    def of_samples(self, dataset: Dataset) -> Plan:
+        """Return the plan of the samples, as if they were rows."""
+        most = dataset.sizing.window_rows
+        window = max(self.samples.in_window(most), min(2 * self.batch_size, most))
+        return self._of_counts(self.samples.counts, window, dataset)
 
 
 class EpisodeLoader(BatchedDataLoader):
@@ -138,6 +131,7 @@ class EpisodeLoader(BatchedDataLoader):
 
     _delivers_schema = False
     _permutes_rows = False
+    _reads_its_plan = False
     _measures_mixing = False  # the rows of a window come in their order in the files
 
     def __init__(
@@ -302,19 +296,9 @@ class EpisodeLoader(BatchedDataLoader):
         return {**needs, "batch_size": max(1, -(-self._samples.most_rows(2 * needs["batch_size"]) // 2))}
 
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:
-        return _plan_samples(
-            self._dataset.sizing,
-            self._samples,
-            division or self._division(),
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            epoch=epoch,
-            method=self._window_method,
-        )
+        return self._next_plan(division or self._division(), epoch).of_samples(self._dataset)
 
-    def _next_plan(self, division: Division, epoch: int) -> NextPlan:
+    def _next_plan(self, division: Division, epoch: int) -> _NextSamples:
         return _NextSamples(
             division,
             self.batch_size,
@@ -326,12 +310,6 @@ class EpisodeLoader(BatchedDataLoader):
             samples=self._samples,
         )
 
-    def _begin_epoch(self, output: Output, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
-        division = self._division()
-        plan, ready = self._plan(self._next_epoch, division), self._ready(division)
-        next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and is_repeated else None
-        return self._begin(plan, self._next_batch, output, files, ready=ready, next_plan=next_plan)
-
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         window, _ = plan.beginning_of(first_batch)
         return super()._engine(ReadPlan.of(plan, self._samples, window), min(1, window), next_plan)
@@ -339,39 +317,8 @@ class EpisodeLoader(BatchedDataLoader):
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
         return SampleOutput(plan, self._samples, first_batch, self._form, output, self._memory)
 
-    def close(self) -> None:
-        """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""
-        super().close()
-        if isinstance(memory := self.__dict__.get("_memory"), Arenas):
-            memory.clear()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        super().__reduce__()  # raises if the loader cannot be pickled now
-        arguments = {**self._own_arguments, "shard": self.shard}
-        position = self._next_epoch, self._next_batch
-        opened = _Opened(self._dataset, self._samples, self._frames)
-        return _restored, (opened, arguments, self._is_part_chosen, *position, self._window_method)
-
-
-def _restored(
-    opened: _Opened, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int, window_method: str
-) -> EpisodeLoader:
-    loader = EpisodeLoader(opened, **arguments)  # type: ignore[arg-type]
-    loader._is_part_chosen = is_part_chosen
-    loader._use_method(window_method)
-    loader._set_position(epoch, batch)
-    return loader
-
-
-def _plan_samples(sizing: MemoryBudget, samples: EpisodeSamples, division: Division, **arguments: Any) -> Plan:
-    """Return the plan of an epoch of samples; arguments as in `plan_epoch`."""
-    return plan_epoch(
-        samples.counts,
-        window_rows=max(samples.in_window(sizing.window_rows), min(2 * arguments["batch_size"], sizing.window_rows)),
-        open_row_groups=sizing.open_row_groups,
-        division=division,
-        **arguments,
-    )
+    def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
+        return EpisodeLoader, _Opened(self._dataset, self._samples, self._frames), self._own_arguments
 
 
 def _check_columns(

@@ -51,6 +51,8 @@ class LoaderEpochs:
     drop_last = FixedAttribute[bool]()
     num_threads = FixedAttribute[int]()
     _measures_mixing = True
+    # Whether an engine reads by the plan that batches are counted by.
+    _reads_its_plan = True
     _dataset: Dataset
     _options: EngineOptions
     _output: Output
@@ -201,7 +203,7 @@ class LoaderEpochs:
         """Begin the next epoch; if the loader `is_repeated`, the epoch after it is read ahead."""
         division = self._division()
         ready = self._ready(division)
-        plan = self._plan(self._next_epoch, division) if ready is None else ready.plan
+        plan = ready.plan if ready is not None and self._reads_its_plan else self._plan(self._next_epoch, division)
         next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and is_repeated else None
         return self._begin(plan, self._next_batch, output, files, ready=ready, next_plan=next_plan)
 

@@ -39,7 +39,6 @@ from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_source import list_fixed
-from parquet_loader.loader.live_source import EpochFiles
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, WindowPacker
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
@@ -178,6 +177,7 @@ class TokenLoader(BatchedDataLoader):
 
     _delivers_schema = False
     _permutes_rows = False
+    _reads_its_plan = False
 
     def __init__(
         self,
@@ -549,12 +549,6 @@ class TokenLoader(BatchedDataLoader):
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:  # noqa: ARG002
         return self._packing(epoch).figures_plan
 
-    def _begin_epoch(self, output: Output, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
-        division, epoch = self._division(), self._next_epoch
-        plan = self._plan(epoch)
-        next_plan = self._next_plan(division, epoch + 1) if plan.batches and is_repeated else None
-        return self._begin(plan, self._next_batch, output, files, ready=self._ready(division), next_plan=next_plan)
-
     def _parts_of_epoch(self) -> _PartsOfEpoch:
         return _PartsOfEpoch(
             self._form, self._dataset.snapshot, self.length, self._memory, self._batch_bytes, self._batches_ahead
@@ -590,18 +584,8 @@ class TokenLoader(BatchedDataLoader):
         parts = self._parts_of_epoch()
         return PackedOutput(parts.packer(self._packing(plan.epoch)), parts.writer, first_batch, output)
 
-    def close(self) -> None:
-        """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""
-        super().close()
-        if isinstance(memory := self.__dict__.get("_memory"), Arenas):
-            memory.clear()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        super().__reduce__()  # raises if the loader cannot be pickled now
-        arguments = {**self._own_arguments, "shard": self.shard}
-        opened = _Opened(self._dataset, self._lengths, self._origin)
-        position = self._next_epoch, self._next_batch
-        return _restored, (opened, arguments, self._is_part_chosen, *position, self._window_method)
+    def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
+        return TokenLoader, _Opened(self._dataset, self._lengths, self._origin), self._own_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,16 +633,6 @@ def _opened_ahead(
         dataset, packing.read_plan(0), options, first_batch=0, allocator=allocator, staging=staging, is_first=False,
         batches=partial(parts.scheduler, packing, 0), scattered=parts.form.scattered,
     )  # fmt: skip
-
-
-def _restored(
-    opened: _Opened, arguments: dict[str, Any], is_part_chosen: bool, epoch: int, batch: int, window_method: str
-) -> TokenLoader:
-    loader = TokenLoader(opened, **arguments)  # type: ignore[arg-type]
-    loader._is_part_chosen = is_part_chosen
-    loader._use_method(window_method)
-    loader._set_position(epoch, batch)
-    return loader
 
 
 def _chosen_keys(keys: Sequence[str] | None) -> tuple[str, ...]:
