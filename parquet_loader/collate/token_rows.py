@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,16 +25,24 @@ class Pieces:
         stop: int64 ``[pieces]``: the end of its document in the values.
         tokens: int32 ``[pieces]``: the number of tokens of each piece.
         rows: int64 ``[rows + 1]``: pieces before each row; the first element need not be 0.
+        addresses: The addresses of these arrays. To ask numpy takes as long as to write a row.
     """
 
     begin: IntArray
     stop: IntArray
     tokens: npt.NDArray[np.int32]
     rows: IntArray
+    addresses: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.addresses:
+            object.__setattr__(self, "addresses", (*map(_address, (self.begin, self.stop, self.tokens, self.rows)),))
 
     def between(self, first: int, last: int) -> Pieces:
         """Return the pieces of rows ``first`` to ``last`` (exclusive); the arrays are shared."""
-        return Pieces(self.begin, self.stop, self.tokens, self.rows[first : last + 1])
+        *others, rows = self.addresses
+        addresses = *others, rows + first * self.rows.itemsize
+        return Pieces(self.begin, self.stop, self.tokens, self.rows[first : last + 1], addresses)
 
     @property
     def chosen(self) -> slice:
@@ -42,29 +51,42 @@ class Pieces:
 
 
 class TokenRows(NamedTuple):
-    """Rows of a batch, each ``[rows, width]`` in C order; None: it is not wanted.
+    """Rows of a batch, ``[rows, width]`` in C order, and what is said of their pieces; None: it is not wanted.
 
     Attributes:
         ids: int64: the tokens.
         labels: int64: the next token of each.
         positions: int32: the position of each token in its piece.
         documents: int32: the number of the token's piece; -1: padding.
+        lengths: int32 ``[pieces]``: the tokens of each piece.
+        ends: int32 ``[n]``: where each piece ends in the flattened rows, and the padding of each row that has some.
     """
 
     ids: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64] | None
     positions: npt.NDArray[np.int32] | None
     documents: npt.NDArray[np.int32] | None
+    lengths: npt.NDArray[np.int32] | None
+    ends: npt.NDArray[np.int32] | None
 
-    def between(self, first: int, last: int) -> TokenRows:
-        """Return views of rows ``first`` to ``last`` (exclusive)."""
-        return TokenRows(*(None if array is None else array[first:last] for array in self))  # type: ignore[arg-type]
+    def between(self, first: int, last: int, pieces: slice, ends: slice) -> TokenRows:
+        """Return views of rows ``first`` to ``last`` (exclusive), of their pieces, and of their ends."""
+        chosen = *[slice(first, last)] * 4, pieces, ends
+        return TokenRows(*(None if a is None else a[some] for a, some in zip(self, chosen, strict=True)))  # type: ignore[arg-type]
 
 
 def write_tokens(
-    values: npt.NDArray[Any], pieces: Pieces, out: TokenRows, *, first_piece: int, masks_boundaries: bool, padding: int
-) -> None:
-    """Write rows of tokens, with labels, positions and numbers of pieces.
+    values: npt.NDArray[Any],
+    pieces: Pieces,
+    out: TokenRows,
+    *,
+    first_piece: int,
+    first_row: int,
+    masks_boundaries: bool,
+    padding: int,
+    addresses: Sequence[int] = (),
+) -> int:
+    """Write rows of tokens, with labels, positions and numbers of pieces; return the longest piece or padding.
 
     The label of a document's token is the document's next token, also if that is in another row. The label of a
     document's last token is the first token of the next piece in the row. It is `IGNORED_LABEL` with
@@ -74,20 +96,36 @@ def write_tokens(
         values: Tokens of the window, of one of `TOKEN_TYPES`, contiguous.
         pieces: The pieces; those of a row have at most `width` tokens.
         out: As many rows as `pieces` has.
-        first_piece: The number of the first piece.
+        first_piece: The number of the first piece in the batch.
+        first_row: The number of the first row in the batch.
         masks_boundaries: Whether labels do not cross from one document to the next.
         padding: The token after the last one of a row.
+        addresses: Those of the arrays of `out`, 0 for None, if they are known.
     """
     count, width = out.ids.shape
     if KERNELS is None:
         _write_without_kernels(values, pieces, out, first_piece, padding, masks_boundaries=masks_boundaries)
-        return
+        return _write_ends(pieces, out, first_row)
     kind = values.dtype.itemsize * (1 if values.dtype.kind == "u" else -1)
-    source, *addresses = map(_address, (values, pieces.begin, pieces.stop, pieces.tokens, pieces.rows))
-    KERNELS.packing_write(
-        source, kind, *addresses, count, width, first_piece, masks_boundaries, padding, IGNORED_LABEL,
-        *(0 if array is None else _address(array) for array in out),
+    longest: int = KERNELS.packing_write(
+        _address(values), kind, *pieces.addresses, count, width, first_piece, masks_boundaries, padding, IGNORED_LABEL,
+        *(addresses or (0 if array is None else _address(array) for array in out)), first_row * width,
     )  # fmt: skip
+    return longest
+
+
+def _write_ends(pieces: Pieces, out: TokenRows, first_row: int) -> int:
+    """Write the lengths and ends of pieces; return the longest piece or padding."""
+    width = out.ids.shape[1]
+    tokens, rows = pieces.tokens[pieces.chosen], pieces.rows - pieces.rows[0]
+    if out.lengths is not None:
+        out.lengths[...] = tokens
+    sums = np.concatenate([[0], np.cumsum(tokens, dtype=np.int64)])
+    left = width - np.diff(sums[rows])
+    lengths = np.insert(tokens, rows[1:][left > 0], left[left > 0])
+    if out.ends is not None:
+        out.ends[...] = first_row * width + np.cumsum(lengths)
+    return int(lengths.max(initial=0))
 
 
 def write_column(values: npt.NDArray[Any], pieces: Pieces, out: npt.NDArray[Any]) -> None:
@@ -145,7 +183,7 @@ def _places(pieces: Pieces, width: int) -> IntArray:
 def _write_without_kernels(
     values: npt.NDArray[Any], pieces: Pieces, out: TokenRows, first_piece: int, padding: int, *, masks_boundaries: bool
 ) -> None:
-    for array, value in zip(out, (padding, IGNORED_LABEL, 0, -1), strict=True):
+    for array, value in zip(out[:4], (padding, IGNORED_LABEL, 0, -1), strict=True):
         if array is not None:
             array[...] = value
     chosen = pieces.chosen

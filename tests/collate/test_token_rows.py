@@ -49,21 +49,35 @@ def laid_out(rows: list[list[tuple[int, int, int]]], dtype: Any) -> tuple[Any, P
     return np.array(values, dtype), Pieces(*arrays), model
 
 
-def empty(count: int, width: int) -> TokenRows:
-    shapes = (np.int64, np.int64, np.int32, np.int32)
-    return TokenRows(*(np.full((count, width), 77, dtype) for dtype in shapes))
+def empty(pieces: Pieces, width: int) -> TokenRows:
+    count, dtypes = len(pieces.rows) - 1, (np.int64, np.int64, np.int32, np.int32)
+    sums = np.concatenate([[0], np.cumsum(pieces.tokens)])
+    padded = np.count_nonzero(np.diff(sums[pieces.rows]) < width)
+    number = int(pieces.rows[-1] - pieces.rows[0])
+    ids, labels, *others = (np.full((count, width), 77, dtype) for dtype in dtypes)
+    positions, documents = others
+    pieces_and_ends = np.full(number, 77, np.int32), np.full(number + padded, 77, np.int32)
+    return TokenRows(ids, labels, positions, documents, *pieces_and_ends)
 
 
 @settings(max_examples=80)
-@given(rows=ROWS, spare=st.integers(0, 5), dtype=st.sampled_from(TOKEN_TYPES), masks=st.booleans())
+@given(
+    rows=ROWS,
+    spare=st.integers(0, 5),
+    dtype=st.sampled_from(TOKEN_TYPES),
+    masks=st.booleans(),
+    first_row=st.integers(0, 2),
+)
 def test_rows_are_those_of_a_plain_model(
-    rows: list[list[tuple[int, int, int]]], spare: int, dtype: Any, masks: bool
+    rows: list[list[tuple[int, int, int]]], spare: int, dtype: Any, masks: bool, first_row: int
 ) -> None:
     values, pieces, model = laid_out(rows, dtype)
     width = max((sum(p[0] for p in row) for row in rows), default=0) + spare
-    out = empty(len(rows), width)
-    write_tokens(values, pieces, out, first_piece=5, masks_boundaries=masks, padding=3)
-    number = 5
+    out = empty(pieces, width)
+    longest = write_tokens(
+        values, pieces, out, first_piece=5, first_row=first_row, masks_boundaries=masks, padding=3
+    )  # fmt: skip
+    number, lengths, ends = 5, list[int](), [first_row * width]
     for r, row in enumerate(model):
         ids: list[int] = []
         labels: list[int] = []
@@ -78,8 +92,11 @@ def test_rows_are_those_of_a_plain_model(
             labels += [*piece[1:count], last]
             positions += range(count)
             documents += [number] * count
+            lengths.append(count)
+            ends.append(ends[-1] + count)
             number += 1
         left = width - len(ids)
+        ends += [ends[-1] + left] if left else []
         assert out.labels is not None
         assert out.positions is not None
         assert out.documents is not None
@@ -87,6 +104,11 @@ def test_rows_are_those_of_a_plain_model(
         assert out.labels[r].tolist() == labels + [-100] * left
         assert out.positions[r].tolist() == positions + [0] * left
         assert out.documents[r].tolist() == documents + [-1] * left
+    assert out.lengths is not None
+    assert out.ends is not None
+    assert out.lengths.tolist() == lengths
+    assert out.ends.tolist() == ends[1:]
+    assert longest == max(np.diff(ends), default=0)
 
 
 @settings(max_examples=40)
@@ -97,8 +119,8 @@ def test_carried_columns_are_packed_as_the_tokens(
     values, pieces, _ = laid_out(rows, np.int64)
     width = max((sum(p[0] for p in row) for row in rows), default=0) + 2
     carried = np.random.default_rng(0).integers(0, 2, (len(values), *shape)).astype(dtype)
-    tokens, out = empty(len(rows), width), np.ones((len(rows), width, *shape), dtype)
-    write_tokens(np.arange(len(values)), pieces, tokens, first_piece=0, masks_boundaries=True, padding=-1)
+    tokens, out = empty(pieces, width), np.ones((len(rows), width, *shape), dtype)
+    write_tokens(np.arange(len(values)), pieces, tokens, first_piece=0, first_row=0, masks_boundaries=True, padding=-1)
     write_column(carried, pieces, out)
     if not len(values):
         assert not out.any()
@@ -107,15 +129,17 @@ def test_carried_columns_are_packed_as_the_tokens(
     assert np.array_equal(out, expected.astype(dtype))
 
 
-@pytest.mark.parametrize("left_out", [{"labels"}, {"positions"}, {"documents"}, {"labels", "positions", "documents"}])
+@pytest.mark.parametrize(
+    "left_out", [{"labels"}, {"positions"}, {"documents"}, {"lengths"}, {"ends"}, set(TokenRows._fields) - {"ids"}]
+)
 def test_arrays_that_are_not_wanted_change_no_others(left_out: set[str]) -> None:
     rows = [[(3, 0, 1), (2, 1, 0)], [(4, 0, 0)], [], [(1, 0, 0), (5, 0, 2)]]
     values, pieces, _ = laid_out(rows, np.int32)
-    whole = empty(4, 8)
-    wanted: list[Any] = [None if n in left_out else a for n, a in zip(TokenRows._fields, empty(4, 8), strict=True)]
+    whole = empty(pieces, 8)
+    wanted: list[Any] = [None if n in left_out else a for n, a in zip(TokenRows._fields, empty(pieces, 8), strict=True)]
     some = TokenRows(*wanted)
     for out in (whole, some):
-        write_tokens(values, pieces, out, first_piece=0, masks_boundaries=False, padding=0)
+        write_tokens(values, pieces, out, first_piece=0, first_row=0, masks_boundaries=False, padding=0)
     for name in set(TokenRows._fields).difference(left_out):
         assert np.array_equal(getattr(whole, name), getattr(some, name))
 
@@ -123,11 +147,13 @@ def test_arrays_that_are_not_wanted_change_no_others(left_out: set[str]) -> None
 def test_some_of_the_rows_are_written_by_themselves() -> None:
     rows = [[(3, 0, 1), (2, 1, 0)], [(4, 0, 0)], [], [(1, 0, 0), (5, 0, 2)]]
     values, pieces, _ = laid_out(rows, np.uint16)
-    whole, part = empty(4, 8), empty(2, 8)
-    write_tokens(values, pieces, whole, first_piece=0, masks_boundaries=False, padding=0)
-    write_tokens(values, pieces.between(1, 3), part, first_piece=2, masks_boundaries=False, padding=0)
+    some = pieces.between(1, 3)
+    whole, part = empty(pieces, 8), empty(some, 8)
+    write_tokens(values, pieces, whole, first_piece=0, first_row=0, masks_boundaries=False, padding=0)
+    write_tokens(values, some, part, first_piece=2, first_row=1, masks_boundaries=False, padding=0)
+    cut = whole.between(1, 3, slice(2, 3), slice(3, 6))
     for name in TokenRows._fields:
-        assert np.array_equal(getattr(whole, name)[1:3], getattr(part, name))
+        assert np.array_equal(getattr(cut, name), getattr(part, name)), name
     column, carried = np.empty((2, 8), np.uint16), np.empty((4, 8), np.uint16)
     write_column(values, pieces.between(1, 3), column)
     write_column(values, pieces, carried)

@@ -44,8 +44,9 @@ class ListReader:
             MemoryError, OverflowError: there is no memory for the elements.
             OSError: the file cannot be read.
         """
-        expected = self._elements_left * rows // max(1, self._rows_left) + _SPARE_ELEMENTS
-        capacity = min(expected, FIRST_ELEMENTS)
+        expected = self._elements_left * rows // max(1, self._rows_left)
+        # Space for more than expected costs nothing until it is written; too little is copied.
+        capacity = min(expected + expected // 4 + _SPARE_ELEMENTS, FIRST_ELEMENTS)
         offsets, are_lists = np.empty(rows + 1, np.int64), np.empty(rows, np.uint8)
         values = pa.allocate_buffer(capacity * self._width, resizable=True)
         are_values = pa.allocate_buffer(capacity, resizable=True)

@@ -74,8 +74,7 @@ class Documents:
         document: int64 ``[pieces]``: the document of each piece.
         pieces: The pieces of all rows of the window.
         filled: int64 ``[rows]``: the tokens of each row.
-        ends: int64 ``[n + 1]``: where pieces and the padding of rows begin and end in the flattened window.
-        ends_before: int64 ``[rows + 1]``: elements of `ends` before each row.
+        ends_before: int64 ``[rows + 1]``: pieces and paddings before each row.
     """
 
     number: int
@@ -87,14 +86,13 @@ class Documents:
     document: IntArray
     pieces: Pieces
     filled: IntArray
-    ends: IntArray
     ends_before: IntArray
 
     @property
     def index_bytes(self) -> int:
         """Bytes of the arrays that packing has made."""
         p = self.pieces
-        arrays = (self.document, p.begin, p.stop, p.tokens, p.rows, self.filled, self.ends, self.ends_before)
+        arrays = (self.document, p.begin, p.stop, p.tokens, p.rows, self.filled, self.ends_before)
         return sum(array.nbytes for array in arrays)
 
 
@@ -163,9 +161,11 @@ class WindowPacker:
         sums = np.zeros(len(pieces.tokens) + 1, np.int64)
         np.cumsum(pieces.tokens, out=sums[1:])
         filled = np.diff(sums[pieces.rows])
+        ends_before = pieces.rows.copy()
+        ends_before[1:] += np.cumsum(filled < self.packing.rule.length)
         return Documents(
             number, int(self.packing.begins[number]), rows_before, np.ascontiguousarray(values), columns, arrays,
-            document, pieces, filled, *ends_of(pieces.tokens, pieces.rows, self.packing.rule.length - filled),
+            document, pieces, filled, ends_before,
         )  # fmt: skip
 
     def _refuse_lengths(self, window: int, found: IntArray, expected: npt.NDArray[Any]) -> None:
@@ -227,29 +227,6 @@ class WindowPacker:
                 return f"{group.file.name}, row group {group.number}, row {part.start + read} of those that pass"
             read -= part.rows
         raise AssertionError("a window's row is in one of its slices")
-
-
-def ends_of(tokens: npt.NDArray[Any], rows: IntArray, padding: IntArray) -> tuple[IntArray, IntArray]:
-    """Return where pieces begin and end in the flattened rows, with the padding of a row as a piece of its own.
-
-    Args:
-        tokens: ``[pieces]``: the tokens of each piece.
-        rows: int64 ``[rows + 1]``: pieces before each row; from 0 to all pieces.
-        padding: int64 ``[rows]``: the padding of each row.
-
-    Returns:
-        The ends, from 0 on, and how many of them are before each row, int64 ``[rows + 1]``.
-    """
-    is_padded = padding > 0
-    paddings_before = np.zeros(len(rows), np.int64)
-    np.cumsum(is_padded, out=paddings_before[1:])
-    before = rows + paddings_before
-    lengths = np.empty(before[-1] + 1, np.int64)
-    lengths[0] = 0
-    at = np.arange(len(tokens)) + np.repeat(paddings_before[:-1], np.diff(rows))
-    lengths[1:][at] = tokens
-    lengths[before[1:][is_padded]] = padding[is_padded]
-    return np.cumsum(lengths), before
 
 
 def _lists_of(window: Window, name: str) -> tuple[npt.NDArray[Any], IntArray, IntArray]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from parquet_loader.collate import TokenRows, write_column, write_tokens
 from parquet_loader.engine import ProcessedBatch
-from parquet_loader.loader.tokens.documents import BatchForm, Documents, ends_of
+from parquet_loader.loader.tokens.documents import BatchForm, Documents
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator
@@ -27,6 +27,7 @@ _ROWS_OF_TOKENS: dict[str, Any] = {
     "position_ids": np.dtype(np.int32),
     "document_ids": np.dtype(np.int32),
 }
+_WRITTEN = (*_ROWS_OF_TOKENS, "seq_lens", "cu_seqlens")  # as `TokenRows`
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,18 @@ class SequenceRange:
     documents: Documents
     first: int
     last: int
+
+    def sizes(self, width: int | None) -> tuple[int, int, int]:
+        """Return the rows, their pieces, and pieces and paddings together.
+
+        Args:
+            width: The width of rows; None: the length of sequences.
+        """
+        own, first, last = self.documents, self.first, self.last
+        pieces = int(own.pieces.rows[last] - own.pieces.rows[first])
+        if width is not None:
+            return last - first, pieces, pieces + int(np.count_nonzero(own.filled[first:last] < width))
+        return last - first, pieces, int(own.ends_before[last] - own.ends_before[first])
 
 
 BatchParts = list[SequenceRange]
@@ -105,77 +118,66 @@ class BatchWriter:
     def __call__(self, parts: BatchParts) -> ProcessedBatch:
         """Return the batch of these sequences."""
         form, width = self.form, self.length
-        rows = sum(part.last - part.first for part in parts)
-        chosen = [part.documents.pieces.between(part.first, part.last) for part in parts]
-        tokens = [pieces.tokens[pieces.chosen] for pieces in chosen]
-        seq_lens = _joined(tokens)
         if form.multiple is not None:
             filled = np.concatenate([part.documents.filled[part.first : part.last] for part in parts])
             width = -(-int(filled.max()) // form.multiple) * form.multiple
-            counts = np.concatenate([np.diff(pieces.rows) for pieces in chosen])
-            ends, _ = ends_of(seq_lens, np.concatenate([[0], np.cumsum(counts)]), width - filled)
-        else:
-            ends = _ends_in_batch(parts, width)
-        small = {"seq_lens": seq_lens, "cu_seqlens": ends}
+        sizes = [part.sizes(None if form.multiple is None else width) for part in parts]
+        rows, pieces, ends = sizes[0] if len(sizes) == 1 else map(sum, zip(*sizes, strict=True))
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
         for name in form.keys:
             if name in _ROWS_OF_TOKENS:
                 shapes[name] = (rows, width), _ROWS_OF_TOKENS[name]
-            elif name in small:
-                shapes[name] = (len(small[name]),), _INT32
+            elif name != "max_seqlen":
+                shapes[name] = (pieces if name == "seq_lens" else ends + 1,), _INT32
         for name, values in parts[0].documents.columns.items():
             shapes[name] = (rows, width, *values.shape[1:]), values.dtype
-        arrays, owners, nbytes = _allocated(self.memory, shapes)
-        for name, numbers in small.items():
-            if name in arrays:
-                arrays[name][...] = numbers
-        made = TokenRows(*map(arrays.get, _ROWS_OF_TOKENS))  # type: ignore[arg-type]
-        row = piece = 0
-        for part, pieces, own in zip(parts, chosen, tokens, strict=True):
-            count, documents = part.last - part.first, part.documents
-            write_tokens(
-                documents.values, pieces, made if count == rows else made.between(row, row + count), first_piece=piece,
-                masks_boundaries=form.masks_boundaries, padding=form.padding,
+        arrays, addresses, owners, nbytes = _allocated(self.memory, shapes)
+        made = TokenRows(*map(arrays.get, _WRITTEN))  # type: ignore[arg-type]
+        written = [addresses.get(name, 0) for name in _WRITTEN]
+        if made.ends is not None:
+            made.ends[0] = 0
+            made, written[-1] = made._replace(ends=made.ends[1:]), written[-1] + _INT32.itemsize
+        row = piece = end = longest = 0
+        for part, (own_rows, own_pieces, own_ends) in zip(parts, sizes, strict=True):
+            documents, chosen = part.documents, part.documents.pieces.between(part.first, part.last)
+            is_whole = own_rows == rows
+            out = made if is_whole else made.between(
+                row, row + own_rows, slice(piece, piece + own_pieces), slice(end, end + own_ends)
             )  # fmt: skip
+            found = write_tokens(
+                documents.values, chosen, out, first_piece=piece, first_row=row,
+                masks_boundaries=form.masks_boundaries, padding=form.padding, addresses=written if is_whole else (),
+            )  # fmt: skip
+            longest = max(longest, found)
             for name, values in documents.columns.items():
-                write_column(values, pieces, arrays[name][row : row + count])
-            row, piece = row + count, piece + len(own)
+                write_column(values, chosen, arrays[name][row : row + own_rows])
+            row, piece, end = row + own_rows, piece + own_pieces, end + own_ends
         for name in form.document_columns:
             carried = [
-                part.documents.arrays[name][part.documents.document[pieces.chosen]]
-                for part, pieces in zip(parts, chosen, strict=True)
+                part.documents.arrays[name][part.documents.document[part.documents.pieces.rows[part.first] :][:count]]
+                for part, (_, count, _) in zip(parts, sizes, strict=True)
             ]
             arrays[name] = _joined(carried)
         if "max_seqlen" in form.keys:
-            arrays["max_seqlen"] = int(np.diff(ends).max())
+            arrays["max_seqlen"] = longest
         return ProcessedBatch(rows, arrays, owners, nbytes)
-
-
-def _ends_in_batch(parts: BatchParts, width: int) -> Any:
-    """Return where pieces and paddings begin and end in the flattened rows of a batch of full width."""
-    found, row = [np.zeros(1, np.int64)], 0
-    for part in parts:
-        before, ends = part.documents.ends_before, part.documents.ends
-        own = ends[before[part.first] + 1 : before[part.last] + 1]
-        found.append(own + (row - part.first) * width)
-        row += part.last - part.first
-    return np.concatenate(found)
 
 
 def _allocated(
     memory: Allocator, shapes: Mapping[str, tuple[tuple[int, ...], Any]]
-) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Return arrays in one block of memory, the owners of the memory by name, and the bytes of the block."""
+) -> tuple[dict[str, Any], dict[str, int], dict[str, Any], int]:
+    """Return arrays in one block of memory, their addresses, the owners of the memory by name, and its bytes."""
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values()]
     begins = list(accumulate((-(-size // _LINE_BYTES) * _LINE_BYTES for size in sizes), initial=0))
     block = memory.allocate(max(1, begins[-1]))
+    first: int = block.array.__array_interface__["data"][0]
     arrays: dict[str, Any] = {}
     owners: dict[str, Any] = {}
     for (name, (shape, dtype)), begin, size in zip(shapes.items(), begins, sizes, strict=False):
         arrays[name] = np.ndarray(shape, dtype, block.array, begin)
         if block.owner is not None:
             owners[name] = block.owner[begin : begin + size]
-    return arrays, owners, begins[-1]
+    return arrays, {name: first + begin for name, begin in zip(shapes, begins, strict=False)}, owners, begins[-1]
 
 
 def _joined(arrays: list[Any]) -> Any:

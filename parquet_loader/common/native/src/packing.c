@@ -192,11 +192,14 @@ EXPORT int packing_place(
 /* Writes `count` rows of `width` tokens, each the pieces from `rows[r]` to `rows[r + 1]`, which have at most as many.
  * `begin`: of each piece its first token in `values`; `stop`: the end of its document there. `kind`: the bytes of a value,
  * negative if it is signed. Labels that have no next token are `ignored`, and with `masks` those of the last token of a
- * document. Each of `labels`, `positions` and `documents` may be NULL: then it is not written. */
-EXPORT FOR_EACH_TARGET void packing_write(
+ * document. `lengths`: of each piece its tokens; `ends`: where each piece, and the padding of a row, ends in the flattened
+ * rows, the first of which begins at `end`. Each of `labels` to `ends` may be NULL: then it is not written. Returns the
+ * most tokens of a piece or of a padding. */
+EXPORT FOR_EACH_TARGET int64_t packing_write(
     const void *values, int kind, const int64_t *begin, const int64_t *stop, const int32_t *tokens, const int64_t *rows,
     int64_t count, int64_t width, int64_t first_piece, int masks, int64_t padding, int64_t ignored, int64_t *ids,
-    int64_t *labels, int32_t *positions, int32_t *documents) {
+    int64_t *labels, int32_t *positions, int32_t *documents, int32_t *lengths, int32_t *ends, int64_t end) {
+  int64_t longest = 0;
   for (int64_t r = 0; r < count; r++) {
     int64_t left = width;
     for (int64_t s = rows[r]; s < rows[r + 1]; s++) {
@@ -221,7 +224,14 @@ EXPORT FOR_EACH_TARGET void packing_write(
         for (int64_t i = 0; i < n; i++) documents[i] = piece;
         documents += n;
       }
+      end += n;
+      if (lengths) *lengths++ = (int32_t)n;
+      if (ends) *ends++ = (int32_t)end;
+      if (n > longest) longest = n;
     }
+    end += left;
+    if (left && ends) *ends++ = (int32_t)end;
+    if (left > longest) longest = left;
     for (; left; left--) {
       *ids++ = padding;
       if (labels) *labels++ = ignored;
@@ -229,4 +239,5 @@ EXPORT FOR_EACH_TARGET void packing_write(
       if (documents) *documents++ = -1;
     }
   }
+  return longest;
 }
