@@ -145,10 +145,9 @@ def write_column(values: npt.NDArray[Any], pieces: Pieces, out: npt.NDArray[Any]
         at, source = _each_token(places, tokens), _each_token(begin, tokens)
         out.reshape(-1, *values.shape[1:])[at] = values[source]
         return
-    bounds = np.empty(2 * len(begin) + 1, np.int64)
-    bounds[:-1:2], bounds[1::2], bounds[-1] = begin, begin + tokens, len(values)
-    numbers = np.arange(0, 2 * len(begin), 2)
-    take_ragged(_bytes_of(values), bounds * nbytes, numbers, places * nbytes, _bytes_of(out))
+    take_ragged(
+        _bytes_of(values), begin * nbytes, places * nbytes, _bytes_of(out), np.multiply(tokens, nbytes, dtype=np.int64)
+    )
     sums = np.concatenate([[0], np.cumsum(tokens)])
     for row, filled in enumerate(np.diff(sums[pieces.rows - pieces.rows[0]]).tolist()):
         out[row, filled:] = 0  # after the copy, which may write behind a piece

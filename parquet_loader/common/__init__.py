@@ -47,7 +47,7 @@ from parquet_loader.common.native.bindings import (
 )
 from parquet_loader.common.native.permute import (
     join_columns,
-    ragged_offsets,
+    order_ragged,
     take_columns,
     take_ragged,
     take_rows,
@@ -213,6 +213,7 @@ __all__ = [
     "no_link",
     "no_progress",
     "nodes",
+    "order_ragged",
     "out_of_descriptors",
     "out_of_memory",
     "parse_account",
@@ -221,7 +222,6 @@ __all__ = [
     "prepare_thread",
     "probe",
     "progress_bar",
-    "ragged_offsets",
     "raise_limit",
     "read_expression",
     "reads_null_fixed_size_lists",

@@ -43,6 +43,7 @@ from parquet_loader.decode.media import (
 )
 from parquet_loader.decode.native.column_reader import (
     DecodableChunks,
+    Dictionary,
     NativeChunks,
     NotDecodedError,
     decodable_chunks,
@@ -79,6 +80,7 @@ __all__ = [
     "DecodableChunks",
     "Decoder",
     "DeferredColumns",
+    "Dictionary",
     "FeedCheck",
     "LazyRows",
     "NativeChunks",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode.native.column_reader import AliveRows, NativeChunks, NotDecodedError
+from parquet_loader.decode.native.column_reader import AliveRows, Dictionary, NativeChunks, NotDecodedError
 from parquet_loader.decode.plain_pages import RawColumn
 
 # The errors of reading a file that is damaged or missing.
@@ -77,7 +77,9 @@ class DeferredColumns:
     deleted: SkippedRows | None = None
     masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
-    def write(self, first: int, rows: int, straight: StraightTargets | None, targets: Sequence[Target]) -> None:
+    def write(
+        self, first: int, rows: int, straight: StraightTargets | None, targets: Sequence[Target]
+    ) -> Mapping[str, Dictionary]:
         """Write rows of the columns to where they are wanted.
 
         Args:
@@ -86,6 +88,9 @@ class DeferredColumns:
             straight: Where rows of `straight_names` go, or views of byte arrays, int64 ``[rows, 2]``, valid
                 until `release`; None: these columns are not wanted.
             targets: Where rows of other columns go; see `RawColumn.read`.
+
+        Returns:
+            The dictionaries to whose entries views refer, by column; valid as long as views.
 
         Raises:
             NotDecodedError: Arrow has to decode some columns of `straight` from this row on; others may have been
@@ -112,6 +117,7 @@ class DeferredColumns:
             raise
         except READ_ERRORS as error:
             raise self.explained(error) from error
+        return {} if straight is None or self.straight is None else self.straight.dictionaries()
 
     def release(self) -> None:
         """Say that the views of byte arrays that `write` wrote are not used any more."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray, OrderMemory
-from parquet_loader.decode import Arrangement, Column, LazyRows, StraightTargets, arrangement_of, one_array
+from parquet_loader.decode import Arrangement, Column, Dictionary, LazyRows, StraightTargets, arrangement_of, one_array
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
@@ -237,13 +237,14 @@ class Assembly:
         )
         self._ragged = RaggedRows(
             parts.ragged,
+            buffer_sizes.rows,
+            carried_rows,
             buffer_sizes.ragged_bytes,
             buffer_sizes.staging,
             buffer_sizes.allocator,
             parts.scattered,
             delivers_arrivals=parts.keeps_stored,
         )
-        self._arrivals: IntArray = np.zeros(int(self._ends[-1]) if parts.ragged else 0, np.int64)
         self._chunks: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
         self._missing: set[int] = set()
         self._carry = Remainder()
@@ -256,6 +257,7 @@ class Assembly:
         """Allocate the buffers of fixed-width columns, and draw the permutation, see `Plan.order`."""
         self._staged.prepare()
         self._narrow.prepare()
+        self._ragged.prepare()
         self._order = draw(self._order_memory)
         self._direct.prepare(self._order)
 
@@ -267,7 +269,8 @@ class Assembly:
     def to_be_written(self) -> tuple[list[Memory], list[Block]]:
         """Return the parts of the buffers that will be written, and the blocks that will be allocated later."""
         rows = self._planned_carry + int(self._ends[-1])
-        buffers = [*self._direct.memory(rows), *self._staged.memory(rows), *self._narrow.memory(rows)]
+        stages = (self._direct, self._staged, self._narrow, self._ragged)
+        buffers = [memory for stage in stages for memory in stage.memory(rows)]
         ragged = self._ragged.blocks(rows / max(1, self._buffer_sizes.rows))
         return buffers, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
 
@@ -301,8 +304,9 @@ class Assembly:
             c.name: np.empty((count, 2), np.int64) for c in self._parts.ragged if c.name in deferred.straight_names
         }
         straight = self._straight(first, count, deferred.straight_names, views)
+        dictionaries: Mapping[str, Dictionary] = {}
         if straight is not None or left:
-            deferred.write(skipped, count, straight, left)  # first of all: it may refuse
+            dictionaries = deferred.write(skipped, count, straight, left)  # first of all: it may refuse
         done = {*deferred.straight_names, *deferred.columns}
         for name, out, slots in targets:
             if name in deferred.masks:
@@ -313,11 +317,9 @@ class Assembly:
         kept: int = count * (self._narrow.row_bytes + self._staged.row_bytes)
         if self._parts.ragged:
             ragged = {c.name: views[c.name] if c.name in views else table.column(c.name) for c in self._parts.ragged}
-            arrival, nbytes = self._ragged.write_rows(ragged)
+            kept += self._ragged.write_rows(first, ragged, dictionaries)
             if views:
                 deferred.release()
-            kept += nbytes
-            self._arrivals[first : first + count] = np.arange(arrival, arrival + count)
         chunks = self._chunks[number]
         if chunks is None:
             chunks = self._chunks[number] = [[] for _ in self._parts.gathered]
@@ -365,12 +367,7 @@ class Assembly:
         narrow = [c.name for c in columns if carry.rows]
         self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
         if self._parts.ragged:
-            carried: IntArray = np.zeros(0, np.int64)
-            if carry.rows:
-                arrival, _ = self._ragged.write_rows({n: pa.chunked_array([a]) for n, a in carry.ragged.items()})
-                carried = np.arange(arrival, arrival + carry.rows)
-            arrivals = np.concatenate([carried, self._arrivals[order]])
-            self._left_ragged = self._ragged.set_order(arrivals, self._delivered_rows)
+            self._left_ragged = self._ragged.set_order(carry.ragged, indices, self._delivered_rows)
         if self._parts.gathered and (self._order is not None or self._missing):
             if self._missing:
                 is_missing = np.isin(np.arange(len(self._chunks)), list(self._missing))

@@ -205,7 +205,7 @@ def copy_column(array: pa.ChunkedArray, out: Rows, slots: IntArray | slice) -> N
         done = end
 
 
-def shift_staged(staged: Iterable[Rows], planned: int, carried: int) -> int:
+def shift_staged(staged: Iterable[npt.NDArray[Any]], planned: int, carried: int) -> int:
     """Move staged rows back if more rows are carried than planned; return by how many rows.
 
     Row groups that could not be read change the number of carried rows.

@@ -15,22 +15,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, IntArray, ragged_offsets, take_ragged
-from parquet_loader.decode import Column
+from parquet_loader.common import KERNELS, IntArray, order_ragged, take_ragged
+from parquet_loader.decode import Column, Dictionary
+from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
+from parquet_loader.window.fixed_width import shift_staged
 
 SEGMENT_BYTES = 1 << 20
+_MOST_VALUES = 2**32 - 1
 
 
 class RaggedRows:
     """The ragged columns of one window. `write_rows` may be called by several threads; the rest by one at a time.
 
-    Rows are numbered in the order of arrival. `write_rows` returns the number of its first row, and `set_order` takes
-    such numbers, so the result does not depend on the order of arrival.
+    Values are staged in the order of arrival, and of each row the number of its value, so the result does not depend on
+    that order. An entry of a dictionary is staged once for many rows.
 
     Args:
         columns: The columns, all canonical large binaries.
+        capacity: Capacity in rows.
+        carried_rows: Rows that the previous window leaves over, according to the plan; their numbers come first.
         capacities: Expected bytes of each column by name; if more arrive, the column is copied once more.
         staging: Provides the staging buffers.
         allocator: Provides the memory of delivered rows.
@@ -41,6 +46,8 @@ class RaggedRows:
     def __init__(
         self,
         columns: Sequence[Column],
+        capacity: int,
+        carried_rows: int,
         capacities: Mapping[str, int],
         staging: Arenas,
         allocator: Allocator,
@@ -50,18 +57,32 @@ class RaggedRows:
     ) -> None:
         self._columns = columns
         self._gathered = tuple(column for column in columns if column.name not in scattered)
+        self._capacity = capacity
+        self._carried_rows = carried_rows
         self._capacities = capacities
         self._staging = staging
         self._allocator = allocator
-        self._arrivals: Allocator = allocator if delivers_arrivals else staging
         self._lock = Lock()
-        self._rows = 0
-        self._blocks: dict[str, list[_FilledBlock]] = {c.name: [] for c in columns}
-        self._lengths: list[dict[str, IntArray]] = []
-        self._sources: dict[str, _Staged] = {}
-        self._indices: IntArray = np.zeros(0, np.int64)
+        arrivals: Allocator = allocator if delivers_arrivals else staging
+        self._values = {
+            c.name: _StagedValues(max(capacities.get(c.name, 0), SEGMENT_BYTES), capacity, arrivals, staging)
+            for c in columns
+        }
+        self._numbers: dict[str, npt.NDArray[np.uint32]] = {}
+        self._sources: dict[str, Allocation] = {}
+        self._begins: dict[str, IntArray] = {}
         self._offsets: dict[str, IntArray] = {}
         self._out: dict[str, Allocation] = {}
+
+    def prepare(self) -> None:
+        """Allocate the staging buffers of the rows' numbers."""
+        for column in self._columns:
+            memory = self._staging.allocate(4 * self._capacity).array
+            self._numbers[column.name] = memory.view(np.uint32)
+
+    def memory(self, rows: int) -> list[Memory]:
+        """Return the part of these buffers that `rows` rows will occupy."""
+        return [numbers[:rows].view(np.uint8) for numbers in self._numbers.values()]
 
     def blocks(self, share: float) -> list[Block]:
         """Return the blocks that `set_order` is expected to allocate for this share (0 to 1) of a full window."""
@@ -71,99 +92,92 @@ class RaggedRows:
     def _ordered_bytes(self, name: str) -> int:
         return max(self._capacities.get(name, 0), 1)
 
-    def write_rows(self, arrays: Mapping[str, pa.ChunkedArray | IntArray]) -> tuple[int, int]:
-        """Copy rows to the staging buffers; return the arrival number of the first, and their bytes.
+    def write_rows(
+        self,
+        first: int,
+        arrays: Mapping[str, pa.ChunkedArray | IntArray],
+        dictionaries: Mapping[str, Dictionary],
+    ) -> int:
+        """Copy rows to the staging buffers; return their bytes.
 
         Args:
+            first: The number of the first one among the rows that the window reads.
             arrays: By column name, all of the same length: canonical large binaries, or views, int64 ``[rows, 2]``: an
-                address and a length of each row.
+                address and a length of each row, as the kernels write them.
+            dictionaries: To whose entries views refer, by column name.
         """
-        chunks, lengths = dict[str, list[tuple[IntArray, Memory]]](), dict[str, IntArray]()
-        views = dict[str, IntArray]()
-        for name in self._blocks:
-            array = arrays[name]
-            if isinstance(array, np.ndarray):
-                views[name], lengths[name] = array, np.ascontiguousarray(array[:, 1])
-            else:
-                chunks[name] = [_bytes_of(chunk) for chunk in array.chunks]
-                lengths[name] = np.concatenate([np.diff(o) for o, _ in chunks[name]] or [_NONE])
-        rows = len(next(iter(lengths.values())))
+        rows = {name: _source_of(arrays[name], dictionaries.get(name)) for name in self._values}
         with self._lock:
-            first = self._rows
-            self._rows += rows
-            self._lengths.append(lengths)
-            spaces = {name: self._reserve(name, int(lengths[name].sum())) for name in self._blocks}
-        nbytes = 8 * rows * len(spaces)
-        for name, space in spaces.items():
-            at = 0
-            if name in views:
-                address = space.__array_interface__["data"][0]
-                KERNELS.views_copy(views[name].ctypes.data, rows, address, address + len(space))
-                nbytes += len(space)
-                continue
-            for _, data in chunks[name]:
-                space[at : at + len(data)] = data
-                at += len(data)
-            nbytes += at
-        return first, nbytes
+            spaces = {name: self._values[name].reserve(found.values, found.nbytes) for name, found in rows.items()}
+        total = 0
+        for name, found in rows.items():
+            begin = self._carried_rows + first
+            found.write(spaces[name], self._numbers[name][begin : begin + found.rows])
+            total += 4 * found.rows + 8 * found.values + found.nbytes
+        return total
 
-    def _reserve(self, name: str, nbytes: int) -> Memory:
-        blocks = self._blocks[name]
-        if not blocks or blocks[-1].used + nbytes > blocks[-1].memory.nbytes:
-            expected = max(self._capacities.get(name, 0), SEGMENT_BYTES)
-            blocks.append(_FilledBlock(self._arrivals.allocate(max(nbytes, expected if not blocks else expected // 4))))
-        return blocks[-1].reserve(nbytes)
+    def set_order(
+        self, carried: Mapping[str, pa.Array], indices: npt.NDArray[Any], delivered_rows: int
+    ) -> dict[str, pa.Array]:
+        """Fix the order; return a copy of the rows after `delivered_rows`.
 
-    def set_order(self, indices: IntArray, delivered_rows: int) -> dict[str, pa.Array]:
-        """Fix the order, by arrival numbers, int64 ``[rows]``; return a copy of the rows after `delivered_rows`."""
-        self._indices = indices[:delivered_rows]
+        Args:
+            carried: The rows that the previous window left over.
+            indices: They count the carried rows first, then the rows that the window reads.
+            delivered_rows: Number of rows delivered.
+        """
+        before = len(next(iter(carried.values()))) if carried else 0
+        self._carried_rows += shift_staged(self._numbers.values(), self._carried_rows, before)
+        if before:
+            self.write_rows(-before, {name: pa.chunked_array([array]) for name, array in carried.items()}, {})
+        begin = self._carried_rows - before
+        # If fewer rows were carried than planned, there is free space before them.
+        indices = indices + indices.dtype.type(begin) if begin else indices
         left: dict[str, pa.Array] = {}
         for column in self._columns:
             name = column.name
-            source = self._sources[name] = self._source(name)
-            left[name] = source.taken(indices[delivered_rows:])
+            numbers = self._numbers.pop(name)
+            source, offsets = self._values.pop(name).finish()
+            self._sources[name] = source
+            rest = indices[delivered_rows:]
+            begins, starts = np.empty(len(rest), np.int64), np.empty(len(rest) + 1, np.int64)
+            order_ragged(offsets, numbers, rest, begins, starts)
+            left[name] = _taken(source.array, begins, starts)
+            begins, starts = self._numbers_of_rows(delivered_rows), self._numbers_of_rows(delivered_rows + 1)
+            order_ragged(offsets, numbers, indices[:delivered_rows], begins, starts)
+            self._begins[name], self._offsets[name] = begins, starts
         for column in self._gathered:
-            name = column.name
-            offsets = self._offsets[name] = ragged_offsets(self._sources[name].offsets, self._indices)
-            self._out[name] = self._allocator.allocate(max(self._ordered_bytes(name), int(offsets[-1])))
+            nbytes = max(self._ordered_bytes(column.name), int(self._offsets[column.name][-1]))
+            self._out[column.name] = self._allocator.allocate(nbytes)
         return left
 
-    def _source(self, name: str) -> _Staged:
-        offsets: IntArray = self._staging.allocate(8 * (self._rows + 1)).array.view(np.int64)
-        offsets[0] = at = 0
-        for lengths in (chunk[name] for chunk in self._lengths):
-            ends = offsets[at + 1 : at + 1 + len(lengths)]
-            np.cumsum(lengths, out=ends)
-            ends += offsets[at]
-            at += len(lengths)
-        blocks = self._blocks[name]
-        allocation = blocks[0].allocation if blocks else Allocation(np.empty(0, np.uint8))
-        if len(blocks) > 1:  # more bytes arrived than expected
-            allocation = Allocation(np.concatenate([block.memory[: block.used] for block in blocks]))
-            self._blocks[name] = []
-        return _Staged(offsets, allocation.array, allocation.owner)
+    def _numbers_of_rows(self, rows: int) -> IntArray:
+        """Return memory that is faulted in, int64 ``[rows]``."""
+        memory = self._staging.allocate(8 * (self._capacity + 1)).array
+        return memory[: 8 * rows].view(np.int64)
 
     def gather(self, start: int, stop: int) -> None:
         """Copy delivered rows ``start`` to ``stop`` (exclusive); calls for different ranges may run in parallel."""
         for column in self._gathered:
-            source, offsets = self._sources[column.name], self._offsets[column.name][start:stop]
-            out = self._out[column.name].array
-            take_ragged(source.data, source.offsets, self._indices[start:stop], offsets, out)
+            name = column.name
+            begins, starts = self._begins[name][start:stop], self._offsets[name][start : stop + 1]
+            take_ragged(self._sources[name].array, begins, starts, self._out[name].array)
 
     def finish(self) -> tuple[dict[str, tuple[Ragged, Any]], dict[str, Scattered]]:
         """Return the gathered columns, each with the owner of its memory, and the scattered ones."""
         done, scattered = {}, {}
         for column in self._columns:
             name = column.name
+            offsets = self._offsets[name]
             if name in self._out:
-                allocation, offsets = self._out[name], self._offsets[name]
+                allocation = self._out[name]
                 done[name] = ragged_rows(allocation.array[: offsets[-1]], offsets, column), allocation.owner
             else:
-                source = self._sources[name]
-                arrived = ragged_rows(source.data[: source.offsets[-1]], source.offsets, column)
-                begins, ends = arrived.offsets[:-1][self._indices], arrived.offsets[1:][self._indices]
-                scattered[name] = Scattered(arrived.values, begins, ends - begins, arrived.kind, source.owner)
-        self._blocks, self._sources, self._out, self._lengths = {}, {}, {}, []
+                source, width = self._sources[name], _element_bytes(column)
+                arrived = ragged_rows(source.array, offsets, column)
+                begins, lengths = self._begins[name] // width, np.diff(arrived.offsets)
+                scattered[name] = Scattered(arrived.values, begins, lengths, arrived.kind, source.owner)
+        self._sources, self._begins, self._offsets, self._out = {}, {}, {}, {}
         return done, scattered
 
 
@@ -199,40 +213,151 @@ class Scattered(NamedTuple):
         return Ragged(self.values[numbers], offsets, self.kind)
 
 
-class _Staged(NamedTuple):
-    """Rows in the order of arrival: int64 offsets ``[rows + 1]``, the bytes, and the owner of their memory."""
+def _taken(data: Memory, begins: IntArray, offsets: IntArray) -> pa.Array:
+    """Return a copy of rows as large binaries, in numpy's memory.
 
-    offsets: IntArray
-    data: Memory
-    owner: Any
-
-    def taken(self, rows: IntArray) -> pa.Array:
-        """Return a copy of rows as large binaries, in numpy's memory.
-
-        Not by Arrow's take: if memory is short when a thread first needs some of Arrow, jemalloc ends the process.
-        """
-        offsets = ragged_offsets(self.offsets, rows)
-        data = np.empty(offsets[-1], np.uint8)
-        take_ragged(self.data, self.offsets, rows, offsets[:-1], data)
-        return pa.Array.from_buffers(pa.large_binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    Not by Arrow's take: if memory is short when a thread first needs some of Arrow, jemalloc ends the process.
+    """
+    taken = np.empty(offsets[-1], np.uint8)
+    take_ragged(data, begins, offsets, taken)
+    return pa.Array.from_buffers(pa.large_binary(), len(begins), [None, pa.py_buffer(offsets), pa.py_buffer(taken)])
 
 
-class _FilledBlock:
-    """Memory that is filled from its beginning."""
+class _Space(NamedTuple):
+    """Space for some staged values.
 
-    __slots__ = ("allocation", "memory", "used")
+    Attributes:
+        memory: uint8, their bytes.
+        begin: Bytes of the values before them.
+        ends: int64, to be filled: the bytes of each value and of those before it.
+        number: Number of values before them.
+    """
 
-    def __init__(self, allocation: Allocation) -> None:
-        self.allocation = allocation
-        self.memory = allocation.array
-        self.used = 0
-
-    def reserve(self, nbytes: int) -> Memory:
-        self.used += nbytes
-        return self.memory[self.used - nbytes : self.used]
+    memory: Memory
+    begin: int
+    ends: IntArray
+    number: int
 
 
-_NONE: IntArray = np.zeros(0, np.int64)
+class _StagedValues:
+    """The values of a column, in the order of arrival. Guarded by the lock of its `RaggedRows`.
+
+    Args:
+        nbytes, values: How many are expected.
+        allocator: Provides memory for bytes.
+        staging: Provides memory for their ends.
+    """
+
+    def __init__(self, nbytes: int, values: int, allocator: Allocator, staging: Allocator) -> None:
+        self._bytes = _FilledBlocks(nbytes, allocator)
+        self._ends = _FilledBlocks(8 * (values + 1), staging)
+        self._ends.reserve(8)[0].view(np.int64)[0] = 0
+
+    def reserve(self, values: int, nbytes: int) -> _Space:
+        """Return space for values that take so many bytes."""
+        memory, begin = self._bytes.reserve(nbytes)
+        ends, at = self._ends.reserve(8 * values)
+        number = at // 8 - 1
+        if number + values > _MOST_VALUES:
+            raise DataError(f"a window has more than {_MOST_VALUES} rows with text or lists; set window_rows to fewer")
+        return _Space(memory, begin, ends.view(np.int64), number)
+
+    def finish(self) -> tuple[Allocation, IntArray]:
+        """Return all bytes, and where each value begins, int64 ``[values + 1]``; the last one counts all."""
+        return self._bytes.joined(), self._ends.joined().array.view(np.int64)
+
+
+class _FilledBlocks:
+    """Memory that is filled from its beginning: one block if no more bytes arrive than expected."""
+
+    def __init__(self, expected: int, allocator: Allocator) -> None:
+        self._expected = expected
+        self._allocator = allocator
+        self._blocks: list[Allocation] = []
+        self._used: list[int] = []
+
+    def reserve(self, nbytes: int) -> tuple[Memory, int]:
+        """Return space, and how many bytes were reserved before."""
+        before = sum(self._used)
+        if not self._blocks or self._used[-1] + nbytes > self._blocks[-1].array.nbytes:
+            expected = self._expected // 4 if self._blocks else self._expected
+            self._blocks.append(self._allocator.allocate(max(nbytes, expected)))
+            self._used.append(0)
+        start = self._used[-1]
+        self._used[-1] += nbytes
+        return self._blocks[-1].array[start : start + nbytes], before
+
+    def joined(self) -> Allocation:
+        """Return what is filled."""
+        blocks, self._blocks = self._blocks, []
+        if len(blocks) == 1:
+            return blocks[0].cut(self._used[0])[0]
+        parts = [block.array[:used] for block, used in zip(blocks, self._used, strict=True)]
+        return Allocation(np.concatenate([np.empty(0, np.uint8), *parts]))
+
+
+class _ViewedRows:
+    """Rows whose bytes are in pages or in a dictionary.
+
+    Args:
+        views: int64 ``[rows, 2]``, contiguous.
+        dictionary: To whose entries they may refer. It is copied instead of the values of these rows if it has at most
+            half as many values and bytes.
+
+    Attributes:
+        rows: Their number.
+        values, nbytes: What they take.
+    """
+
+    __slots__ = ("_dictionary", "_views", "nbytes", "rows", "values")
+
+    def __init__(self, views: IntArray, dictionary: Dictionary) -> None:
+        self._views, self._dictionary, self.rows = views, dictionary, len(views)
+        found = np.empty(4, np.int64)
+        KERNELS.views_measure(views.ctypes.data, self.rows, found.ctypes.data)
+        coded, coded_bytes, self.values, self.nbytes = found.tolist()
+        if 2 * dictionary.entries > coded or 2 * dictionary.nbytes > coded_bytes:
+            self._dictionary = Dictionary()
+            self.values += coded
+            self.nbytes += coded_bytes
+        else:
+            self.values += dictionary.entries
+            self.nbytes += dictionary.nbytes
+
+    def write(self, space: _Space, numbers: npt.NDArray[np.uint32]) -> None:
+        """Copy the values, and write the number of each row's value."""
+        first: int = space.memory.__array_interface__["data"][0]
+        KERNELS.views_stage(
+            self._views.ctypes.data, self.rows, self._dictionary.address, self._dictionary.entries,
+            first, first + len(space.memory), space.begin, space.ends.ctypes.data, space.number, numbers.ctypes.data,
+        )  # fmt: skip
+
+
+class _ArrowRows:
+    """Rows that are large binaries; otherwise as `_ViewedRows`."""
+
+    __slots__ = ("_chunks", "nbytes", "rows", "values")
+
+    def __init__(self, array: pa.ChunkedArray) -> None:
+        self._chunks = [_bytes_of(chunk) for chunk in array.chunks]
+        self.rows = self.values = len(array)
+        self.nbytes = sum(len(data) for _, data in self._chunks)
+
+    def write(self, space: _Space, numbers: npt.NDArray[np.uint32]) -> None:
+        """Copy the values, and write the number of each row's value."""
+        row = at = 0
+        for offsets, data in self._chunks:
+            space.memory[at : at + len(data)] = data
+            np.add(offsets[1:], space.begin + at - offsets[0], out=space.ends[row : row + len(offsets) - 1])
+            row += len(offsets) - 1
+            at += len(data)
+        numbers[:] = np.arange(space.number, space.number + self.rows)
+
+
+def _source_of(array: pa.ChunkedArray | IntArray, dictionary: Dictionary | None) -> _ArrowRows | _ViewedRows:
+    if isinstance(array, np.ndarray):
+        return _ViewedRows(array, dictionary or Dictionary())
+    return _ArrowRows(array)
 
 
 def _bytes_of(array: pa.Array) -> tuple[IntArray, npt.NDArray[np.uint8]]:
@@ -251,5 +376,10 @@ def ragged_rows(data: Memory, offsets: IntArray, column: Column) -> Ragged:
         return Ragged(data, offsets, "text" if column.kind == "text" else "bytes")
     assert column.item is not None
     assert column.dtype is not None
-    width = column.item.row_bytes or 1
-    return Ragged(data.view(column.dtype).reshape(-1, *column.item.shape), offsets // width)
+    values = data.view(column.dtype).reshape(-1, *column.item.shape)
+    return Ragged(values, offsets // _element_bytes(column))
+
+
+def _element_bytes(column: Column) -> int:
+    """Return the bytes of an element of a row; rows of text are bytes."""
+    return 1 if column.item is None else column.item.row_bytes or 1

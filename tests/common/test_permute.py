@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.common import KERNELS, join_columns, take_columns, take_ragged, take_rows
+from parquet_loader.common import KERNELS, join_columns, order_ragged, take_columns, take_ragged, take_rows
 from parquet_loader.common.native import permute
 
 
@@ -72,18 +72,27 @@ def test_rows_of_bytes_are_put_into_any_order(width: int) -> None:
     assert not out[71].any()
 
 
-@given(lengths=st.lists(st.sampled_from([0, 1, 7, 64, 300]), min_size=1, max_size=40), count=st.integers(0, 100))
-def test_rows_that_differ_in_length_are_put_into_any_order(lengths: list[int], count: int) -> None:
+@given(
+    lengths=st.lists(st.sampled_from([0, 1, 7, 64, 300]), min_size=1, max_size=40),
+    count=st.integers(0, 100),
+    row_type=st.sampled_from([np.uint32, np.int64]),
+)
+def test_rows_that_differ_in_length_are_put_into_any_order(
+    lengths: list[int], count: int, row_type: type[np.generic]
+) -> None:
     rng = np.random.default_rng(count)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     data = rng.integers(0, 256, offsets[-1] + 1).astype(np.uint8)
-    rows = rng.integers(0, len(lengths), count)
-    expected = b"".join(data[offsets[row] : offsets[row + 1]].tobytes() for row in rows)
-    places = np.concatenate([[0], np.cumsum(np.diff(offsets)[rows])]).astype(np.int64)
-    out = np.full(len(expected) + 9, 7, np.uint8)
-    take_ragged(data, offsets, rows, places[:-1], out)
-    assert out[: len(expected)].tobytes() == expected
-    assert (out[len(expected) :] == 7).all()
+    numbers = rng.integers(0, len(lengths), 2 * len(lengths)).astype(np.uint32)  # rows have values in common
+    rows = rng.integers(0, len(numbers), count).astype(row_type)
+    expected = [data[offsets[entry] : offsets[entry + 1]].tobytes() for entry in numbers[rows]]
+    begins, starts = np.empty(count, np.int64), np.empty(count + 1, np.int64)
+    order_ragged(offsets, numbers, rows, begins, starts)
+    assert starts.tolist() == [0, *np.cumsum([len(row) for row in expected])]
+    out = np.full(starts[-1] + 9, 7, np.uint8)
+    take_ragged(data, begins, starts, out)
+    assert out[: starts[-1]].tobytes() == b"".join(expected)
+    assert (out[starts[-1] :] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.int64])
@@ -103,5 +112,5 @@ def test_rows_of_more_bytes_than_are_taken_at_once_come_whole() -> None:
     rows = np.array([6, 5, 1, 4, 3, 2, 0, 0])
     places = np.concatenate([[0], np.cumsum(lengths[rows])])
     out = np.zeros(places[-1], np.uint8)
-    take_ragged(data, offsets, rows, places[:-1], out)
+    take_ragged(data, offsets[rows], places, out)
     assert out.tobytes() == b"".join(data[offsets[row] : offsets[row + 1]].tobytes() for row in rows)

@@ -44,7 +44,8 @@ def known(
 
 
 def viewed(views: np.ndarray[Any, np.dtype[np.int64]]) -> list[bytes]:
-    return [ctypes.string_at(address, length) for address, length in views.tolist()]
+    # The upper half of the length is the number of a dictionary's entry.
+    return [ctypes.string_at(address, length & 0x7FFFFFFF) for address, length in views.tolist()]
 
 
 def read(chunks: NativeChunks, first: int, rows: int) -> list[bytes]:

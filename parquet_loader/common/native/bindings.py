@@ -49,8 +49,14 @@ def _load(path: Path) -> tuple[Any, str]:
     library.pages_list.restype = ctypes.c_int
     library.chunks_release.argtypes = (pointer,)
     library.chunks_release.restype = None
-    library.views_copy.argtypes = (pointer, number, pointer, pointer)
-    library.views_copy.restype = None
+    library.chunks_dictionaries.argtypes = (pointer, pointer)
+    library.chunks_dictionaries.restype = None
+    library.views_measure.argtypes = (pointer, number, pointer)
+    library.views_measure.restype = None
+    library.views_stage.argtypes = (
+        pointer, number, pointer, number, pointer, pointer, number, pointer, ctypes.c_uint32, pointer,
+    )  # fmt: skip
+    library.views_stage.restype = None
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = None
     library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int)
@@ -61,8 +67,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.rows_take.restype = None
     library.ragged_take.argtypes = (pointer, number, pointer, pointer, number, pointer, pointer)
     library.ragged_take.restype = None
-    library.ragged_places.argtypes = (pointer, pointer, number, pointer)
-    library.ragged_places.restype = None
+    library.ragged_order.argtypes = (pointer, pointer, pointer, number, pointer, pointer)
+    library.ragged_order.restype = None
     library.footer_read.argtypes = (ctypes.c_char_p, number, pointer, pointer, number, pointer, number)
     library.footer_read.restype = ctypes.c_int
     library.codecs_load.restype = ctypes.c_int

@@ -90,20 +90,30 @@ def take_rows(rows_in: npt.NDArray[np.uint8], rows: npt.NDArray[Any], out: npt.N
     KERNELS.rows_take(source, rows_in.shape[1], numbers, len(rows), target)
 
 
-def ragged_offsets(offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return where rows that differ in length begin, and the last one ends, if they are put into order, ``[n + 1]``.
+def order_ragged(
+    offsets: npt.NDArray[np.int64],
+    numbers: npt.NDArray[np.uint32],
+    rows: npt.NDArray[Any],
+    begins: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+) -> None:
+    """Find where rows that differ in length are, if they are put into order, and where they go.
 
     Args:
-        offsets: ``[m + 1]``, where each begins, and the last one ends.
-        rows: ``[n]``, contiguous; not checked by the kernel.
+        offsets: ``[m + 1]``, where each of some entries begins, and the last one ends.
+        numbers: Of each row the number of its entry, contiguous; not checked by the kernel.
+        rows: ``[n]``, contiguous, uint32 for the kernel, other integers for numpy; not checked by the kernel.
+        begins: ``[n]``, contiguous, gets for each of `rows` where its entry begins.
+        starts: ``[n + 1]``, contiguous, gets the bytes of the rows before it; the last one counts all.
     """
-    found = np.empty(len(rows) + 1, np.int64)
-    if KERNELS is not None:
-        KERNELS.ragged_places(_address(offsets), _address(rows), len(rows), _address(found))
-        return found
-    found[0] = 0
-    np.cumsum(offsets[rows + 1] - offsets[rows], out=found[1:])
-    return found
+    if KERNELS is not None and rows.dtype == np.uint32:
+        addresses = [_address(array) for array in (offsets, numbers, rows, begins, starts)]
+        KERNELS.ragged_order(*addresses[:3], len(rows), *addresses[3:])
+        return
+    taken = numbers[rows].astype(np.int64)
+    begins[:] = offsets[taken]
+    starts[0] = 0
+    np.cumsum(offsets[taken + 1] - begins, out=starts[1:])
 
 
 def take_runs(
@@ -122,42 +132,43 @@ def take_runs(
         out[numbers] = source[first[:, None] + np.arange(length)]
         return
     nbytes = source[:1].nbytes
-    bounds = np.empty(2 * len(first) + 1, np.int64)
-    bounds[:-1:2], bounds[1::2], bounds[-1] = first, first + length, len(source)
-    bounds *= nbytes
-    rows = np.arange(0, 2 * len(first), 2)
     data, written = source.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
-    take_ragged(data, bounds, rows, numbers * (length * nbytes), written)
+    sizes = np.full(len(first), length * nbytes)
+    take_ragged(data, first * nbytes, numbers * (length * nbytes), written, sizes)
 
 
 def take_ragged(
     data: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
     out: npt.NDArray[np.uint8],
+    sizes: npt.NDArray[np.int64] | None = None,
 ) -> None:
-    """Put rows of bytes that differ in length into order: the next row of `out` becomes row ``rows[i]`` of `data`.
+    """Copy rows of bytes that differ in length.
 
     Args:
-        data: The rows, one behind another.
-        offsets: ``[m + 1]``, where in `data` each begins, and the last one ends.
-        rows: ``[n]``, contiguous; not checked by the kernel.
-        starts: ``[n]``, contiguous: where in `out` each begins, in rising order. Bytes between a row's end and the
-            next row may be overwritten.
+        data: The bytes of the rows, which may have some in common.
+        begins: ``[n]``, contiguous: where in `data` each row begins; not checked by the kernel.
+        starts: Where in `out` each begins, contiguous, in rising order: ``[n + 1]``, and the last one ends; or if there
+            are `sizes`, ``[n]``. Bytes between a row's end and the next row may be overwritten.
         out: Writable, with space for them.
+        sizes: ``[n]``, contiguous: the bytes of each row; None: each ends where the next one begins.
     """
     if KERNELS is not None:
-        addresses = [_address(array) for array in (data, offsets, rows, starts, out)]
-        KERNELS.ragged_take(addresses[0], len(data), *addresses[1:3], len(rows), *addresses[3:])
+        addresses = [0 if array is None else _address(array) for array in (data, begins, sizes, starts, out)]
+        KERNELS.ragged_take(addresses[0], len(data), *addresses[1:3], len(begins), *addresses[3:])
         return
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    binaries = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    ends = begins + (np.diff(starts) if sizes is None else sizes)
     first = 0
-    while first < len(rows):
+    while first < len(begins):
         after = int(np.searchsorted(starts, starts[first] + _SEGMENT_BYTES, side="right")) - 1
-        after = max(after, first + 1)
-        _, bounds, taken = binaries.take(pa.array(rows[first:after].view(np.uint64))).buffers()
+        after = min(max(after, first + 1), len(begins))
+        # Every other value is a row. Arrow estimates what a value takes from the first and the last offset.
+        offsets = np.empty(2 * (after - first) + 2, np.int64)
+        offsets[0], offsets[1:-1:2], offsets[2:-1:2], offsets[-1] = 0, begins[first:after], ends[first:after], len(data)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        binaries = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+        _, bounds, taken = binaries.take(pa.array(np.arange(1, len(offsets) - 1, 2))).buffers()
         nbytes = int(np.frombuffer(bounds, np.int64)[after - first])
         if nbytes:
             out[starts[first] : starts[first] + nbytes] = np.frombuffer(taken, np.uint8, nbytes)

@@ -104,6 +104,20 @@ class AliveRows(NamedTuple):
     deleted: npt.NDArray[np.int64]
 
 
+class Dictionary(NamedTuple):
+    """The values of a column of byte arrays that its rows refer to by number.
+
+    Attributes:
+        address: Where the views of the entries are, 16 bytes each.
+        entries: Their number.
+        nbytes: The bytes of all of them.
+    """
+
+    address: int = 0
+    entries: int = 0
+    nbytes: int = 0
+
+
 class RowDemand(NamedTuple):
     """What rows have to be, so that a kernel decodes them to their slots.
 
@@ -348,6 +362,7 @@ class NativeChunks:
         self._fillers = None if fills is None else fills.addresses()
         self._all_names = self.names
         self._refused = np.zeros(len(self.names), np.uint8)
+        self._has_byte_arrays = bool((lines[:, 8] >= _BYTE_ARRAY).any())
         self._position = 0
         self._list_values: list[int] = np.where(lines[:, 11] == 0, lines[:, 10], 0).tolist()
         self._list_readers = {
@@ -434,6 +449,15 @@ class NativeChunks:
                 self._refused[number] = 1
                 self.names = [name for name in self.names if name != self._all_names[number]]
         return found
+
+    def dictionaries(self) -> dict[str, Dictionary]:
+        """Return the dictionaries to whose entries views may refer, by the column's name; valid as long as views."""
+        if not self._has_byte_arrays:
+            return {}
+        found = np.zeros((len(self._all_names), 3), np.int64)
+        KERNELS.chunks_dictionaries(self._chunks, found.ctypes.data)
+        numbers = np.flatnonzero(found[:, 1]).tolist()
+        return {self._all_names[number]: Dictionary(*found[number].tolist()) for number in numbers}
 
     def release(self) -> None:
         """Say that the views of byte arrays that were delivered are not used any more."""

@@ -100,6 +100,7 @@ typedef struct {
   int64_t stride;       /* STREAMS: bytes from a value's byte to its next one */
   int64_t most_page_bytes;  /* of a page, decompressed, as the footer says */
   Buffer entry_views;   /* byte arrays: of the dictionary's values */
+  int64_t entry_bytes;  /* and the bytes of all of them */
   Buffer views, joined; /* of the page's values, and these, if they are DELTA_BYTE_ARRAY */
   int checks_text;      /* each value of the page has to be checked, because some byte is not ASCII */
   int is_viewed;        /* views of the page were delivered, and not released */
@@ -215,10 +216,12 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
     const int is_text = column->physical == TEXT && !is_all_ascii(entries, nbytes);
     if ((code = plain_views(&entries, entries + nbytes, values, is_text, views))) return code;
     if (entries != into->bytes + nbytes) return OTHER;
+    number_views(values, views);
   } else if (column->kept < column->width) {
     narrow(into->bytes, column->width, values, column->kept, into->bytes);
   }
   column->entries = values;
+  column->entry_bytes = is_array ? nbytes - 4 * values : 0;
   return OK;
 }
 
@@ -664,6 +667,19 @@ EXPORT void chunks_release(void *chunks) {
   }
 }
 
+/* Writes for each column the address of the views of the dictionary's entries to which views that `chunks_read` delivers may
+ * refer, their number, and the bytes of all. Zeros: there is none. */
+EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
+  Group *group = chunks;
+  for (int64_t i = 0; i < group->count; i++, out += 3) {
+    const Column *column = &group->columns[i];
+    const int is_there = is_byte_array(column) && column->entries >= 0;
+    out[0] = is_there ? (int64_t)(uintptr_t)column->entry_views.bytes : 0;
+    out[1] = is_there ? column->entries : 0;
+    out[2] = is_there ? column->entry_bytes : 0;
+  }
+}
+
 /* Column chunks to be read forward. Each of `count` lines of 14 numbers says: first byte in the file, byte behind the
  * last, values, bytes of a value, bytes of it to decode, codec, the definition level of a value, the encodings that the
  * footer names, the physical type, whether pages of version 2 are always compressed, and the values of a row's list: all
@@ -683,7 +699,7 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
     column->out = column->decimals == WIDE_DECIMALS ? DECIMAL_BYTES : column->decimals ? 8 : column->kept;
     column->codec = (int)lines[5], column->optional = (int)lines[6];
     column->encodings = lines[7], column->physical = (int)lines[8], column->always_compressed = (int)lines[9];
-    column->most_page_bytes = lines[13];
+    column->most_page_bytes = lines[13] < INT32_MAX ? lines[13] : INT32_MAX;
     column->entries = -1;
     if (!lines[11]) {
       column->list_values = lines[10];

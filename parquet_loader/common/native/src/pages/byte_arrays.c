@@ -142,12 +142,47 @@ int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
   return OK;
 }
 
-/* Copies the bytes of all values to `out`, one value behind the other, up to `stop`. */
-EXPORT void views_copy(const View *views, int64_t rows, uint8_t *out, const uint8_t *stop) {
+void number_views(int64_t count, View *views) {
+  for (int64_t i = 0; i < count; i++) views[i].nbytes |= (i + 1) << 32;
+}
+
+/* Counts views of a dictionary's entries and all bytes of these, and other views and their bytes: four numbers. */
+EXPORT void views_measure(const View *views, int64_t rows, int64_t *found) {
+  int64_t entries = 0, in_entries = 0, all = 0;
   for (int64_t i = 0; i < rows; i++) {
-    int64_t nbytes = views[i].nbytes;
-    if (nbytes <= SHORT_ROW && stop - out >= SHORT_ROW) copy_short(views[i].bytes, nbytes, out);
-    else if (nbytes) memcpy(out, views[i].bytes, (size_t)nbytes);
-    out += nbytes;
+    const int64_t nbytes = views[i].nbytes & INT32_MAX, is_entry = views[i].nbytes >> 32 != 0;
+    entries += is_entry, in_entries += is_entry ? nbytes : 0, all += nbytes;
+  }
+  found[0] = entries, found[1] = in_entries, found[2] = rows - entries, found[3] = all - in_entries;
+}
+
+static uint8_t *put(const View *view, uint8_t *out, const uint8_t *stop) {
+  const int64_t nbytes = view->nbytes & INT32_MAX;
+  if (nbytes <= SHORT_ROW && stop - out >= SHORT_ROW) copy_short(view->bytes, nbytes, out);
+  else if (nbytes) memcpy(out, view->bytes, (size_t)nbytes);
+  return out + nbytes;
+}
+
+/* Copies values to `out`, one behind the other, up to `stop`: the `count` entries of a dictionary, and the values that
+ * `views` find elsewhere; if `count` is 0, all values that they find. Writes where each ends, if `out` is byte `begin`, and
+ * for each view the number of its value, if the first one is number `first`. */
+EXPORT void views_stage(
+    const View *views, int64_t rows, const View *dictionary, int64_t count, uint8_t *out, const uint8_t *stop,
+    int64_t begin, int64_t *ends, uint32_t first, uint32_t *numbers) {
+  const uint8_t *start = out - begin;
+  uint32_t number = first;
+  for (int64_t i = 0; i < count; i++, number++) {
+    out = put(&dictionary[i], out, stop);
+    *ends++ = out - start;
+  }
+  for (int64_t i = 0; i < rows; i++) {
+    const uint32_t entry = (uint32_t)((uint64_t)views[i].nbytes >> 32);
+    if (entry && count) {
+      numbers[i] = first + entry - 1;
+    } else {
+      out = put(&views[i], out, stop);
+      *ends++ = out - start;
+      numbers[i] = number++;
+    }
   }
 }

@@ -6,7 +6,8 @@
 
 #include "delta.h"
 
-/* A value: where its bytes are. At least SLACK bytes behind them can be read. */
+/* A value: where its bytes are, at most INT32_MAX. At least SLACK bytes behind them can be read. Of an entry of a dictionary
+ * the upper half of `nbytes` is its number, from 1 on. */
 typedef struct {
   const uint8_t *bytes;
   int64_t nbytes;
@@ -18,6 +19,9 @@ int is_all_ascii(const uint8_t *bytes, int64_t nbytes);
 /* Finds the next `values` plain values, from `*at`, which becomes the place behind them, to `stop` at most. `is_text`: each
  * has to be UTF-8. `views` may be NULL: the values are passed over, unchecked. */
 int plain_views(const uint8_t **at, const uint8_t *stop, int64_t values, int is_text, View *views);
+
+/* Adds their numbers to views of a dictionary's entries. */
+void number_views(int64_t count, View *views);
 
 /* As `plain_views`, of DELTA_LENGTH_BYTE_ARRAY: all lengths come first, and are read from `lengths`. */
 int delta_length_views(
