@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from threading import Thread
 
-from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, raise_limit
 from parquet_loader.errors import ReadingProcessError
 
 # Niceness of the child, so that training wins if both need the processor. Measured: a training loop busy in Python lost
@@ -112,7 +114,24 @@ def _no_descriptors(option: str) -> Exception:
     return out_of_descriptors(f"{option}: no process can be started", _START_DESCRIPTORS)
 
 
-def end_with(end: socket.socket, parent: int) -> None:
+def serve(socket_number: int, parent: int, answer: Callable[[socket.socket], None]) -> None:
+    """Answer messages in this process, until the one that started it closes its end of the socket or dies.
+
+    Args:
+        socket_number: The socket, for `answer`.
+        parent: The process that started this one; SIGINT is left to it.
+        answer: Answers messages one after another, in the main thread.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = socket.socket(fileno=socket_number)
+    Thread(target=_end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
+    raise_limit()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        answer(end)
+    os._exit(0)  # does not wait for other threads
+
+
+def _end_with(end: socket.socket, parent: int) -> None:
     """End this process when the caller's ends, or closes its end of the socket."""
     waiting = select.poll()
     waiting.register(end, select.POLLRDHUP)

@@ -10,20 +10,16 @@ forked from the caller may keep it open.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
-import signal
-import socket
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
 
-from parquet_loader.common import raise_limit, use_returning_pool
+from parquet_loader.common import use_returning_pool
 from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.child.channel import Channel
-from parquet_loader.engine.child.process import NICENESS, end_with, packed_error
+from parquet_loader.engine.child.process import NICENESS, packed_error, serve
 from parquet_loader.engine.child.shared_memory import SharedMemorySender, SharedMessage
 from parquet_loader.engine.child.transforms import TransformProcesses
 from parquet_loader.engine.engine import Engine, EngineOptions, transform_processes
@@ -106,15 +102,9 @@ class Reply:
 
 def main(socket_number: int, parent: int) -> None:
     """Serve until the caller's process closes the socket or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles SIGINT
-    end = socket.socket(fileno=socket_number)
-    Thread(target=end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
     os.nice(NICENESS)
-    raise_limit()
     use_returning_pool()
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _Server(Channel(end)).serve()
-    os._exit(0)  # does not wait for worker threads
+    serve(socket_number, parent, lambda end: _Server(Channel(end)).serve())
 
 
 class _Server:

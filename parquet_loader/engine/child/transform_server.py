@@ -6,21 +6,16 @@ thread waits for the end of the process that started it, and then ends this one 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
-import signal
 import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
 
-from parquet_loader.common import raise_limit
 from parquet_loader.engine.batch_processor import BatchProcessor, Transform
 from parquet_loader.engine.child.channel import Channel
-from parquet_loader.engine.child.process import end_with, packed_error
+from parquet_loader.engine.child.process import packed_error, serve
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, SharedMemorySender, SharedMessage
 from parquet_loader.window import Array
 
@@ -91,13 +86,7 @@ class MadeBatch:
 
 def main(socket_number: int, parent: int) -> None:
     """Serve until the process that started this one closes the socket or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles SIGINT
-    end = socket.socket(fileno=socket_number)
-    Thread(target=end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
-    raise_limit()
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(end)
-    os._exit(0)  # does not wait for threads that transform has started
+    serve(socket_number, parent, _serve)
 
 
 def _serve(end: socket.socket) -> None:
