@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, RowsOut, Transform
+from parquet_loader.engine.batch_scheduler import Batches
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformProcesses, check_transform_workers, transform_option
@@ -27,6 +28,7 @@ __all__ = [
     "WIDE_WINDOWS_AHEAD",
     "WINDOWS_AHEAD",
     "BatchProcessor",
+    "Batches",
     "Engine",
     "EngineFigures",
     "EngineOptions",

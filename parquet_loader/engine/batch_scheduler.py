@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,69 +20,21 @@ from parquet_loader.plan import Plan
 from parquet_loader.window import Allocator
 
 
-class Batches(Protocol):
-    """Makes the batches of an epoch in the workers. Guarded by the engine's lock; jobs run without it."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether every batch that was begun is delivered."""
-
-    @property
-    def ready(self) -> int:
-        """Batches that are ready and not delivered."""
-
-    def pop(self) -> ProcessedBatch | None:
-        """Return the next batch, or raise its error; None if it is not ready."""
-
-    def clear(self) -> None:
-        """Release batches that were not delivered."""
-
-    def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
-        """Return the most urgent job; None if there is none, or enough batches are ahead.
-
-        Args:
-            windows: The windows in their order, also those that are not finished. A window is removed when its last
-                batch begins; the last of its batches to finish releases its memory.
-        """
-
-
-class BatchScheduler:
-    """Batches in progress, and batches ready but not delivered. Guarded by the engine's lock.
+class Batches(ABC):
+    """Makes the batches of an epoch in the workers. Guarded by the engine's lock; jobs run without it.
 
     Batches finish in any order and are delivered in order. An error is delivered instead of the batch that failed.
 
     Args:
-        processor: Processes a batch.
-        dataset: The data set.
-        plan: The epoch.
-        first_batch: The batch with which it begins.
-        allocator: Provides the memory of delivered rows.
+        first_batch: The batch with which the epoch begins.
         usage: The counters of the epoch, to which batches are added.
-        lanes: Number of processes that make batches, instead of the processor.
     """
 
-    def __init__(
-        self,
-        processor: BatchProcessor,
-        dataset: Dataset,
-        plan: Plan,
-        first_batch: int,
-        allocator: Allocator,
-        usage: Usage,
-        lanes: int = 0,
-    ) -> None:
-        self._processor = processor
-        self._lanes = lanes
-        self._batch_size = plan.batch_size
+    def __init__(self, first_batch: int, usage: Usage) -> None:
         self._next_begun = first_batch
         self._next_delivered = first_batch
-        self._sizing = dataset.sizing
         self._usage = usage
-        self._allocator = allocator
-        self._locate = dataset.snapshot.locate
         self._ready: dict[int, ProcessedBatch | BaseException] = {}
-        self._batch_bytes = int(dataset.sizing.row.processed * plan.batch_size)
-        self._is_measured = False
 
     @property
     def is_idle(self) -> bool:
@@ -99,14 +52,64 @@ class BatchScheduler:
             return None
         batch = self._ready.pop(self._next_delivered)
         self._next_delivered += 1
+        self._usage.reserve(-self._reserved(batch))
         if isinstance(batch, BaseException):
             raise batch
-        self._usage.reserve(-batch.nbytes)
         return batch
+
+    @abstractmethod
+    def _reserved(self, batch: ProcessedBatch | BaseException) -> int:
+        """Return the bytes that are reserved for a batch that is ready."""
 
     def clear(self) -> None:
         """Release batches that were not delivered."""
         self._ready.clear()
+
+    @abstractmethod
+    def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
+        """Return the most urgent job; None if there is none, or enough batches are ahead.
+
+        Args:
+            windows: The windows in their order, also those that are not finished. A window is removed when its last
+                batch begins; the last of its batches to finish releases its memory.
+        """
+
+
+class BatchScheduler(Batches):
+    """Batches of rows that follow each other in a window; see `Batches`.
+
+    Args:
+        processor: Processes a batch.
+        dataset: The data set.
+        plan: The epoch.
+        first_batch: The batch with which it begins.
+        allocator: Provides the memory of delivered rows.
+        usage: As in `Batches`.
+        lanes: Number of processes that make batches, instead of the processor.
+    """
+
+    def __init__(
+        self,
+        processor: BatchProcessor,
+        dataset: Dataset,
+        plan: Plan,
+        first_batch: int,
+        allocator: Allocator,
+        usage: Usage,
+        lanes: int = 0,
+    ) -> None:
+        super().__init__(first_batch, usage)
+        self._processor = processor
+        self._lanes = lanes
+        self._batch_size = plan.batch_size
+        self._sizing = dataset.sizing
+        self._allocator = allocator
+        self._locate = dataset.snapshot.locate
+        self._batch_bytes = int(dataset.sizing.row.processed * plan.batch_size)
+        self._is_measured = False
+
+    def _reserved(self, batch: ProcessedBatch | BaseException) -> int:
+        return 0 if isinstance(batch, BaseException) else batch.nbytes
 
     def _may_begin(self, expected: int) -> bool:
         """Whether one more batch may be begun before the next one is delivered.

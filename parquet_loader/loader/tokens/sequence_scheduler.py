@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from parquet_loader.engine import Job, ProcessedBatch, Usage, WindowTask
+from parquet_loader.engine import Batches, Job, ProcessedBatch, Usage, WindowTask
 from parquet_loader.loader.tokens.documents import Documents, WindowPacker
 from parquet_loader.loader.tokens.sequences import BatchCutter, BatchParts, BatchWriter
 from parquet_loader.schema import Ragged
@@ -43,12 +43,12 @@ class _Packed:
     is_removed: bool = False
 
 
-class SequenceScheduler:
-    """Packs windows and writes batches; see `Batches`. Guarded by the engine's lock.
+class SequenceScheduler(Batches):
+    """Packs windows and writes batches; see `Batches`.
 
     Text is encoded in jobs of about a megabyte. Windows are packed in any order, one job each, as soon as they are
-    finished and encoded, and divided into batches in their order. Batches are written in any order and delivered in
-    order. A window is held until its last batch is written.
+    finished and encoded, and divided into batches in their order. A window is held until its
+    last batch is written.
 
     Invariant: at most `most_ahead` batches are in progress or ready.
 
@@ -70,44 +70,23 @@ class SequenceScheduler:
         most_ahead: int,
         usage: Usage,
     ) -> None:
+        super().__init__(first_batch, usage)
         self._packer = packer
         self._writer = writer
         self._cutter = BatchCutter(packer.packing, first_batch)
         self._batch_bytes = batch_bytes
         self._most_ahead = most_ahead
         self._batches_of_job = max(1, min(most_ahead // 2, _JOB_BYTES // batch_bytes))
-        self._usage = usage
         usage.limit_bytes += most_ahead * batch_bytes
         self._packed: dict[int, _Packed] = {}
         self._cut: deque[BatchParts] = deque()
-        self._next_begun = first_batch
-        self._next_delivered = first_batch
-        self._ready: dict[int, ProcessedBatch | BaseException] = {}
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether every batch that was begun is delivered."""
-        return self._next_begun == self._next_delivered
-
-    @property
-    def ready(self) -> int:
-        """Batches that are ready and not delivered."""
-        return len(self._ready)
-
-    def pop(self) -> ProcessedBatch | None:
-        """Return the next batch, or raise its error; None if it is not ready."""
-        if self._next_delivered not in self._ready:
-            return None
-        batch = self._ready.pop(self._next_delivered)
-        self._next_delivered += 1
-        self._usage.reserve(-self._batch_bytes)
-        if isinstance(batch, BaseException):
-            raise batch
-        return batch
+    def _reserved(self, batch: ProcessedBatch | BaseException) -> int:  # noqa: ARG002
+        return self._batch_bytes
 
     def clear(self) -> None:
         """Release batches and windows."""
-        self._ready.clear()
+        super().clear()
         self._cut.clear()
         self._packed.clear()
 
