@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,21 +31,30 @@ from parquet_loader.source import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
-    """A snapshot with a schema, a filter and a memory budget. Immutable, except that the budget is computed once.
+class OpenRows:
+    """Rows of a source that can be read.
 
     Attributes:
         snapshot: The files and row groups.
         schema: The schema of the delivered columns.
         reader: Reads row groups as the schema says.
         counted: The rows of each row group that pass the filter.
-        budget: The division of the memory limit, computed before the first plan.
     """
 
     snapshot: Snapshot
     schema: Schema
     reader: RowGroupReader
     counted: Counted
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset(OpenRows):
+    """A snapshot with a schema, a filter and a memory budget. Immutable, except that the budget is computed once.
+
+    Attributes:
+        budget: The division of the memory limit, computed before the first plan.
+    """
+
     budget: LazyBudget
 
     @property
@@ -94,20 +102,6 @@ class Dataset:
         return replace(self, budget=LazyBudget(sizing.limit_bytes, sizing.row, divided))
 
 
-class OpenRows(NamedTuple):
-    """Rows of a source that can be read.
-
-    Attributes:
-        schema: The schema of the delivered columns.
-        reader: Reads row groups as the schema says.
-        counted: The rows of each row group that pass the filter.
-    """
-
-    schema: Schema
-    reader: RowGroupReader
-    counted: Counted
-
-
 def open_dataset(
     source: ResolvedSource,
     *,
@@ -153,8 +147,7 @@ def open_dataset(
         row_numbers=_numbered(source.schema, row_numbers, names_rows=names_rows),
         known=known,
     )
-    chosen, reader, counted = opened.schema, opened.reader, opened.counted
-    counts = counted.counts
+    reader, counts = opened.reader, opened.counted.counts
     divided = partial(
         divide,
         memory_limit_bytes,
@@ -176,7 +169,7 @@ def open_dataset(
     else:
         row = row_sizes(snapshot, reader, counts, processes=processes)
         budget = LazyBudget(memory_limit_bytes, row, divided)
-    return Dataset(snapshot, chosen, reader, counted, budget)
+    return Dataset(snapshot, opened.schema, reader, opened.counted, budget)
 
 
 def _numbered(schema: Schema, row_numbers: str | None, *, names_rows: bool) -> str | None:
@@ -222,7 +215,7 @@ def open_rows(
             counted = count_rows(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
         if reader.chunks.cache is not None:
             reader.chunks.cache.expect(counted.counts > 0)
-    return OpenRows(chosen, reader, counted)
+    return OpenRows(snapshot, chosen, reader, counted)
 
 
 def default_num_threads() -> int:
