@@ -105,8 +105,50 @@ class Sharding:
         return -(-batch_size * self.shard.world_size // self.options.fewest_ranks)
 
     def divide(self, rows: int, batch_size: int, *, drop_last: bool) -> Division:
-        """Return this rank's share of an epoch of `rows` rows."""
-        return divide_rows(rows, batch_size, self.shard, self.options, drop_last=drop_last)
+        """Return this rank's share of an epoch.
+
+        Rank ``k`` of ``n`` begins at row ``rows * k // n``. With ``"drop"`` all ranks get as many batches as the
+        smallest rank can fill. With ``"pad"`` all ranks get as many rows as the largest: the others repeat the next
+        rank's first row.
+
+        Args:
+            rows: Rows of the epoch that pass the filter.
+            batch_size: Rows of a batch of one rank.
+            drop_last: Whether a last batch that is not full is left out.
+        """
+        ranks, rank = self.shard.world_size, self.shard.rank
+        remainder = self._remainder(drop_last=drop_last)
+        if self.options.logical_shards is not None:
+            return self._logical(rows, batch_size, self.options.logical_shards, remainder, drop_last=drop_last)
+        if ranks == 1:
+            return everything(rows, batch_size, drop_last=drop_last)
+        first, stop = rows * rank // ranks, rows * (rank + 1) // ranks
+        if remainder == "drop":
+            batches = rows // (ranks * batch_size)
+            return Division((PartRows(rank, first, stop),), batches, batches * batch_size)
+        if remainder == "pad":
+            stop = first + -(-rows // ranks)
+        batches = batch_count(stop - first, batch_size, drop_last=drop_last)
+        return Division((PartRows(rank, first, stop),), batches, min(stop - first, batches * batch_size))
+
+    def _logical(self, rows: int, batch_size: int, shards: int, remainder: str, *, drop_last: bool) -> Division:
+        own = shards // self.shard.world_size
+        share = batch_size // own
+        firsts = [rows * number // shards for number in range(shards + 1)]
+        if remainder == "drop":
+            batches = rows // (shards * share)
+            delivered, lengths = batches * share, [b - a for a, b in pairwise(firsts)]
+        else:
+            padded = -(-rows // shards)
+            batches = batch_count(padded, share, drop_last=drop_last)
+            delivered, lengths = min(padded, batches * share), [padded] * shards
+        numbers = range(self.shard.rank * own, (self.shard.rank + 1) * own)
+        parts = tuple(PartRows(n, firsts[n], firsts[n] + lengths[n]) for n in numbers)
+        return Division(parts, batches, delivered * own, side_by_side=shards // self.options.fewest_ranks)
+
+    def _remainder(self, *, drop_last: bool) -> str:
+        """Return the caller's choice, or the default for this `drop_last`."""
+        return self.options.remainder or ("drop" if drop_last else "pad")
 
     def warn_if_uneven(self, rows: int, batch_size: int, *, drop_last: bool) -> None:
         """Warn if ranks get different numbers of batches."""
@@ -125,71 +167,15 @@ class Sharding:
     def identity(self, batch_size: int, *, drop_last: bool) -> dict[str, str | int]:
         """Return the settings that determine the rows of a batch, by their names in the state."""
         ranks, shards = self.shard.world_size, self.options.logical_shards
+        remainder = self._remainder(drop_last=drop_last)
         if shards is not None:
             return {
                 "global_batch_size": batch_size * ranks,
                 "logical_shards": shards,
                 "fewest_ranks": self.options.fewest_ranks,
-                "remainder": remainder_of(self.options, drop_last=drop_last),
+                "remainder": remainder,
             }
-        remainder = {"remainder": remainder_of(self.options, drop_last=drop_last)} if ranks > 1 else {}
-        return {"batch_size": batch_size, "ranks": ranks, **remainder}
-
-
-def divide_rows(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *, drop_last: bool) -> Division:
-    """Return one rank's share of an epoch.
-
-    Rank ``k`` of ``n`` begins at row ``rows * k // n``. With ``"drop"`` all ranks get as many batches as the smallest
-    rank can fill. With ``"pad"`` all ranks get as many rows as the largest: the others repeat the next rank's first
-    row.
-
-    Args:
-        rows: Rows of the epoch that pass the filter.
-        batch_size: Rows of a batch of one rank.
-        shard: The rank, and the number of ranks.
-        options: The treatment of the remainder, and logical shards.
-        drop_last: Whether a last batch that is not full is left out.
-    """
-    if options.logical_shards is not None:
-        return _logical(rows, batch_size, shard, options, drop_last=drop_last)
-    if shard.world_size == 1:
-        return everything(rows, batch_size, drop_last=drop_last)
-    ranks, rank = shard.world_size, shard.rank
-    first, stop = rows * rank // ranks, rows * (rank + 1) // ranks
-    match remainder_of(options, drop_last=drop_last):
-        case "drop":
-            batches = rows // (ranks * batch_size)
-            return Division((PartRows(rank, first, stop),), batches, batches * batch_size)
-        case "pad":
-            padded = -(-rows // ranks)
-            batches = batch_count(padded, batch_size, drop_last=drop_last)
-            return Division((PartRows(rank, first, first + padded),), batches, min(padded, batches * batch_size))
-        case _:
-            batches = batch_count(stop - first, batch_size, drop_last=drop_last)
-            return Division((PartRows(rank, first, stop),), batches, min(stop - first, batches * batch_size))
-
-
-def remainder_of(options: ShardOptions, *, drop_last: bool) -> str:
-    """Return the caller's choice, or the default for this `drop_last`."""
-    return options.remainder or ("drop" if drop_last else "pad")
-
-
-def _logical(rows: int, batch_size: int, shard: Shard, options: ShardOptions, *, drop_last: bool) -> Division:
-    shards = options.logical_shards
-    assert shards is not None
-    own = shards // shard.world_size
-    share = batch_size // own
-    firsts = [rows * number // shards for number in range(shards + 1)]
-    if remainder_of(options, drop_last=drop_last) == "drop":
-        batches = rows // (shards * share)
-        delivered, lengths = batches * share, [b - a for a, b in pairwise(firsts)]
-    else:
-        padded = -(-rows // shards)
-        batches = batch_count(padded, share, drop_last=drop_last)
-        delivered, lengths = min(padded, batches * share), [padded] * shards
-    numbers = range(shard.rank * own, (shard.rank + 1) * own)
-    parts = tuple(PartRows(n, firsts[n], firsts[n] + lengths[n]) for n in numbers)
-    return Division(parts, batches, delivered * own, side_by_side=shards // options.fewest_ranks)
+        return {"batch_size": batch_size, "ranks": ranks, **({"remainder": remainder} if ranks > 1 else {})}
 
 
 def split_over_workers(division: Division, batch_size: int, worker: int, workers: int) -> Division:

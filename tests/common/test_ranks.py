@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader, ConfigurationError, Shard, ShardOptions
 from parquet_loader.loader.state import files_identity
 from parquet_loader.plan.epoch import plan_epoch
-from parquet_loader.plan.sharding import Sharding, divide_rows, split_over_workers
+from parquet_loader.plan.sharding import Sharding, split_over_workers
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.snapshot import open_snapshot
 from tests.support.datasets import write_numbered
@@ -29,8 +29,8 @@ def delivered_rows(rows: list[int], batch_size: int, ranks: int, options: ShardO
     numbers = np.concatenate([[0], np.cumsum(counts)])
     found: list[list[int]] = []
     for rank in range(ranks):
-        shard = Shard(rank, ranks)
-        division = divide_rows(int(counts.sum()), batch_size, shard, options, drop_last=plan["drop_last"])
+        sharding = Sharding(Shard(rank, ranks), options)
+        division = sharding.divide(int(counts.sum()), batch_size, drop_last=plan["drop_last"])
         made = plan_epoch(counts, batch_size=batch_size, division=division, open_row_groups=3, epoch=1, seed=7, **plan)
         own: list[int] = []
         for window in range(made.windows):
@@ -106,7 +106,8 @@ def test_with_logical_shards_global_batches_are_the_same_on_any_number_of_ranks(
 def test_workers_in_turn_deliver_what_their_rank_would(rows: int, batch_size: int, ranks: int, workers: int) -> None:
     for remainder in ("drop", "pad", "uneven"):
         for rank in range(ranks):
-            whole = divide_rows(rows, batch_size, Shard(rank, ranks), ShardOptions(remainder), drop_last=False)
+            sharding = Sharding(Shard(rank, ranks), ShardOptions(remainder))
+            whole = sharding.divide(rows, batch_size, drop_last=False)
             parts = [split_over_workers(whole, batch_size, worker, workers) for worker in range(workers)]
             sizes = [[min(batch_size, p.delivered_rows - n * batch_size) for n in range(p.batches)] for p in parts]
             turns = [sizes[n % workers].pop(0) for n in range(whole.batches)]
