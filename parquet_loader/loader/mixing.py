@@ -107,8 +107,8 @@ class MixingMeter:
         self._windows += 1
         for name, column in list(self._columns.items()):
             sample = arrays[name][-SAMPLE_ROWS:]
-            numbers = sample.astype(np.float64)
             with np.errstate(all="ignore"):  # columns that are not finite are dropped below
+                numbers = sample.astype(np.float64)
                 mean = float(numbers.mean()) if len(numbers) else 0.0
                 square = float(np.square(numbers - mean).mean()) if len(numbers) else 0.0
             if not np.isfinite(square) or not np.isfinite(mean):

@@ -42,3 +42,11 @@ def test_an_epoch_that_ended_early_is_measured_again(loader: BatchedDataLoader) 
         next(iter(loader))
         list(loader)
         assert mixing_of(loader.stats())["windows"] == 10
+
+
+def test_signalling_nans_are_measured_without_a_warning(tmp_path: Path) -> None:
+    bits = np.full(100, 0x7F800001, np.uint32)
+    pq.write_table(pa.table({"x": bits.view(np.float32)}), tmp_path / "a.parquet")
+    with BatchedDataLoader(tmp_path, 100, output_options=OutputOptions(format="numpy")) as loader:
+        (batch,) = loader  # pytest makes warnings errors
+    assert batch["x"].view(np.uint32).tolist() == bits.tolist()
