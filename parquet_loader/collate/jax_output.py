@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from parquet_loader.collate.ahead import begun_ahead
+from parquet_loader.collate.jax_windows import NARROWER, cut_batches, fits
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Batch
 from parquet_loader.common import Shard
@@ -25,7 +26,7 @@ Rows: TypeAlias = tuple[int, int]
 
 
 class JaxOutput(ArrayOutput):
-    """Batches of JAX arrays, made of numpy arrays whose memory those on a CPU share if it is aligned.
+    """Batches of JAX arrays. On a CPU, wide columns share the memory of aligned numpy arrays; see also `cut_batches`.
 
     Args:
         device: None.
@@ -51,6 +52,8 @@ class JaxOutput(ArrayOutput):
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield the batches of a window."""
+        if self._sharding is None and not self._copies:
+            return self._cut(window, batch_size)
         batches = super().from_window(window, batch_size, copied_to)
         return batches if self._copies else map(self._moved, batches)
 
@@ -62,6 +65,17 @@ class JaxOutput(ArrayOutput):
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Copy each batch to the devices while the caller uses the one before, if they are not CPUs."""
         return begun_ahead(batches, self._moved, lambda batch: batch) if self._copies else batches
+
+    def _cut(self, window: Window, batch_size: int) -> Iterator[Batch]:
+        parts = cut_batches(window.arrays, batch_size)
+        for start in range(0, window.rows if window.arrays else 0, batch_size):
+            part = next(parts, {})
+            if len(part) < len(window.arrays):
+                batch = window.slice(start, min(start + batch_size, window.rows))
+                part |= self._moved({name: column for name, column in batch.items() if name not in part})
+                del batch
+            yield {name: part[name] for name in window.arrays}
+            del part
 
     def _moved(self, arrays: Batch) -> Batch:
         """Return the batch as JAX arrays, whose copies may go on in the background."""
@@ -159,9 +173,6 @@ def _blocks(sharding: Any) -> dict[int, set[Rows]]:
     return blocks
 
 
-NARROWER = {"int64": np.dtype(np.int32), "uint64": np.dtype(np.uint32)}
-
-
 def _fitted(name: str, column: Any) -> Any:
     """Return a column in dtypes that JAX has without 64 bits: integers as 32 bits if all of them fit.
 
@@ -175,9 +186,8 @@ def _fitted(name: str, column: Any) -> Any:
         return [_fitted(name, array) for array in column]
     narrow = NARROWER.get(column.dtype.name)
     if narrow is not None:
-        bounds = np.iinfo(narrow)
-        if column.size and (column.max() > bounds.max or column.min() < bounds.min):
-            wrong = column.max() if column.max() > bounds.max else column.min()
+        if not fits(column, narrow):
+            wrong = column.max() if column.max() > np.iinfo(narrow).max else column.min()
             raise DataError(
                 f"column {name!r} holds {wrong}, which {narrow} cannot hold, and JAX has no {column.dtype} by default; "
                 "set jax.config.update('jax_enable_x64', True)"

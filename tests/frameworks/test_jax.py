@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, DataError, OutputOptions, Shard, write_dataset
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    DataError,
+    OutputOptions,
+    Shard,
+    WriteOptions,
+    write_dataset,
+)
 from tests.support.datasets import write_numbered
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install '.[frameworks]'")
@@ -97,6 +105,156 @@ def test_a_donated_batch_does_not_change_others(tmp_path: Path) -> None:
                 kept.append((number, batch["wide"]))
     for number, wide in kept:
         np.testing.assert_array_equal(wide, expected[number])
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Columns that are cut from windows in compiled calls, next to others."""
+    path = str(tmp_path_factory.mktemp("narrow"))
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, 2100, np.uint64).astype(np.uint32)
+    columns = {
+        "id": np.arange(2100),
+        "bits": bits.view(np.float32),  # among them NaNs of any kind, subnormal numbers and -0.0
+        "half": bits.astype(np.uint16).view(np.float16),
+        "ragged": [[row] * (row % 3) for row in range(2100)],
+        "is": bits % 3 == 0,
+        "small": bits.astype(np.uint8),
+        "three": bits.astype(np.int16).reshape(-1, 1) + np.arange(3, dtype=np.int16),
+        "unsigned": bits.astype(np.uint64),
+        "pair": np.stack([np.arange(2100), -np.arange(2100)], axis=1),
+        "wide": np.repeat(bits[:, None], 2000, axis=1),
+        **{f"c{number}": bits.view(np.int32) + number for number in range(8)},
+    }
+    write_dataset(columns, path, options=WriteOptions(row_group_bytes="4MiB"))
+    return path
+
+
+def same_bits(found: Any, expected: Any, *, has_64_bits: bool = False) -> bool:
+    assert isinstance(found, jax.Array)
+    narrower = {} if has_64_bits else {"int64": np.int32, "uint64": np.uint32}
+    expected = expected.astype(narrower.get(expected.dtype.name, expected.dtype))
+    return bool(found.dtype == expected.dtype and found.shape == expected.shape) and (
+        np.asarray(found).tobytes() == expected.tobytes()
+    )
+
+
+@pytest.mark.parametrize("has_64_bits", [False, True])
+@pytest.mark.parametrize(("batch_size", "window_rows"), [(16, 16 * 43), (13, 13 * 50), (32, 2100)])
+def test_batches_cut_from_windows_are_those_of_numpy_and_stay_so(
+    narrow: str, batch_size: int, window_rows: int, *, has_64_bits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfers = []
+    put = jax.device_put
+
+    def counted(*given: Any) -> Any:
+        transfers.append(given)
+        return put(*given)
+
+    monkeypatch.setattr(jax, "device_put", counted)
+    columns = ["id", "bits", "half", "is", "small", "three", "unsigned", "pair", *(f"c{number}" for number in range(8))]
+    options: dict[str, Any] = {"shuffle": True, "window_rows": window_rows, "columns": columns}
+    numpy_options = OutputOptions(format="numpy")
+    with (
+        jax.enable_x64(has_64_bits),
+        BatchedDataLoader(narrow, batch_size, output_options=numpy_options, **options) as arrays,
+        BatchedDataLoader(narrow, batch_size, output_options=JAX, **options) as loader,
+    ):
+        kept = [(expected, batch) for _ in range(2) for expected, batch in zip(arrays, loader, strict=True)]
+    assert len(kept) == 2 * -(-2100 // batch_size)
+    if batch_size != 13:  # the second half of whose windows is not aligned
+        assert len(transfers) < len(kept) / 3
+    for expected, batch in kept:
+        assert list(batch) == list(expected)
+        for name, column in expected.items():
+            assert same_bits(batch[name], column, has_64_bits=has_64_bits), name
+
+
+def test_columns_that_are_not_cut_stand_next_to_those_that_are(narrow: str) -> None:
+    with (
+        BatchedDataLoader(narrow, 16, shuffle=True, output_options=OutputOptions(format="numpy")) as arrays,
+        BatchedDataLoader(narrow, 16, shuffle=True, output_options=JAX) as loader,
+    ):
+        for expected, batch in zip(arrays, loader, strict=True):
+            assert list(batch) == list(expected)
+            assert same_bits(batch["ragged"].values, expected["ragged"].values)
+            assert all(same_bits(batch[name], expected[name]) for name in expected if name != "ragged")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        lambda: jax.transfer_guard("disallow"),
+        lambda: jax.debug_nans(True),
+        lambda: jax.debug_infs(True),
+        lambda: jax.disable_jit(),
+        lambda: jax.checking_leaks(),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 20])
+def test_settings_of_jax_that_check_values_or_compilation_change_no_batch(
+    narrow: str, setting: Any, after: int
+) -> None:
+    found = []
+    with (
+        BatchedDataLoader(narrow, 16, output_options=OutputOptions(format="numpy")) as arrays,
+        BatchedDataLoader(narrow, 16, output_options=JAX) as loader,
+    ):
+        batches = iter(loader)
+        found += [next(batches) for _ in range(after)]
+        with setting():
+            found += batches
+        for expected, batch in zip(arrays, found, strict=True):
+            assert same_bits(batch["bits"], expected["bits"])
+            assert same_bits(batch["id"], expected["id"])
+
+
+def test_64_bits_may_be_switched_within_a_window(narrow: str) -> None:
+    with BatchedDataLoader(narrow, 16, output_options=JAX) as loader:
+        batches = iter(loader)
+        assert [str(next(batches)["id"].dtype) for _ in range(3)] == ["int32"] * 3
+        with jax.enable_x64(True):
+            assert [str(next(batches)["id"].dtype) for _ in range(3)] == ["int64"] * 3
+        assert next(batches)["id"].tolist() == list(range(96, 112))
+
+
+def test_an_integer_that_does_not_fit_is_an_error_of_its_batch_within_a_window(tmp_path: Path) -> None:
+    numbers = np.arange(640)
+    wrong = numbers + np.where(numbers == 500, 2**31, 0)
+    write_dataset({"x": wrong, **dict.fromkeys("abcde", numbers)}, str(tmp_path))
+    seen = []
+    with (
+        BatchedDataLoader(str(tmp_path), 16, output_options=JAX) as loader,
+        pytest.raises(DataError, match="column 'x' holds 2147484148, which int32 cannot hold"),
+    ):
+        seen += [(batch["x"].tolist(), batch["a"].tolist()) for batch in loader]
+    assert not seen  # of a list that was not finished
+    with BatchedDataLoader(str(tmp_path), 16, output_options=JAX) as loader:
+        batches = iter(loader)
+        for number in range(500 // 16):
+            batch = next(batches)
+            assert batch["x"].tolist() == batch["a"].tolist() == list(range(16 * number, 16 * number + 16))
+        with pytest.raises(DataError, match="column 'x'"):
+            next(batches)
+
+
+def test_batches_cut_from_windows_are_on_the_default_device_and_free_to_leave_it(narrow: str) -> None:
+    script = """
+        import sys, jax, numpy as np
+        from parquet_loader import BatchedDataLoader, OutputOptions
+        one, two = jax.devices()
+        columns = ["id", "bits", *(f"c{number}" for number in range(8))]
+        options = OutputOptions(format="jax")
+        with BatchedDataLoader(sys.argv[1], 16, columns=columns, output_options=options, window_rows=700) as loader:
+            for number, batch in enumerate(loader):
+                jax.config.update("jax_default_device", two if number % 50 > 9 else one)  # also within a window
+                assert not batch["c0"].committed
+                assert batch["id"].tolist() == list(range(16 * number, min(16 * number + 16, 2100)))
+                if number > 11 and number % 50 > 11:
+                    assert batch["c0"].devices() == {two}, number
+        print("true")
+    """
+    assert result_of(run(script, narrow, devices=2))
 
 
 def test_on_an_accelerator_the_next_copy_begins_before_a_batch_is_delivered(
