@@ -66,17 +66,25 @@ class ReadAhead(Generic[E]):
     Invariants:
         - A worker of the running epoch calls `begin`, at most once.
         - The engine is in `_made` from its start until its epoch calls `release`, or until `drop` has closed it.
-        - After `drop` nothing is held. If a worker is still in `begin`, it closes the engine before it returns.
+        - After `drop` no engine is held. If a worker is still in `begin`, it closes the engine before it returns.
         - There is no lock, so a finaliser may call any method. Closing an engine twice does nothing.
         - Nothing here refers to the loader.
 
+    Attributes:
+        dataset, plan: As given.
+        has_begun: Whether a worker was given the job to open it.
+
     Args:
-        open_next: Opens the engine; it plans the epoch, and starts no thread.
+        dataset: The data set.
+        plan: Computes the plan of the epoch.
+        opened: Opens the engine of a plan; it starts no thread.
     """
 
-    def __init__(self, open_next: Callable[[], E]) -> None:
+    def __init__(self, dataset: Dataset, plan: NextPlan, opened: Callable[[Plan], E]) -> None:
+        self.dataset = dataset
+        self.plan = plan
         self.has_begun = False
-        self._open_next: Callable[[], E] | None = open_next
+        self._opened: Callable[[Plan], E] | None = opened
         self._made: list[E] = []
         self._is_over = False
         self._pid = os.getpid()
@@ -88,16 +96,16 @@ class ReadAhead(Generic[E]):
         return made[0] if made and self._pid == os.getpid() and made[0].is_sound else None
 
     def begin(self, before: Usage) -> None:
-        """Open the engine and start its workers; an error is left to the epoch, which opens it again.
+        """Plan the epoch, open the engine and start its workers; an error is left to the epoch, which opens it again.
 
         Args:
             before: The counters of the running epoch.
         """
-        open_next, self._open_next = self._open_next, None
-        if open_next is None or self._is_over:
+        opened, self._opened = self._opened, None
+        if opened is None or self._is_over:
             return
         try:
-            engine = open_next()
+            engine = opened(self.plan(self.dataset))
         except Exception:
             return
         try:
@@ -118,12 +126,12 @@ class ReadAhead(Generic[E]):
         """Leave the engine to its epoch."""
         self._made.clear()  # first, so that a `begin` that ends just now finds nothing to close
         self._is_over = True
-        self._open_next = None
+        self._opened = None
 
     def drop(self) -> None:
         """Close the engine, or open none; idempotent."""
         self._is_over = True
-        self._open_next = None
+        self._opened = None
         for engine in tuple(self._made):
             engine.close()  # SIGINT in it leaves the engine here, for the next call
         self._made.clear()

@@ -58,7 +58,7 @@ def wait_until_read(loader: BatchedDataLoader) -> None:
     """Wait until the first window of the next epoch is ready; the caller holds the last window of this one."""
     running = loader._running() if loader._running is not None else None
     assert running is not None
-    reading, before = loader._ahead[0].reading, running._engine.workers  # type: ignore[union-attr]
+    reading, before = loader._ahead[0], running._engine.workers  # type: ignore[union-attr]
     with before.lock:
         assert before.changed.wait_for(lambda: reading.engine is not None, SECONDS)
     engine = reading.engine
@@ -259,9 +259,10 @@ def test_an_epoch_that_has_not_begun_does_not_open_the_next_one(root: str, optio
         iterator = to_last_batch(loader)
         wait_until_read(loader)
         list(iterator)
-        engine = loader._ahead[0].reading.engine
+        ahead = loader._ahead[0]
+        engine = ahead.engine
         assert engine is not None
-        engine.then(ReadAhead(lambda: pytest.fail("nobody would close this engine")))
+        engine.then(ReadAhead(ahead.dataset, ahead.plan, lambda _: pytest.fail("nobody would close this engine")))
         with engine.workers.lock:
             assert engine._choose() is None
     assert_nothing_runs()
@@ -318,13 +319,19 @@ class FakeEngine:
         self.closed += 1
 
 
+def read_ahead(opened: Callable[[], Any]) -> ReadAhead[Any]:
+    """One whose plan nobody looks at."""
+    no_plan: Any = lambda _: None
+    return ReadAhead(no_plan, no_plan, lambda _: opened())
+
+
 def _no_threads() -> None:
     raise RuntimeError("can't start new thread")
 
 
 def test_an_error_of_reading_ahead_is_left_to_the_epoch_that_it_concerns() -> None:
     engine = FakeEngine(_no_threads)
-    reading = ReadAhead(lambda: engine)
+    reading = read_ahead(lambda: engine)
     reading.begin(None)  # type: ignore[arg-type]
     assert reading.engine is None
     assert engine.closed == 1
@@ -332,18 +339,18 @@ def test_an_error_of_reading_ahead_is_left_to_the_epoch_that_it_concerns() -> No
     def fails() -> FakeEngine:
         raise MemoryError
 
-    reading = ReadAhead(fails)
+    reading = read_ahead(fails)
     reading.begin(None)  # type: ignore[arg-type]
     assert reading.engine is None
 
 
 def test_an_engine_that_is_dropped_while_it_starts_is_closed_by_its_starter() -> None:
     engine = FakeEngine(lambda: reading.drop())
-    reading = ReadAhead(lambda: engine)
+    reading = read_ahead(lambda: engine)
     reading.begin(None)  # type: ignore[arg-type]
     assert reading.engine is None
     assert engine.closed == 1
-    late = ReadAhead(lambda: engine)
+    late = read_ahead(lambda: engine)
     late.drop()
     late.begin(None)  # type: ignore[arg-type]
     assert engine.closed == 1

@@ -252,7 +252,7 @@ def test_the_next_epoch_is_read_ahead_and_is_the_same(tmp_path: Path) -> None:
         for epoch in range(3):
             found = rows_of(ahead)
             assert ahead._ahead[0].plan.epoch == epoch + 1
-            assert ahead._ahead[0].reading.has_begun
+            assert ahead._ahead[0].has_begun
             fresh.seek(epoch, 0)
             assert rows_of(fresh) == found
 

@@ -166,7 +166,9 @@ class _Server:
                 self._engine = self._opened(self._dataset, self._options, message.plan, message.first_batch)
             self._is_first = False
             if message.next_plan is not None:
-                self._ahead = ReadAhead(partial(self._opened_next, self._dataset, self._options, message.next_plan))
+                self._ahead = ReadAhead(
+                    self._dataset, message.next_plan, partial(self._opened, self._dataset, self._options)
+                )
                 self._engine.then(self._ahead)
             self._engine.start()
         except BaseException as error:
@@ -183,9 +185,6 @@ class _Server:
             is_first=self._is_first,
             transforms=self._transforms,
         )
-
-    def _opened_next(self, dataset: Dataset, options: EngineOptions, next_plan: NextPlan) -> Engine:
-        return self._opened(dataset, options, next_plan(dataset))
 
     def _drop_ahead(self) -> None:
         if self._ahead is not None:

@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -72,7 +71,7 @@ class LoaderEpochs:
         # Whether the caller chose the position; if not, it follows from the last epoch.
         self._is_position_chosen = True
         # The next epoch, if one is or was running; in a list, so that the finaliser finds it without the loader.
-        self._ahead: list[_NextEpoch] = []
+        self._ahead: list[ReadAhead[Engine]] = []
         weakref.finalize(self, _drop, self._ahead)
         self._lock = os.getpid(), threading.RLock()
         self._running: weakref.ref[Epoch] | None = None
@@ -235,10 +234,17 @@ class LoaderEpochs:
         method = self._window_method
         return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch, method)
 
-    def _opener(self, next_plan: NextPlan) -> Callable[[], Engine]:
-        """Return a function that opens the engine of the next epoch, and refers to no loader."""
+    def _opener(self) -> Callable[[Plan], Engine]:
+        """Return a function that opens the engine of the next epoch for its plan, and refers to no loader."""
         return partial(
-            _opened_ahead, self._dataset, next_plan, self._options, self._allocator, self._staging, self._transforms
+            Engine,
+            self._dataset,
+            options=self._options,
+            first_batch=0,
+            allocator=self._allocator,
+            staging=self._staging,
+            is_first=False,
+            transforms=self._transforms,
         )
 
     def _ready(self, division: Division) -> Engine | None:
@@ -246,7 +252,7 @@ class LoaderEpochs:
         for ahead in self._ahead:
             is_next = not self._next_batch and ahead.plan == self._next_plan(division, self._next_epoch)
             if is_next and ahead.dataset is self._dataset:
-                return ahead.reading.engine
+                return ahead.engine
         return None
 
     def _drop_ahead(self) -> None:
@@ -278,11 +284,10 @@ class LoaderEpochs:
             if kept is not None and kept.has(plan)
             else self._engine(plan, first_batch, next_plan)
         )
-        ahead: list[_NextEpoch] = []
+        ahead: list[ReadAhead[Engine]] = []
         if next_plan is not None and isinstance(engine, Engine):
-            reading = ReadAhead(self._opener(next_plan))
-            engine.then(reading)
-            ahead.append(_NextEpoch(reading, self._dataset, next_plan))
+            ahead.append(ReadAhead(self._dataset, next_plan, self._opener()))
+            engine.then(ahead[0])
         last = self._figures
         # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
         mixing = last.mixing if last is not None and last.is_complete and self._following is None else None
@@ -293,8 +298,8 @@ class LoaderEpochs:
         copies = output is self._output and self._reading is not None and self._allocator.is_required
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
         form = self._output_of(plan, first_batch, output)
-        taken = self._ahead[0].reading if ready is not None else None
-        following = ahead[0].reading if ahead else None
+        taken = self._ahead[0] if ready is not None else None
+        following = ahead[0] if ahead else None
         epoch = Epoch(
             engine,
             self.batch_size,
@@ -418,42 +423,6 @@ class LoaderEpochs:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _NextEpoch:
-    """The epoch that is read ahead.
-
-    Attributes:
-        reading: Opens its engine.
-        dataset: The data set.
-        plan: The order.
-    """
-
-    reading: ReadAhead[Engine]
-    dataset: Dataset
-    plan: NextPlan
-
-
-def _drop(ahead: list[_NextEpoch]) -> None:
-    for next_epoch in tuple(ahead):
-        next_epoch.reading.drop()
-
-
-def _opened_ahead(
-    dataset: Dataset,
-    plan: NextPlan,
-    options: EngineOptions,
-    allocator: Allocator,
-    staging: Arenas,
-    transforms: TransformProcesses | None,
-) -> Engine:
-    """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
-    return Engine(
-        dataset,
-        plan(dataset),
-        options,
-        first_batch=0,
-        allocator=allocator,
-        staging=staging,
-        is_first=False,
-        transforms=transforms,
-    )
+def _drop(ahead: list[ReadAhead[Engine]]) -> None:
+    for reading in tuple(ahead):
+        reading.drop()

@@ -537,11 +537,7 @@ class TokenLoader(BatchedDataLoader):
         """Return the sequences of an epoch; those of the last two epochs are kept."""
         found = self._packings.get(epoch)
         if found is None:
-            plan = self._next_plan(self._division(), epoch)(self._dataset)
-            found = EpochPacking.of_plan(
-                plan, rule=self._rule, lengths=self._lengths, sharding=self._sharding, batch_size=self.batch_size,
-                drop_last=self.drop_last,
-            )  # fmt: skip
+            found = self._packed()(self._next_plan(self._division(), epoch)(self._dataset))
             kept = list(self._packings.items())[-(_KEPT_EPOCHS - 1) :]
             self._packings = {**dict(kept), epoch: found}
         return found
@@ -570,14 +566,17 @@ class TokenLoader(BatchedDataLoader):
             scattered=self._form.scattered,
         )
 
-    def _opener(self, next_plan: NextPlan) -> Callable[[], Engine]:
-        packed = partial(
+    def _opener(self) -> Callable[[Plan], Engine]:
+        return partial(
+            _opened_ahead, self._dataset, self._packed(), self._parts_of_epoch(), self._options, self._allocator,
+            self._staging,
+        )  # fmt: skip
+
+    def _packed(self) -> Callable[[Plan], EpochPacking]:
+        """Return a function that packs the epoch of a plan, and refers to no loader."""
+        return partial(
             EpochPacking.of_plan, rule=self._rule, lengths=self._lengths, sharding=self._sharding,
             batch_size=self.batch_size, drop_last=self.drop_last,
-        )  # fmt: skip
-        return partial(
-            _opened_ahead, self._dataset, next_plan, packed, self._parts_of_epoch(), self._options, self._allocator,
-            self._staging,
         )  # fmt: skip
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
@@ -620,15 +619,15 @@ class _PartsOfEpoch:
 
 def _opened_ahead(
     dataset: Dataset,
-    next_plan: NextPlan,
     packed: Callable[[Plan], EpochPacking],
     parts: _PartsOfEpoch,
     options: EngineOptions,
     allocator: Allocator,
     staging: Arenas,
+    plan: Plan,
 ) -> Engine:
     """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
-    packing = packed(next_plan(dataset))
+    packing = packed(plan)
     return Engine(
         dataset, packing.read_plan(0), options, first_batch=0, allocator=allocator, staging=staging, is_first=False,
         batches=partial(parts.scheduler, packing, 0), scattered=parts.form.scattered,
