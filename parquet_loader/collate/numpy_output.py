@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from parquet_loader.collate.output import Batch
+from parquet_loader.collate.output import Batch, Output
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.window import Allocator, Arenas, Window
 
 
-class ArrayOutput:
+class ArrayOutput(Output):
     """Batches of numpy arrays, without torch.
 
     Args:
@@ -29,10 +29,6 @@ class ArrayOutput:
             )
         self._format = format
 
-    def masked(self, masks: Mapping[str, str]) -> ArrayOutput:  # noqa: ARG002
-        """Return this output: masks are columns."""
-        return self
-
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return ordinary memory."""
         return Arenas(keep_bytes)
@@ -47,7 +43,3 @@ class ArrayOutput:
         """Return its arrays."""
         assert copied_to is None
         return dict(batch.arrays)
-
-    def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Return the batches unchanged."""
-        return batches

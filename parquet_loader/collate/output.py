@@ -24,13 +24,14 @@ Images of different sizes are a list of tensors. To type checkers the values are
 class Output(Protocol):
     """Makes batches of the engine's windows and processed batches. Used by the caller's thread."""
 
-    def masked(self, masks: Mapping[str, str]) -> Output:
-        """Return an output for batches in which columns have masks.
+    def masked(self, masks: Mapping[str, str]) -> Output:  # noqa: ARG002
+        """Return an output for batches in which columns have masks; this one, unless masks become something else.
 
         Args:
             masks: The names of mask columns, by the names of the columns they belong to. Empty if there is a
                 `transform`, whose columns may mean something else.
         """
+        return self
 
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return the allocator of windows, which may keep up to `keep_bytes` for reuse."""
@@ -48,7 +49,8 @@ class Output(Protocol):
         """Return a processed batch, copied if `copied_to` is given."""
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches on the device that the caller chose."""
+        """Yield the batches on the device that the caller chose; the CPU, unless an output knows others."""
+        return batches
 
 
 @dataclass(slots=True)

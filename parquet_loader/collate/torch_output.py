@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from parquet_loader.collate.device.pinned_memory import PinnedMemory, pinned_cop
 from parquet_loader.collate.device.registered_memory import RegisteredMemory
 from parquet_loader.collate.device.static_inputs import check_inputs, filled
 from parquet_loader.collate.device.windows import DeviceWindows, most_device_bytes
-from parquet_loader.collate.output import Batch, DeviceFigures
+from parquet_loader.collate.output import Batch, DeviceFigures, Output
 from parquet_loader.collate.tensors import batch_tensors, window_batches
 from parquet_loader.common import IntArray, OutputOptions, format_bytes, is_worker
 from parquet_loader.decode import Column
@@ -26,7 +26,7 @@ from parquet_loader.window import Allocator, Arenas, KeptWindow, Memory, StoredW
 register_where_imported(Ragged)
 
 
-class TensorOutput:
+class TensorOutput(Output):
     """Batches of tensors. See `Output`.
 
     Args:
@@ -63,10 +63,6 @@ class TensorOutput:
                 "OutputOptions(device_memory_limit=...): no windows are copied to a device; pass device='cuda' and "
                 "shuffle_on_device=True, or leave device_memory_limit out"
             )
-
-    def masked(self, masks: Mapping[str, str]) -> TensorOutput:  # noqa: ARG002
-        """Return this output: masks are columns."""
-        return self
 
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return pinned memory if batches may go to a GPU, else ordinary memory."""

@@ -70,7 +70,7 @@ class _Samples(NamedTuple):
     bridge: _Bridge | None
 
 
-class SampleOutput:
+class SampleOutput(Output):
     """The output of one epoch of an `EpisodeLoader`. See `Output`; used by the caller's thread.
 
     Of each row group that later windows continue, it keeps the last rows, fewer than a sample has, for samples that
@@ -105,10 +105,6 @@ class SampleOutput:
         self._tails: dict[tuple[int, int], dict[str, Any]] = {}
         self._parts: list[tuple[_Samples, IntArray]] = []
         self._count = 0
-
-    def masked(self, masks: Mapping[str, str]) -> Output:  # noqa: ARG002
-        """Return this output: masks are columns."""
-        return self
 
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return the allocator of windows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from parquet_loader.collate import Batch, Output
 from parquet_loader.engine import ProcessedBatch
@@ -11,7 +11,7 @@ from parquet_loader.loader.tokens.sequences import BatchCutter, BatchWriter
 from parquet_loader.window import Allocator, Window
 
 
-class PackedOutput:
+class PackedOutput(Output):
     """The output of one epoch of a `TokenLoader`. See `Output`; used by the caller's thread.
 
     The workers make the batches, except under ``isolation="process"``: then windows come from the child process, and
@@ -30,10 +30,6 @@ class PackedOutput:
         self._output = output
         self._cutter = BatchCutter(packer.packing, first_batch)
         self._window = packer.packing.read_plan(first_batch).start_window
-
-    def masked(self, masks: Mapping[str, str]) -> Output:  # noqa: ARG002
-        """Return this output: masks are columns."""
-        return self
 
     def allocator(self, keep_bytes: int) -> Allocator:
         """Return the allocator of windows, which are in ordinary memory."""
