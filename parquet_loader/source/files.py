@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow.fs as pafs
 
@@ -99,8 +99,8 @@ class ListedFile(NamedTuple):
         return self.inode or self.real or self.path
 
 
-class Lister(Protocol):
-    """Lists a file system. Any thread may use it."""
+class Lister:
+    """Lists a file system. Any thread may use it. The base class of all listers."""
 
     def pinned(self, paths: Sequence[str]) -> list[str]:
         """Return the paths of a source with all that may change meanwhile fixed: for a branch, the commit it is now.
@@ -108,11 +108,11 @@ class Lister(Protocol):
         Raises:
             SourceError, OSError: it cannot be told.
         """
-        ...
+        return list(paths)
 
     def context(self) -> ListingContext:
         """Return what is known of whole directories from `pinned`."""
-        ...
+        return ListingContext()
 
     def look(self, path: str) -> ListedFile | bool | None:
         """Return the file that a path names, True if it names a directory, or None if there is nothing.
@@ -120,7 +120,7 @@ class Lister(Protocol):
         Raises:
             SourceError, OSError: it cannot be told.
         """
-        ...
+        raise NotImplementedError
 
     def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory, through all its levels; of local ones those that are not hidden.
@@ -128,19 +128,19 @@ class Lister(Protocol):
         Raises:
             SourceError, OSError: it cannot be listed.
         """
-        ...
+        raise NotImplementedError
 
-    def matching(self, base: str, pattern: str) -> list[ListedFile]:
+    def matching(self, base: str, pattern: str) -> list[ListedFile]:  # noqa: ARG002 (a store is listed as a whole)
         """Return the files below a directory that match a glob; of a store others there too. Raises as `below`."""
-        ...
+        return self.below(base)
 
     def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
         """Return the first and the last four bytes of a file. Raises as `below`."""
-        ...
+        raise NotImplementedError
 
     def head(self, path: str, most: int) -> bytes:
         """Return at most that many of a file's first bytes; empty if the file does not exist or cannot be read."""
-        ...
+        raise NotImplementedError
 
     def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
         """Return the result of `work`, which looks and lists, for each of the things; in parallel if that pays.
@@ -148,7 +148,7 @@ class Lister(Protocol):
         Raises:
             What `work` raises for the first of them for which it does.
         """
-        ...
+        return [work(thing) for thing in things]
 
 
 def same_etag(one: str, other: str) -> bool:

@@ -6,18 +6,13 @@ import heapq
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from parquet_loader.errors import SourceError
 from parquet_loader.source.file_types import hive_pairs, is_hidden, kind_of, name_regex
-from parquet_loader.source.files import ListedFile, ListingContext
-
-S = TypeVar("S")
-T = TypeVar("T")
+from parquet_loader.source.files import ListedFile, Lister
 
 
-class LocalLister:
+class LocalLister(Lister):
     """Lists the local file system; see `Lister`. Hidden files are left out unless a glob names them.
 
     Args:
@@ -27,14 +22,6 @@ class LocalLister:
     def __init__(self, *, include_hidden: bool = False) -> None:
         self._include_hidden = include_hidden
         self._real_folders: dict[str, str] = {}
-
-    def pinned(self, paths: Sequence[str]) -> list[str]:
-        """Return the paths as they are; see `source.Lister`."""
-        return list(paths)
-
-    def context(self) -> ListingContext:
-        """Return nothing; see `source.Lister`."""
-        return ListingContext()
 
     def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None.
@@ -86,10 +73,6 @@ class LocalLister:
                 return file.read(most)
         except OSError:
             return b""
-
-    def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
-        """Return what `work` gives for each of the things."""
-        return [work(thing) for thing in things]
 
 
 class _Walk:

@@ -11,7 +11,7 @@ import numpy as np
 from parquet_loader.common import probe
 from parquet_loader.errors import SourceError
 from parquet_loader.source.byte_ranges import ByteRange
-from parquet_loader.source.files import ListedFile, ListingContext, SourceFile
+from parquet_loader.source.files import ListedFile, Lister, SourceFile
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.task_group import side_by_side
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _CALLS_AT_ONCE = 16
 
 
-class RemoteLister:
+class RemoteLister(Lister):
     """Lists a store on daemon threads, which neither SIGINT nor the interpreter's end has to wait for.
 
     Args:
@@ -49,26 +49,6 @@ class RemoteLister:
 
         done = self.fetcher.run(self._reached(partial(side_by_side, one, range(len(things)), _CALLS_AT_ONCE)))
         return [done[number] for number in range(len(things))]
-
-    def pinned(self, paths: Sequence[str]) -> list[str]:
-        """Return the paths unchanged; see `source.Lister`."""
-        return list(paths)
-
-    def context(self) -> ListingContext:
-        """Return an empty context; see `source.Lister`."""
-        return ListingContext()
-
-    def look(self, path: str) -> ListedFile | bool | None:
-        """Return a file, True for a directory, or None; see `source.Lister`."""
-        raise NotImplementedError
-
-    def below(self, base: str) -> list[ListedFile]:
-        """Return all files below a directory; see `source.Lister`."""
-        raise NotImplementedError
-
-    def matching(self, base: str, pattern: str) -> list[ListedFile]:  # noqa: ARG002 (a store is listed as a whole)
-        """Return all files below the directory of a glob, including those that do not match."""
-        return self.below(base)
 
     def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
         """Return the first and the last four bytes of a file, by one request each."""

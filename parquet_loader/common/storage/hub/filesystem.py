@@ -96,50 +96,18 @@ class HubFileSystem(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
                 raise FileNotFoundError(f"hf://{path}: {error}") from None
             raise
 
-    def create_dir(self, path: str, recursive: bool) -> NoReturn:  # noqa: ARG002
-        """Refuse."""
-        _refuse(path)
+    def _refuse(self, *given: Any) -> NoReturn:
+        """Refuse to write."""
+        path = [value for value in given if isinstance(value, str)][-1:]
+        raise ConfigurationError(
+            f"hf://{''.join(path)}: the Hub is only read; write to a local directory, and upload that with `hf upload`"
+        )
 
-    def delete_dir(self, path: str) -> NoReturn:
-        """Refuse."""
-        _refuse(path)
-
-    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> NoReturn:  # noqa: ARG002
-        """Refuse."""
-        _refuse(path)
-
-    def delete_root_dir_contents(self) -> NoReturn:
-        """Refuse."""
-        _refuse("")
-
-    def delete_file(self, path: str) -> NoReturn:
-        """Refuse."""
-        _refuse(path)
-
-    def move(self, src: str, dest: str) -> NoReturn:  # noqa: ARG002
-        """Refuse."""
-        _refuse(dest)
-
-    def copy_file(self, src: str, dest: str) -> NoReturn:  # noqa: ARG002
-        """Refuse."""
-        _refuse(dest)
-
-    def open_output_stream(self, path: str, metadata: Any) -> NoReturn:  # noqa: ARG002
-        """Refuse."""
-        _refuse(path)
-
-    def open_append_stream(self, path: str, metadata: Any) -> NoReturn:  # noqa: ARG002
-        """Refuse."""
-        _refuse(path)
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+    move = copy_file = open_output_stream = open_append_stream = _refuse
 
 
 def hub_of(filesystem: pafs.FileSystem) -> HubApi | None:
     """Return the Hub that a file system shows, or None if it shows none."""
     handler = getattr(filesystem, "handler", None)
     return handler.api if isinstance(handler, HubFileSystem) else None
-
-
-def _refuse(path: str) -> NoReturn:
-    raise ConfigurationError(
-        f"hf://{path}: the Hub is only read; write to a local directory, and upload that with `hf upload`"
-    )
