@@ -3,8 +3,8 @@
     python -m benchmarks.sequences --nanochat ~/nanochat --torchtitan ~/torchtitan
     python -m benchmarks.sequences --systems ours trl --rounds 5 --seconds 2
 
-Needs `pip install datasets trl torchdata litdata`; a system whose packages are missing is left out. The loops of
-nanochat (`nanochat/dataloader.py`) and torchtitan (`torchtitan/hf_datasets/text_datasets.py`) run as they are in a
+Needs `pip install datasets trl torchdata litdata lancedb`; a system whose packages are missing is left out. The loops
+of nanochat (`nanochat/dataloader.py`) and torchtitan (`torchtitan/hf_datasets/text_datasets.py`) run as they are in a
 checkout; modules that they import, but do not need here, are replaced by stubs, and the tokenizer returns the ids that
 the column holds. Each system delivers batches of [32, 2048] for some seconds, in its own process, in turns with the
 others; it is asked for a state after some batches, and a fresh loader with that state has to deliver the next batch.
@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader import TokenLoader
+from parquet_loader import BatchedDataLoader, TokenLoader
 
 LENGTH, ROWS = 2048, 32
 FILES, DOCUMENTS, GROUP = 5, 6000, 1000
@@ -122,6 +122,19 @@ def ours_keys(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: 
             yield from loader
 
     return Run(batches(), _ids_of_ours, loader.state_dict)
+
+
+def rows(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: ARG001
+    """Deliver the documents as they are, about as many tokens in a batch: what packing costs."""
+    loader = BatchedDataLoader(paths(folder)[:-1], 80, columns=["text"], shuffle=True, num_threads=2)
+    if state is not None:
+        loader.load_state_dict(state)
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    return Run(batches(), lambda b: (b["text"].values, 0), loader.state_dict)
 
 
 def nanochat(folder: Path, state: Any, checkout: Path | None) -> Run:
@@ -216,10 +229,47 @@ def litdata(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: AR
     return Run(batches(), lambda b: (b[:, :-1], 0), loader.state_dict)
 
 
+def lancedb(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: ARG001
+    """Read rows in random order in clumps of 64, and pack them end to end; a fresh epoch has a state of its own."""
+    from lancedb import connect  # noqa: PLC0415  (an extra)
+    from lancedb.streaming import StreamingDataLoader, StreamingDataset  # noqa: PLC0415  (an extra)
+
+    table = connect(str(folder / "lance")).open_table("documents")
+    tokens = sum(
+        pq.read_table(path, columns=["tokens"]).column(0).to_numpy().sum() + DOCUMENTS for path in paths(folder)[:-1]
+    )
+    last: list[Any] = [None]
+
+    def made(epoch: int) -> Any:
+        return StreamingDataset(
+            table, columns=["text"], pack_sequences=LENGTH, eos_id=BOS, pad_id=BOS + 1, epoch=epoch,
+            blocks_per_epoch=int(tokens) // LENGTH, shuffle_clump_size=64,
+        )  # fmt: skip
+
+    def batches() -> Iterator[Any]:
+        epoch = 0 if state is None else state["epoch"]
+        while True:
+            dataset = last[0] = made(epoch)
+            if state is not None and epoch == state["epoch"]:
+                dataset.load_state_dict(state)
+            yield from StreamingDataLoader(dataset, batch_size=ROWS, num_workers=0)
+            epoch += 1
+
+    def ids(batch: Any) -> tuple[Any, int]:
+        return batch["input_ids"], int((batch["input_ids"] == BOS + 1).sum())
+
+    def state_dict() -> Any:
+        return last[0].state_dict()
+
+    return Run(batches(), ids, state_dict)
+
+
 SYSTEMS: dict[str, Callable[[Path, Any, Path | None], Run]] = {
     "ours": ours,
     "ours, ids and labels": ours_keys,
+    "ours, not packed": rows,
     "litdata": litdata,
+    "lancedb": lancedb,
     "nanochat": nanochat,
     "torchtitan": torchtitan,
     "trl": trl,
@@ -243,6 +293,14 @@ def write_litdata(folder: Path) -> None:
         fn=_documents, inputs=paths(folder)[:-1], output_dir=str(folder / "litdata"), chunk_bytes="32MB",
         item_loader=TokensLoader(), num_workers=1,
     )  # fmt: skip
+
+
+def write_lance(folder: Path) -> None:
+    """Write the documents in Lance's format."""
+    from lancedb import connect  # noqa: PLC0415  (an extra)
+
+    table = pa.concat_tables(pq.read_table(path, columns=["text"]) for path in paths(folder)[:-1])
+    connect(str(folder / "lance")).create_table("documents", table)
 
 
 def serve(system: str, folder: Path, checkout: Path | None, seconds: float) -> None:
@@ -289,6 +347,8 @@ def main() -> None:
         write(folder)
         if "litdata" in given.systems:
             write_litdata(folder)
+        if "lancedb" in given.systems:
+            write_lance(folder)
         processes: dict[str, Any] = {}
         figures: dict[str, list[dict[str, float]]] = {}
         for system in given.systems:
