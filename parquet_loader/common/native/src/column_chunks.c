@@ -29,7 +29,8 @@ enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3, BYTE_ARRAY = 4, TEXT =
 
 #define BLOCK 1024  /* codes unpacked, or rows with nulls put apart, at a time */
 #define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
-#define SCRATCH_BYTES (1 << 16)  /* decoded at a time where some rows are skipped: they stay in the second cache */
+#define SCRATCH_BYTES (1 << 14)  /* decoded at a time if some rows are left out: they stay in the first cache */
+#define PIECE_ROWS 16  /* that are copied together, if they are not deleted */
 #define MOST_DELTA_BYTES (1 << 23)  /* that the values of a DELTA_BYTE_ARRAY page take, and their views */
 #define MOST_SPARE_BYTES (1 << 22)  /* of a page that is kept to be used again */
 #define READ_APART 512  /* bytes of a value from which on runs of rows are read from the file one by one */
@@ -117,6 +118,7 @@ typedef struct {
   Decompressors decompressors;
   Buffer page, dictionary;  /* of columns that are read to their end: the next one's, while they are in the cache */
   Buffer scratch;       /* values, some of which are left out */
+  Buffer pieces;        /* of the rows that are not */
   Shelf viewed, spare;  /* pages of byte arrays: views of which were delivered; to be used again */
   int64_t count;
   Column columns[];
@@ -160,28 +162,158 @@ static int begin_run(Column *column, int64_t values) {
   return run.is_literal || (int64_t)run.repeated < column->entries ? OK : OTHER;
 }
 
-static int look_up_rows(Column *column, int64_t rows, uint8_t *out) {
-  uint32_t codes[BLOCK + 8];
+/* Up to PIECE_ROWS rows of a run, and where they go: how many rows of runs are before them. Pieces of one size are copied
+ * without a branch for the length of each run, which is mispredicted once in a run. All columns of a call share them. */
+typedef struct { int32_t from, to; } Piece;
+
+/* Rows to be read: from `begin` to `end`, without `deleted`, which are sorted; so run i ends at `deleted[i]`, and may have
+ * no rows. Rows count from the next one. */
+typedef struct {
+  const int64_t *deleted;
+  int64_t deleted_count, begin, end, offset;  /* what to take from a deleted row's number */
+  int64_t each;  /* of a row: its values */
+  const Piece *pieces;  /* if a row is one value; NULL: none. And one more, behind them */
+  int64_t piece_count;
+} Runs;
+
+static int64_t run_start(const Runs *runs, int64_t number) {
+  return (number == 0 ? runs->begin : runs->deleted[number - 1] + 1 - runs->offset) * runs->each;
+}
+
+static int64_t run_stop(const Runs *runs, int64_t number) {
+  return (number == runs->deleted_count ? runs->end : runs->deleted[number] - runs->offset) * runs->each;
+}
+
+/* The first run, from `number` on, that ends behind value `at`. */
+static int64_t first_run_behind(const Runs *runs, int64_t number, int64_t at) {
+  int64_t low = number, high = runs->deleted_count + 1;
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if (run_stop(runs, middle) <= at) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/* Puts those values side by side that are in runs, from run `number` on, of the values `at` to `stop` at `in`. Returns the
+ * end of what was written. */
+static uint8_t *compact(
+    const Runs *runs, int64_t number, int64_t at, int64_t stop, const uint8_t *in, int64_t width, uint8_t *out) {
+  for (; number <= runs->deleted_count && run_start(runs, number) < stop; number++) {
+    int64_t first = run_start(runs, number), last = run_stop(runs, number);
+    if (first < at) first = at;
+    if (last > stop) last = stop;
+    memcpy(out, in + (first - at) * width, (size_t)((last - first) * width));
+    out += (last - first) * width;
+  }
+  return out;
+}
+
+static int64_t piece_end(const Runs *runs, int64_t number) {
+  const Piece *piece = runs->pieces + number;
+  return piece->from + (int64_t)piece[1].to - piece->to;
+}
+
+/* Copies from piece `number` on, as `compact_pieces` does, until one may reach `stop`, or the end of what is written. */
+static inline __attribute__((always_inline)) int64_t copy_pieces(
+    const Runs *runs, int64_t number, int64_t at, int64_t stop, const uint8_t *in, int64_t width, uint8_t *out,
+    int64_t before) {
+  const Piece *pieces = runs->pieces;
+  int64_t most = stop - PIECE_ROWS, most_to = pieces[runs->piece_count].to - PIECE_ROWS;
+  for (; pieces[number].from <= most && pieces[number].to <= most_to; number++) {
+    const uint8_t *from = in + (pieces[number].from - at) * width;
+    memcpy(out + (pieces[number].to - before) * width, from, (size_t)(PIECE_ROWS * width));
+  }
+  return number;
+}
+
+/* Puts those rows side by side that are in pieces, from piece `number` on, of rows `at` to `stop` at `in`: at `out` row
+ * `before` of all pieces. A row is a value of 1, 2, 4, 8 or 16 bytes. Returns the first piece that ends behind `stop`. Up to
+ * PIECE_ROWS rows may be written in vain behind them, but none behind the rows of all pieces. */
+FOR_EACH_TARGET static int64_t compact_pieces(
+    const Runs *runs, int64_t number, int64_t at, int64_t stop, const uint8_t *in, int64_t width, uint8_t *out,
+    int64_t before) {
+  for (int is_copied = 0; number < runs->piece_count; number++) {
+    const Piece *piece = runs->pieces + number;
+    if (!is_copied && piece->from >= at) {
+      is_copied = 1;
+      if (width == 1) number = copy_pieces(runs, number, at, stop, in, 1, out, before);
+      if (width == 2) number = copy_pieces(runs, number, at, stop, in, 2, out, before);
+      if (width == 4) number = copy_pieces(runs, number, at, stop, in, 4, out, before);
+      if (width == 8) number = copy_pieces(runs, number, at, stop, in, 8, out, before);
+      if (width == 16) number = copy_pieces(runs, number, at, stop, in, 16, out, before);
+      piece = runs->pieces + number;
+    }
+    if (piece->from >= stop) return number;
+    int64_t first = piece->from > at ? piece->from : at, last = piece_end(runs, number);
+    int64_t until = last < stop ? last : stop, to = piece->to + first - piece->from - before;
+    memcpy(out + to * width, in + (first - at) * width, (size_t)((until - first) * width));
+    if (last > stop) return number;
+  }
+  return number;
+}
+
+/* Divides runs of rows into pieces; NO_MEMORY: there is none for them. */
+static int divide_runs(Buffer *space, Runs *runs) {
+  int64_t count = 0, to = 0;
+  int code;
+  if (runs->end > INT32_MAX - PIECE_ROWS) return NO_MEMORY;
+  int64_t most = runs->deleted_count + runs->end / PIECE_ROWS + 2;
+  if ((code = reserve(space, most * (int64_t)sizeof(Piece)))) return code;
+  Piece *pieces = (Piece *)space->bytes;
+  for (int64_t number = 0; number <= runs->deleted_count; number++) {
+    int64_t from = run_start(runs, number), stop = run_stop(runs, number);
+    for (; from < stop; from += PIECE_ROWS) {
+      int64_t rows = stop - from < PIECE_ROWS ? stop - from : PIECE_ROWS;
+      pieces[count++] = (Piece){(int32_t)from, (int32_t)to};
+      to += rows;
+    }
+  }
+  pieces[count] = (Piece){INT32_MAX, (int32_t)to};
+  runs->pieces = pieces, runs->piece_count = count;
+  return OK;
+}
+
+/* The rows of pieces before row `at`; `number`: the first piece that ends behind it. */
+static int64_t rows_before(const Runs *runs, int64_t number, int64_t at) {
+  const Piece *piece = runs->pieces + number;
+  return piece->from < at ? piece->to + at - piece->from : piece->to;
+}
+
+/* Writes what the next codes of a page stand for, those that are in pieces if `runs` is not NULL: from piece `*number` on,
+ * of rows `at` to `at` + `rows`. */
+static int look_up_rows(
+    Column *column, int64_t rows, uint8_t *out, const Runs *runs, int64_t at, int64_t *number) {
+  uint32_t codes[BLOCK + 8], alive[BLOCK + PIECE_ROWS];
   int64_t values = column->values_left;
   while (rows > 0) {
     if (column->run_left == 0 && begin_run(column, values)) return OTHER;
-    int64_t some = rows < column->run_left ? rows : column->run_left;
-    if (!out) {
-      /* passed over */
-    } else if (column->is_literal) {
-      if (some > BLOCK) some = BLOCK;
+    int64_t some = rows < column->run_left ? rows : column->run_left, before = 0, count;
+    if (out && column->is_literal && some > BLOCK) some = BLOCK;
+    count = some;
+    if (runs) before = rows_before(runs, *number, at);
+    if (out && column->is_literal) {
       int64_t skipped = column->run_done % 8, whole = (skipped + some + 7) / 8 * 8;
       const uint8_t *from = column->run + column->run_done / 8 * column->bits;
       /* What is read beyond these bytes is less than a group of 8 codes and 8 bytes, and so within SLACK. */
       if (column->next - from < ((skipped + some) * column->bits + 7) / 8) return OTHER;
       unpack(from, codes, whole, column->bits);
       if ((int64_t)largest(codes + skipped, some) >= column->entries) return OTHER;
-      look_up(codes + skipped, some, column->words, column->out, out);
-    } else {
-      fill(column->words + column->repeated * column->out, column->out, some, out);
+      if (runs) {
+        const uint8_t *in = (const uint8_t *)(codes + skipped);
+        *number = compact_pieces(runs, *number, at, at + some, in, sizeof *alive, (uint8_t *)alive, before);
+        count = rows_before(runs, *number, at + some) - before;
+      }
+      look_up(runs ? alive : codes + skipped, count, column->words, column->out, out);
+    } else if (out) {
+      if (runs) {
+        while (*number < runs->piece_count && piece_end(runs, *number) <= at + some) ++*number;
+        count = rows_before(runs, *number, at + some) - before;
+      }
+      fill(column->words + column->repeated * column->out, column->out, count, out);
     }
-    column->run_done += some, column->run_left -= some, rows -= some, values -= some;
-    if (out) out += some * column->out;
+    column->run_done += some, column->run_left -= some, rows -= some, values -= some, at += some;
+    if (out) out += count * column->out;
   }
   return OK;
 }
@@ -421,7 +553,7 @@ static int decode_values(Group *group, Column *column, int64_t count, uint8_t *o
       column->place += nbytes;
       break;
     case CODED:
-      code = look_up_rows(column, count, out);
+      code = look_up_rows(column, count, out, NULL, 0, NULL);
       break;
     case DIFFERENCES:
       code = delta_read(&column->delta, count, column->kept, out);
@@ -519,54 +651,6 @@ static int read_to_slots(
   return OK;
 }
 
-/* Rows to be read: from `begin` to `end`, without `deleted`, which are sorted; so run i ends at `deleted[i]`, and may have
- * no rows. Rows count from the next one. */
-typedef struct {
-  const int64_t *deleted;
-  int64_t deleted_count, begin, end, offset;  /* what to take from a deleted row's number */
-  int64_t each;  /* of a row: its values */
-} Runs;
-
-static int64_t run_start(const Runs *runs, int64_t number) {
-  return (number == 0 ? runs->begin : runs->deleted[number - 1] + 1 - runs->offset) * runs->each;
-}
-
-static int64_t run_stop(const Runs *runs, int64_t number) {
-  return (number == runs->deleted_count ? runs->end : runs->deleted[number] - runs->offset) * runs->each;
-}
-
-/* The first run, from `number` on, that ends behind value `at`. */
-static int64_t first_run_behind(const Runs *runs, int64_t number, int64_t at) {
-  int64_t low = number, high = runs->deleted_count + 1;
-  while (low < high) {
-    int64_t middle = (low + high) / 2;
-    if (run_stop(runs, middle) <= at) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-/* Puts those values side by side that are in runs, from run `number` on, of the values `at` to `stop` at `in`. SLACK bytes
- * behind them may be read; nothing is written from `end` on. Returns the end of what was written. */
-FOR_EACH_TARGET static uint8_t *compact(
-    const Runs *runs, int64_t number, int64_t at, int64_t stop, const uint8_t *in, int64_t width, uint8_t *out,
-    const uint8_t *end) {
-  for (; number <= runs->deleted_count && run_start(runs, number) < stop; number++) {
-    int64_t first = run_start(runs, number), last = run_stop(runs, number);
-    if (first < at) first = at;
-    if (last > stop) last = stop;
-    const uint8_t *from = in + (first - at) * width;
-    int64_t size = (last - first) * width;
-    if (size <= 8 * SLACK && end - out >= size + SLACK) {
-      for (int64_t i = 0; i < size; i += SLACK) memcpy(out + i, from + i, SLACK);
-    } else {
-      memcpy(out, from, (size_t)size);
-    }
-    out += size;
-  }
-  return out;
-}
-
 /* As `compact`, of a plain page that is in the file. */
 static int fetch_runs(
     Group *group, const Column *column, const Runs *runs, int64_t number, int64_t at, int64_t stop, uint8_t **out) {
@@ -585,8 +669,9 @@ static int fetch_runs(
 /* As `read_rows`, for the rows of runs. Values in between are passed over, or decoded and left out. */
 static int read_runs(Group *group, Column *column, const Runs *runs, uint8_t *out, const uint8_t *filler) {
   const int64_t width = column->out, most = SCRATCH_BYTES / width + 1, last = runs->end * runs->each;
-  const uint8_t *end = out + last * width - (runs->begin + runs->deleted_count) * runs->each * width;
-  int64_t at = 0, number = 0;
+  uint8_t *const begin = out;
+  const int in_pieces = runs->pieces && runs->each == 1 && width <= 16 && (width & (width - 1)) == 0;
+  int64_t at = 0, number = 0, piece = 0;
   int code = reserve(&group->scratch, most * width);
   while (code == OK && at < last) {
     while (run_start(runs, number) == run_stop(runs, number)) number++;
@@ -605,14 +690,19 @@ static int read_runs(Group *group, Column *column, const Runs *runs, uint8_t *ou
     if (is_whole && column->kind == IN_FILE && width >= READ_APART) {
       code = fetch_runs(group, column, runs, number, at, stop, &out);
       if (code == OK) code = read_rows(group, column, stop - at, NULL, NULL, NULL);
-    } else if (is_whole && column->kind == IN_MEMORY) {
-      out = compact(runs, number, at, stop, column->next, width, out, end);
-      column->is_viewed = 1;
-      code = read_rows(group, column, stop - at, NULL, NULL, NULL);
+    } else if (in_pieces && column->kind == CODED && column->values_left == column->left) {
+      uint8_t *to = begin + rows_before(runs, piece, at) * width;
+      code = look_up_rows(column, stop - at, to, runs, at, &piece);
+      column->left = column->values_left -= stop - at;
     } else {
-      if (stop > at + most) stop = at + most;
-      code = read_rows(group, column, stop - at, group->scratch.bytes, NULL, filler);
-      if (code == OK) out = compact(runs, number, at, stop, group->scratch.bytes, width, out, end);
+      const int is_there = is_whole && column->kind == IN_MEMORY;
+      const uint8_t *in = is_there ? column->next : group->scratch.bytes;
+      if (!is_there && stop > at + most) stop = at + most;
+      code = read_rows(group, column, stop - at, is_there ? NULL : group->scratch.bytes, NULL, filler);
+      if (is_there) column->is_viewed = 1;
+      if (code) break;
+      if (in_pieces) piece = compact_pieces(runs, piece, at, stop, in, width, begin, 0);
+      else out = compact(runs, number, at, stop, in, width, out);
     }
     number = first_run_behind(runs, number, stop);
     at = stop;
@@ -732,6 +822,8 @@ EXPORT int chunks_read(
     uint8_t *refused) {
   Group *group = chunks;
   int result = OK;
+  Runs runs = {deleted, deleted_count, begin, rows, position, 1, NULL, 0};
+  if (deleted && divide_runs(&group->pieces, &runs)) runs.pieces = NULL;
   chunks_release(chunks);
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
@@ -744,7 +836,7 @@ EXPORT int chunks_read(
     int64_t each = column->list_values ? column->list_values : 1;
     uint8_t *out = outs ? outs[i] : NULL, *flags = defined ? defined[i] : NULL;
     const uint8_t *filler = fillers ? fillers[i] : NULL;
-    Runs runs = {deleted, deleted_count, begin, rows, position, each};
+    runs.each = each;
     int code = OTHER;
     if (rows > INT64_MAX / 8 / each) {
       /* refused */
@@ -804,5 +896,6 @@ EXPORT void chunks_close(void *chunks) {
   release(&group->page);
   release(&group->dictionary);
   release(&group->scratch);
+  release(&group->pieces);
   free(group);
 }
