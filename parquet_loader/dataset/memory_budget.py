@@ -24,6 +24,7 @@ import pyarrow as pa
 from parquet_loader.common import IntArray, format_bytes
 from parquet_loader.decode import Arrangement, Column, arrangement_of
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
+from parquet_loader.plan import Plan
 from parquet_loader.read import BUFFER_BYTES, HIDDEN_ROW_NUMBERS, RowGroupReader
 from parquet_loader.schema import Audio
 from parquet_loader.source import RowGroupRef, Snapshot
@@ -136,6 +137,16 @@ class MemoryBudget:
     def made_bytes(self) -> int:
         """Share for windows and for batches being made."""
         return int(self.limit_bytes * SHARE_WINDOWS) + self.batches_bytes
+
+    def window_capacity(self, plan: Plan) -> int:
+        """Return the rows, those of a remainder included, for which every window of an epoch has memory.
+
+        Windows of other epochs hold other row groups, and so a few rows more or less, if row groups differ. Up to a
+        32nd more than the largest window, at most `window_rows`, gives all of them memory of one size, which is reused.
+        """
+        exact = plan.largest_window_rows + plan.batch_size
+        unit = 1 << max(0, exact.bit_length() - 6)
+        return max(exact, min(-(-exact // unit) * unit, self.window_rows + plan.batch_size))
 
     def row_group_bytes(self, rows: int) -> int:
         """Return the bytes that decoding `rows` rows of a row group at once takes."""

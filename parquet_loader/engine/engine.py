@@ -156,7 +156,7 @@ class Engine:
         # The first remote bytes take a while to arrive: time to pre-fault the first window's memory.
         self._prefaults_first = is_first and reader.chunks.remote is not None
         self._prefault: Prefault | None = None
-        capacity = plan.largest_window_rows + plan.batch_size
+        capacity = sizing.window_capacity(plan)
         ragged_bytes = {name: int(1.05 * width * capacity) for name, width in sizing.row.ragged}
         self._buffer_sizes = BufferSizes(capacity, ragged_bytes, staging, allocator)
         self._windows: deque[WindowTask] = deque()

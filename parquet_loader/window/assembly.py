@@ -263,7 +263,8 @@ class Assembly:
 
     def _order_memory(self, rows: int) -> tuple[IntArray, Memory | None]:
         """Return memory that is faulted in: the staging buffer is free until rows are written to it."""
-        order: IntArray = self._buffer_sizes.staging.allocate(max(8 * rows, 1)).array[: 8 * rows].view(np.int64)
+        nbytes = max(8 * rows, 8 * self._buffer_sizes.rows, 1)  # the same for all windows, so that it is reused
+        order: IntArray = self._buffer_sizes.staging.allocate(nbytes).array[: 8 * rows].view(np.int64)
         return order, self._narrow.unwritten(8 * rows)
 
     def to_be_written(self) -> tuple[list[Memory], list[Block]]:

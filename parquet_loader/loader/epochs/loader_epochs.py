@@ -383,18 +383,18 @@ class LoaderEpochs:
 
     def _check_device_memory(self, plan: Plan) -> None:
         if isinstance(self._output, PermutingOutput) and self._output.device_limit_bytes is not None:
-            row, columns = self._dataset.sizing.row, self._dataset.reader.columns
-            widths = [width for _, width in row.ragged] + [column.row_bytes or 0 for column in columns]
-            rows = plan.largest_window_rows + plan.batch_size
+            sizing, columns = self._dataset.sizing, self._dataset.reader.columns
+            widths = [width for _, width in sizing.row.ragged] + [column.row_bytes or 0 for column in columns]
+            rows = sizing.window_capacity(plan)
             self._output.check_device_memory(
-                rows, row.decoded, max(widths, default=0), is_ragged=any(column.is_ragged for column in columns)
+                rows, sizing.row.decoded, max(widths, default=0), is_ragged=any(column.is_ragged for column in columns)
             )
 
     def _kept_rows(self, plan: Plan) -> DeviceRows | None:
         """Return the rows that stay on the device, if ``cache="device"`` asks for it and they fit."""
         if not isinstance(self._output, PermutingOutput) or not self._options.keeps_stored:
             return None
-        rows = plan.largest_window_rows + plan.batch_size
+        rows = self._dataset.sizing.window_capacity(plan)
         return self._output.kept_rows(self._dataset.counts, self._dataset.reader.columns, rows)
 
     def _division(self) -> Division:

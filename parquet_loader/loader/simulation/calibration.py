@@ -317,7 +317,7 @@ def _limits(dataset: Dataset, plan: Plan, num_threads: int, setup: LoaderSetup) 
     sizing = dataset.sizing
     parts = ColumnGroups.from_columns(dataset.reader.columns, 2 * num_threads)
     is_remote = dataset.reader.chunks.remote is not None
-    capacity = plan.largest_window_rows + plan.batch_size
+    capacity = sizing.window_capacity(plan)
     lanes = sizing.open_row_groups if sizing.open_row_groups > 1 else 0
     return EngineLimits(
         num_threads=num_threads,
