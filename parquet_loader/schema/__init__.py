@@ -1,6 +1,6 @@
 """Field kinds, the `Schema` made of them, and the rules that infer one for files without a schema.
 
-arrow_types    names of types, dtypes in which they are delivered
+arrow_types    names and kinds of types, dtypes in which they are delivered
 base, fields   the kinds of field; of encoded values: encoded, image, media
 json_form      fields as JSON
 infer          fields from Arrow types
@@ -14,7 +14,11 @@ from parquet_loader.schema.arrow_types import (
     arrow_type_of,
     decimals_to_float64,
     delivered_dtype,
+    is_bytes,
+    is_list_like,
     is_scalar_type,
+    is_text,
+    plain_type,
     stored_type,
     type_name,
 )
@@ -52,12 +56,8 @@ from parquet_loader.schema.infer import (
     heads,
     infer_columns,
     infer_fields,
-    is_bytes,
     is_index_column,
-    is_list_like,
-    is_text,
     nodes,
-    plain_type,
 )
 from parquet_loader.schema.media import Audio, Video
 from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls

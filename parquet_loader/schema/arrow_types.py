@@ -10,6 +10,14 @@ import pyarrow.compute as pc
 
 from parquet_loader.errors import ConfigurationError
 
+_DECIMALS = {
+    "decimal": pa.decimal128,
+    "decimal32": pa.decimal32,
+    "decimal64": pa.decimal64,
+    "decimal128": pa.decimal128,
+    "decimal256": pa.decimal256,
+}
+
 
 def arrow_type_of(spec: str | pa.DataType | np.dtype[Any] | type) -> pa.DataType:
     """Resolve an Arrow type, a numpy or torch dtype, or a name such as ``"timestamp[us, tz=UTC]"``."""
@@ -25,9 +33,7 @@ def arrow_type_of(spec: str | pa.DataType | np.dtype[Any] | type) -> pa.DataType
             return pa.bool_()
         if text.startswith("decimal") and text.endswith(")"):
             name, _, arguments = text[:-1].partition("(")
-            make = {"decimal": pa.decimal128, "decimal32": pa.decimal32, "decimal64": pa.decimal64}.get(
-                name, {"decimal128": pa.decimal128, "decimal256": pa.decimal256}.get(name)
-            )
+            make = _DECIMALS.get(name)
             try:
                 numbers = [int(a) for a in arguments.split(",")]
                 if make is not None:
@@ -95,6 +101,46 @@ def type_name(type_: pa.DataType) -> str:
     """Return the name of a scalar type, such as ``"timestamp[us, tz=UTC]"``; `arrow_type_of` takes it back."""
     text = str(type_)
     return _NUMPY_NAMES.get(text, text)
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type behind dictionaries, run-end encoding and extension types."""
+    while True:
+        if isinstance(type_, pa.BaseExtensionType):
+            type_ = type_.storage_type
+        elif pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+            type_ = type_.value_type
+        else:
+            return type_
+
+
+def is_list_like(type_: pa.DataType) -> bool:
+    """Whether a value of the type is a list, of fixed or varying length."""
+    t = pa.types
+    return bool(
+        t.is_list(type_)
+        or t.is_large_list(type_)
+        or t.is_list_view(type_)
+        or t.is_large_list_view(type_)
+        or t.is_fixed_size_list(type_)
+    )
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Whether a value of the type is text."""
+    t = pa.types
+    return bool(t.is_string(type_) or t.is_large_string(type_) or t.is_string_view(type_))
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    """Whether a value of the type is bytes of any length."""
+    t = pa.types
+    return bool(t.is_binary(type_) or t.is_large_binary(type_) or t.is_binary_view(type_))
+
+
+def is_element(type_: pa.DataType) -> bool:
+    """Whether a tensor of fixed shape may have elements of the type."""
+    return bool(pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
 def decimals_to_float64(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

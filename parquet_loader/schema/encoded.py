@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype
+from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_element
 from parquet_loader.schema.base import FieldBase, NullPolicy
 
 
@@ -143,7 +143,7 @@ class Encoded(FieldBase):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", arrow_type_of(self.type))
-        if not (self.is_text or pa.types.is_boolean(self.type) or self._is_number):
+        if not (self.is_text or is_element(self.type)):
             raise ConfigurationError(f"Encoded({self.type}): elements are bool, numbers, string or binary")
         try:
             shape = tuple(None if n is None else operator.index(n) for n in self.shape)
@@ -161,10 +161,6 @@ class Encoded(FieldBase):
             )
         if self.is_fixed and not self.is_text and math.prod(shape) * self.dtype.itemsize >= 2**31:  # type: ignore[arg-type]
             raise ConfigurationError(f"Encoded shape {shape}: a row is over the limit of 2 GiB")
-
-    @property
-    def _is_number(self) -> bool:
-        return bool(pa.types.is_integer(self.type) or pa.types.is_floating(self.type))
 
     @property
     def is_text(self) -> bool:

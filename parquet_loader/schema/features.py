@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from parquet_loader.schema.arrow_types import is_bytes, is_element, is_list_like, is_text, plain_type
 from parquet_loader.schema.fields import Bytes, Field, RaggedList, Scalar, Tensor
 
 HUB_KEY = b"huggingface"
 
-Plain: TypeAlias = Callable[[pa.DataType], pa.DataType]
 Leaves: TypeAlias = Callable[[pa.DataType, str], dict[str, Field]]
 
 _MOST_NAMES_BYTES = 2**20
@@ -44,29 +44,26 @@ def is_media(type_: pa.DataType) -> bool:
     members = {member.name: member.type for member in type_}
     if set(members) != {"bytes", "path"}:
         return False
-    return _is_bytes(members["bytes"]) and (_is_text(members["path"]) or pa.types.is_null(members["path"]))
+    return is_bytes(members["bytes"]) and (is_text(members["path"]) or pa.types.is_null(members["path"]))
 
 
-def fields_of_feature(
-    type_: pa.DataType, name: str, feature: Any, plain: Plain, leaves: Leaves
-) -> dict[str, Field] | None:
+def fields_of_feature(type_: pa.DataType, name: str, feature: Any, leaves: Leaves) -> dict[str, Field] | None:
     """Return the fields of a column by its feature; None if that says nothing that the Arrow type does not.
 
     Args:
         type_: The column's type.
         name: Its dotted name.
         feature: Its feature, as JSON.
-        plain: Returns the type behind dictionaries and extension types.
         leaves: Returns the fields that follow from a type alone, by dotted name.
     """
-    type_ = plain(type_)
+    type_ = plain_type(type_)
     if isinstance(feature, list) and len(feature) == 1:
         feature = {"_type": "List", "feature": feature[0]}
     if not isinstance(feature, dict):
         return None
     kind = feature.get("_type")
     if not isinstance(kind, str):
-        return _struct(type_, name, feature, plain, leaves)
+        return _struct(type_, name, feature, leaves)
     if is_media(type_):
         return {name: Bytes()}
     if kind == "ClassLabel":
@@ -75,25 +72,19 @@ def fields_of_feature(
             return None
         return {name: Scalar(type_, names=names)}
     if kind in _ARRAYS:
-        return _array(type_, name, feature.get("shape"), _ARRAYS[kind], plain)
+        return _array(type_, name, feature.get("shape"), _ARRAYS[kind])
     if kind in _LISTS:
-        return _list(type_, name, feature, plain, leaves)
+        return _list(type_, name, feature, leaves)
     return None
 
 
-def _struct(
-    type_: pa.DataType,
-    name: str,
-    features: Mapping[str, Any],
-    plain: Plain,
-    leaves: Leaves,
-) -> dict[str, Field] | None:
+def _struct(type_: pa.DataType, name: str, features: Mapping[str, Any], leaves: Leaves) -> dict[str, Field] | None:
     if not pa.types.is_struct(type_) or not type_.num_fields:
         return None
     found: dict[str, Field] = {}
     for member in type_:
         inner = f"{name}.{member.name}"
-        by_feature = fields_of_feature(member.type, inner, features.get(member.name), plain, leaves)
+        by_feature = fields_of_feature(member.type, inner, features.get(member.name), leaves)
         fields = leaves(member.type, inner) if by_feature is None else by_feature
         if found.keys() & fields.keys():
             return None  # two of one name, which the caller refuses
@@ -101,49 +92,43 @@ def _struct(
     return found
 
 
-def _list(
-    type_: pa.DataType,
-    name: str,
-    feature: Mapping[str, Any],
-    plain: Plain,
-    leaves: Leaves,
-) -> dict[str, Field] | None:
+def _list(type_: pa.DataType, name: str, feature: Mapping[str, Any], leaves: Leaves) -> dict[str, Field] | None:
     item = feature.get("feature")
     if pa.types.is_struct(type_) and isinstance(item, dict):  # a list of structs, which `datasets` stores as lists
         wrapped = {key: {"_type": "List", "feature": inner} for key, inner in item.items()}
-        return _struct(type_, name, wrapped, plain, leaves)
-    if not hasattr(type_, "value_type") or pa.types.is_map(type_):
+        return _struct(type_, name, wrapped, leaves)
+    if not is_list_like(type_):
         return None
-    by_feature = fields_of_feature(type_.value_type, name, item, plain, leaves)
+    by_feature = fields_of_feature(type_.value_type, name, item, leaves)
     fields = leaves(type_.value_type, name) if by_feature is None else by_feature
     length = feature.get("length", -1)
     if isinstance(length, int) and not isinstance(length, bool) and length > 0 and list(fields) == [name]:
         inner = fields[name]
         if isinstance(inner, Tensor):
-            return {name: tensor_of(inner.type, (length, *inner.shape))}
-        if isinstance(inner, Scalar) and _is_element(inner.type):
-            return {name: tensor_of(inner.type, (length,))}
+            return {name: tensor_of_lists(inner.type, (length, *inner.shape))}
+        if isinstance(inner, Scalar) and is_element(inner.type):
+            return {name: tensor_of_lists(inner.type, (length,))}
     if by_feature is None:
         return None
     return {leaf: RaggedList(field) for leaf, field in fields.items()}
 
 
-def _array(type_: pa.DataType, name: str, shape: Any, dimensions: int, plain: Plain) -> dict[str, Field] | None:
+def _array(type_: pa.DataType, name: str, shape: Any, dimensions: int) -> dict[str, Field] | None:
     if not isinstance(shape, list) or len(shape) != dimensions:
         return None
     for _ in shape:
-        if not hasattr(type_, "value_type"):
+        if not is_list_like(type_):
             return None
-        type_ = plain(type_.value_type)
+        type_ = plain_type(type_.value_type)
     first, *rest = shape
     lengths = rest if first is None else shape
-    if not _is_element(type_) or not all(isinstance(n, int) and n > 0 for n in lengths):
+    if not is_element(type_) or not all(isinstance(n, int) and n > 0 for n in lengths):
         return None
-    tensor = tensor_of(type_, tuple(lengths))
+    tensor = tensor_of_lists(type_, tuple(lengths))
     return {name: RaggedList(tensor) if first is None else tensor}
 
 
-def tensor_of(type_: pa.DataType, shape: tuple[int, ...]) -> Tensor:
+def tensor_of_lists(type_: pa.DataType, shape: tuple[int, ...]) -> Tensor:
     """Return a tensor that other engines have stored as lists, with nulls as NaN for floats."""
     return Tensor(type_, shape, fill=math.nan if pa.types.is_floating(type_) else None, storage="list")
 
@@ -154,15 +139,3 @@ def _are_names(names: Any) -> bool:
         and all(isinstance(name, str) for name in names)
         and sum(map(len, names)) <= _MOST_NAMES_BYTES
     )
-
-
-def _is_element(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_))
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_scalar_type, stored_type
+from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_element, is_scalar_type, stored_type
 from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of, number_of
 from parquet_loader.schema.encoded import Category, Encoded
 from parquet_loader.schema.image import Image
@@ -115,7 +115,7 @@ class Tensor(FieldBase):
 
     def __post_init__(self) -> None:
         type_ = arrow_type_of(self.type)
-        if not (pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_)):
+        if not is_element(type_):
             raise ConfigurationError(f"Tensor({self.type!r}): elements are bool, integers or floats")
         given: Any = self.shape
         try:

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from parquet_loader.errors import SchemaError
-from parquet_loader.schema.arrow_types import is_scalar_type
-from parquet_loader.schema.features import fields_of_feature, hub_features
+from parquet_loader.schema.arrow_types import is_bytes, is_element, is_list_like, is_scalar_type, is_text, plain_type
+from parquet_loader.schema.features import fields_of_feature, hub_features, tensor_of_lists
 from parquet_loader.schema.fields import Bytes, Field, RaggedList, Scalar, Tensor, Text
 
 NOT_UNDERSTOOD_KEY = b"parquet_loader.not_understood"
@@ -70,7 +70,6 @@ def infer_fields(
                 field.type,
                 name,
                 feature,
-                plain_type,
                 lambda type_, inner: _leaves(type_, inner, unknown, lambda _: True),
             )
             if not unknown and is_wanted(name)
@@ -108,17 +107,6 @@ def infer_columns(
     return found
 
 
-def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type behind dictionaries, run-end encoding and extension types."""
-    while True:
-        if isinstance(type_, pa.BaseExtensionType):
-            type_ = type_.storage_type
-        elif pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
-            type_ = type_.value_type
-        else:
-            return type_
-
-
 def nodes(type_: pa.DataType, name: str) -> Iterator[tuple[str, pa.DataType]]:
     """Yield a column and its nested fields in the file's order: dotted name as delivered, and plain type."""
     type_ = plain_type(type_)
@@ -141,35 +129,11 @@ def heads(name: str) -> Iterator[str]:
         yield name
 
 
-def is_list_like(type_: pa.DataType) -> bool:
-    """Whether a value of the type is a list, of fixed or varying length."""
-    t = pa.types
-    return bool(
-        t.is_list(type_)
-        or t.is_large_list(type_)
-        or t.is_list_view(type_)
-        or t.is_large_list_view(type_)
-        or t.is_fixed_size_list(type_)
-    )
-
-
-def is_text(type_: pa.DataType) -> bool:
-    """Whether a value of the type is text."""
-    t = pa.types
-    return bool(t.is_string(type_) or t.is_large_string(type_) or t.is_string_view(type_))
-
-
-def is_bytes(type_: pa.DataType) -> bool:
-    """Whether a value of the type is bytes of any length."""
-    t = pa.types
-    return bool(t.is_binary(type_) or t.is_large_binary(type_) or t.is_binary_view(type_))
-
-
 def _leaves(
     type_: pa.DataType, name: str, unknown: Mapping[str, str], is_wanted: Callable[[str], bool]
 ) -> dict[str, Field]:
     if isinstance(type_, pa.FixedShapeTensorType) and is_element(type_.value_type):
-        return {name: _tensor(type_.value_type, _logical_shape(type_))} if is_wanted(name) else {}
+        return {name: tensor_of_lists(type_.value_type, _logical_shape(type_))} if is_wanted(name) else {}
     type_ = plain_type(type_)
     if name in unknown and _leaves(type_, name, {}, is_wanted):
         raise SchemaError(f"column {name!r} has the Parquet type {unknown[name]}, which no tensor can hold; {_HINT}")
@@ -181,7 +145,7 @@ def _leaves(
     if is_list_like(type_):
         fixed = _fixed_shape(type_)
         if fixed is not None:
-            return {name: _tensor(*fixed)} if is_wanted(name) else {}
+            return {name: tensor_of_lists(*fixed)} if is_wanted(name) else {}
         return {n: RaggedList(f) for n, f in _leaves(type_.value_type, name, unknown, is_wanted).items()}
     if not is_wanted(name):
         return {}
@@ -210,15 +174,6 @@ def _children(
 
 def _scalar(type_: pa.DataType) -> Scalar:
     return Scalar(type_, fill=math.nan if pa.types.is_floating(type_) else None)
-
-
-def _tensor(type_: pa.DataType, shape: tuple[int, ...]) -> Tensor:
-    return Tensor(type_, shape, fill=math.nan if pa.types.is_floating(type_) else None, storage="list")
-
-
-def is_element(type_: pa.DataType) -> bool:
-    """Whether a tensor of fixed shape may have elements of the type."""
-    return bool(pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
 def _fixed_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]] | None:

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.schema.arrow_types import is_bytes
 from parquet_loader.schema.encode.inputs import Values
 from parquet_loader.schema.encode.lossless import Misfit
 from parquet_loader.schema.fields import Encoded
-from parquet_loader.schema.infer import is_bytes
 
 _JPEG_QUALITY = 95
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.common import fill_null
 from parquet_loader.errors import nearest
-from parquet_loader.schema.arrow_types import decimals_to_float64
+from parquet_loader.schema.arrow_types import decimals_to_float64, is_bytes, is_list_like, is_text
 from parquet_loader.schema.encode.blobs import encode_arrays
 from parquet_loader.schema.encode.images import encode_images
 from parquet_loader.schema.encode.inputs import Values, plain, plain_storage, to_arrow
@@ -31,7 +31,6 @@ from parquet_loader.schema.fields import (
     Video,
     policy_of,
 )
-from parquet_loader.schema.infer import is_bytes, is_list_like, is_text
 from parquet_loader.schema.ragged import Ragged
 
 Column: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Image | Audio | Video | Encoded

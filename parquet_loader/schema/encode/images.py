@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.schema.arrow_types import is_bytes
 from parquet_loader.schema.encode.blobs import PNG, encode_array
 from parquet_loader.schema.encode.inputs import Values
 from parquet_loader.schema.encode.lossless import Misfit
 from parquet_loader.schema.fields import Image
-from parquet_loader.schema.infer import is_bytes
 
 _JPEG = b"\xff\xd8\xff"
 # Offsets in a PNG's header of the bits per channel and the color type.

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from parquet_loader.schema.arrow_types import is_list_like, plain_type
 from parquet_loader.schema.encode.columns import split_lists
 from parquet_loader.schema.encode.inputs import plain_storage
-from parquet_loader.schema.infer import is_list_like, plain_type
 
 
 def is_nested(type_: pa.DataType) -> bool:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import fill_null
+from parquet_loader.schema.arrow_types import is_bytes, is_list_like
 from parquet_loader.schema.encode.inputs import Values, numbers_to_arrow, plain_storage
 from parquet_loader.schema.encode.lossless import Misfit, cast, from_python
 from parquet_loader.schema.fields import Tensor
-from parquet_loader.schema.infer import is_bytes, is_list_like
 from parquet_loader.schema.ragged import Ragged
 
 
