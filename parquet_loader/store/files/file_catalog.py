@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -88,7 +88,8 @@ class FileCatalog:
             if isinstance(footer, str):
                 self._refused[name] = footer
             elif footer is not None:
-                self._known[name] = self._numbered(*footer)
+                known, schema = footer
+                self._known[name] = replace(known, schema=self._number_of(schema))
         return [self._known[name] for name in wanted if name in self._known]
 
     def forget_all_but(self, names: Iterable[str]) -> None:
@@ -138,10 +139,11 @@ class FileCatalog:
             footers=FooterCache(self._filesystem, sources, digests),
         )
 
-    def _footer(
-        self, name: str
-    ) -> tuple[StoredFile, SourceFile, tuple[int, ...], tuple[int, ...], pa.Schema, int] | str | None:
-        """Return the facts in the footer, the reason why the file is refused, or None if it is gone."""
+    def _footer(self, name: str) -> tuple[CatalogEntry, pa.Schema] | str | None:
+        """Return the facts in the footer, the reason why the file is refused, or None if it is gone.
+
+        Runs in several threads, so the caller gives the schema its number.
+        """
         path = self._paths.file(name)
         parsed = FileName.parse(name)
         assert parsed is not None
@@ -172,22 +174,14 @@ class FileCatalog:
             metadata=_texts(about.get("metadata")),
         )
         rows, sizes = tuple(footer.row_group_rows.tolist()), tuple(footer.row_group_bytes.tolist())
-        return file, source, rows, sizes, footer.schema.arrow, read.digest
+        return CatalogEntry(file, source, rows, sizes, -1, read.digest), footer.schema.arrow
 
-    def _numbered(
-        self,
-        file: StoredFile,
-        source: SourceFile,
-        rows: tuple[int, ...],
-        sizes: tuple[int, ...],
-        schema: pa.Schema,
-        digest: int,
-    ) -> CatalogEntry:
+    def _number_of(self, schema: pa.Schema) -> int:
         key = schema.serialize().to_pybytes()
         if key not in self._schema_numbers:
             self._schema_numbers[key] = len(self._schemas)
             self._schemas.append(schema)
-        return CatalogEntry(file, source, rows, sizes, self._schema_numbers[key], digest)
+        return self._schema_numbers[key]
 
 
 def _number(value: Any) -> float:
