@@ -26,7 +26,7 @@ from parquet_loader.errors import SourceError
 from parquet_loader.schema import Field, Image, Scalar, Schema, Text
 from parquet_loader.write.imports.folder_metadata import METADATA_NAMES, FolderMetadata, find_metadata
 from parquet_loader.write.imports.importing import run_import
-from parquet_loader.write.imports.records import ImportedRows, ImportSource, Position, Prepared, Tally
+from parquet_loader.write.imports.records import ImportedRows, ImportSource, Position, Prepared, Tally, listed
 from parquet_loader.write.imports.report import ImportReport
 from parquet_loader.write.options import WriteOptions
 
@@ -254,7 +254,7 @@ def _walk(
     directories: list[str] = []
     here = os.stat(os.path.join(folder, inner))
     above = (*above, (here.st_dev, here.st_ino))
-    for entry in _listing(os.path.join(folder, inner)):
+    for entry in listed(os.path.join(folder, inner)):
         path = os.path.join(inner, entry.name)
         if entry.name.startswith("."):
             yield _Entry(path, reason="hidden")
@@ -323,7 +323,7 @@ def _classes(folder: str) -> tuple[list[str] | None, tuple[str, ...]]:
     directories: list[str] = []
     without: list[str] = []
     has_images = False
-    for entry in _listing(folder):
+    for entry in listed(folder):
         if entry.name.startswith("."):
             continue
         if _is(entry.is_dir):
@@ -352,14 +352,6 @@ def _is(of_kind: Callable[[], bool]) -> bool:
 
 def _holds_images(folder: str, inner: str) -> bool:
     return any(not entry.reason for entry in _walk(folder, inner, None, -1, ()))
-
-
-def _listing(path: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be listed ({error.strerror or error})") from error
 
 
 def _feed(digest: Any, entry: _Entry) -> None:

@@ -17,7 +17,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -83,20 +82,12 @@ def run_import(
         return _finished(source, staging, journal, began_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _FileLine:
-    """A finished file, as the journal names it."""
-
-    name: str
-    nbytes: int
-
-
 class ImportJournal:
     """What an import has done so far, in memory and in its file. One process at a time.
 
     Attributes:
         head: The first line: what is imported; None if nothing was begun.
-        files: The finished files.
+        files: Bytes of the finished files, by name.
         tally: Of these files.
         position: Where the source continues; None: at its beginning.
         is_done: Whether all files are there.
@@ -106,7 +97,7 @@ class ImportJournal:
 
     def __init__(self, path: str) -> None:
         self.head: dict[str, Any] | None = None
-        self.files: list[_FileLine] = []
+        self.files: dict[str, int] = {}
         self.tally = Tally()
         self.position: Position | None = None
         self.is_done = False
@@ -148,7 +139,7 @@ class ImportJournal:
             return
         self.tally.add(Tally.from_json(line["tally"]))
         if "file" in line:
-            self.files.append(_FileLine(line["file"], line["bytes"]))
+            self.files[line["file"]] = line["bytes"]
             self.position = line["position"]
         self.is_done = line.get("done", False)
 
@@ -205,9 +196,9 @@ class ImportDirectory:
         """
         os.makedirs(self.data, exist_ok=True)
         there = {entry.name: entry.stat().st_size for entry in os.scandir(self.data)}
-        for file in journal.files:
-            if there.pop(file.name, None) != file.nbytes:
-                raise WriteError(f"{self.data}: {file.name} is not as the interrupted import wrote it; {self.anew}")
+        for name, nbytes in journal.files.items():
+            if there.pop(name, None) != nbytes:
+                raise WriteError(f"{self.data}: {name} is not as the interrupted import wrote it; {self.anew}")
         for name in there:
             os.unlink(os.path.join(self.data, name))
 
@@ -369,7 +360,7 @@ def _finished(source: ImportSource, staging: ImportDirectory, journal: ImportJou
         files=len(journal.files),
         resumed_rows=journal.resumed_rows,
         bytes_read=tally.nbytes,
-        bytes_stored=sum(file.nbytes for file in journal.files),
+        bytes_stored=sum(journal.files.values()),
         kinds=dict(tally.kinds),
         skipped=tuple(SkippedRecords(why, n, tuple(names)) for why, (n, names) in sorted(tally.skipped.items())),
         notes=tuple((journal.head or {}).get("notes", ())),

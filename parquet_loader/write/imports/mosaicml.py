@@ -24,6 +24,7 @@ import pyarrow as pa
 from parquet_loader.common import PathLike, is_plain_name
 from parquet_loader.errors import SourceError
 from parquet_loader.write.imports.importing import run_import
+from parquet_loader.write.imports.records import listed
 from parquet_loader.write.imports.report import ImportReport
 from parquet_loader.write.imports.sharded import Record, ShardedSource
 from parquet_loader.write.imports.values import Digits
@@ -132,7 +133,7 @@ def _index_of(folder: str) -> dict[str, dict[str, Any]]:
     """Return the shards by the paths of their files."""
     path = os.path.join(folder, _INDEX)
     if not os.path.isfile(path):
-        inner = sorted(entry.name for entry in _listing(folder) if os.path.isfile(os.path.join(entry.path, _INDEX)))
+        inner = [entry.name for entry in listed(folder) if os.path.isfile(os.path.join(entry.path, _INDEX))]
         more = f"; import each of {', '.join(inner)} to a directory of its own" if inner else ""
         raise SourceError(f"{folder}: no {_INDEX}; expected a directory of MDS shards{more}")
     try:
@@ -144,14 +145,6 @@ def _index_of(folder: str) -> dict[str, dict[str, Any]]:
     if not shards or len(shards) != len(index["shards"]):
         raise SourceError(f"{path}: {'lists no shards' if not shards else 'lists a shard twice'}")
     return shards
-
-
-def _listing(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.is_dir()]
-    except OSError as error:
-        raise SourceError(f"{folder}: cannot be listed ({error.strerror or error})") from error
 
 
 def _file_of(folder: str, shard: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from parquet_loader.errors import SourceError
 from parquet_loader.schema import Schema
 
 Position: TypeAlias = Any
@@ -126,3 +128,16 @@ class ImportSource(ABC):
         Raises:
             SourceError: the source has changed since the interrupted run read what lies before the position.
         """
+
+
+def listed(path: str) -> list[os.DirEntry[str]]:
+    """Return the entries of a directory by name.
+
+    Raises:
+        SourceError: it cannot be listed.
+    """
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be listed ({error.strerror or error})") from error

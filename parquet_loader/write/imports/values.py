@@ -92,7 +92,7 @@ class ColumnValues:
         elif isinstance(value, ValueList):
             self._add_list(value)
         else:
-            self.add_array(value.dtype, value.shape)
+            self._add_array(value.dtype, value.shape)
 
     def _add_list(self, value: ValueList) -> None:
         self.kinds.add("list")
@@ -104,8 +104,7 @@ class ColumnValues:
                 self.are_images = self.are_images and image_kind(item[:SIGNATURE_BYTES]) is not None
                 self.are_text = self.are_text and _is_text(item)
 
-    def add_array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        """Look at an array of this type and shape."""
+    def _add_array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.kinds.add("array")
         self.dtypes.add(dtype.name)
         for known, found in ((self.shapes, shape), (self.tails, shape[1:])):

@@ -82,7 +82,7 @@ class WebDatasetSource(ShardedSource):
         key, nbytes = "", 0
         values: dict[str, Any] = {}
         seen: set[str] = set()
-        for name, member, read in _members(path):
+        for name, member, data in _members(path):
             found = _NAME.fullmatch(name)
             if not member.isreg() or found is None or os.path.basename(name).startswith("__"):
                 if not member.isdir():
@@ -103,43 +103,23 @@ class WebDatasetSource(ShardedSource):
                 raise SourceError(f"{path}: sample {key!r} has two files for column {column!r}")
             if member.size > _MOST_BYTES:
                 raise SourceError(f"{path}: {name} is larger than 2 GiB, the most that a row may hold")
-            values[column] = _value(f"{path}: {name}", extension.rpartition(".")[2], read, scans=scans)
+            last = extension.rpartition(".")[2]
+            values[column] = _value(f"{path}: {name}", last, member.size, data, scans=scans)
             nbytes += member.size
         if len(values) > 1:
             yield Record(values, nbytes)
 
 
-class _Member:
-    """Reads the bytes of a file in a tar, which must be there as its header says."""
-
-    def __init__(self, where: str, file: Any, size: int) -> None:
-        self._where = where
-        self._file = file
-        self._size = size
-
-    def head(self) -> bytes:
-        return self._read(min(self._size, SIGNATURE_BYTES))
-
-    def all(self, head: bytes = b"") -> bytes:
-        return head + self._read(self._size - len(head))
-
-    def _read(self, count: int) -> bytes:
-        data: bytes = self._file.read(count)
-        if len(data) < count:
-            raise SourceError(f"{self._where}: the tar is truncated")
-        return data
-
-
-def _value(where: str, extension: str, read: _Member, *, scans: bool) -> Any:
+def _value(where: str, extension: str, size: int, file: Any, *, scans: bool) -> Any:
     if extension in _PICKLES:
         raise SourceError(
             f"{where}: a pickle (.{extension}) is never loaded, because it may run code; leave it out by --columns, or "
             "write such columns as .npy or .json"
         )
-    head = read.head()
+    head = _bytes(where, file, min(size, SIGNATURE_BYTES))
     if scans and image_kind(head):
         return head
-    data = read.all(head)
+    data = head + _bytes(where, file, size - len(head))
     if extension in _NUMBERS:
         return Digits(data)
     if extension == "npy":
@@ -150,8 +130,15 @@ def _value(where: str, extension: str, read: _Member, *, scans: bool) -> Any:
     return data
 
 
-def _members(path: str) -> Iterator[tuple[str, tarfile.TarInfo, _Member]]:
-    """Yield name, header and reader of each entry of a tar, which must be whole."""
+def _bytes(where: str, file: Any, count: int) -> bytes:
+    data: bytes = file.read(count)
+    if len(data) < count:
+        raise SourceError(f"{where}: the tar is truncated")
+    return data
+
+
+def _members(path: str) -> Iterator[tuple[str, tarfile.TarInfo, Any]]:
+    """Yield name, header and open file (None: it is not a file) of each entry of a tar, which must be whole."""
     with open(path, "rb") as raw:
         first = raw.read(6)
     opener = next((opener for magic, opener in _OPENERS if first.startswith(magic)), open)
@@ -161,8 +148,7 @@ def _members(path: str) -> Iterator[tuple[str, tarfile.TarInfo, _Member]]:
             # A name that is not UTF-8 has surrogates for its bytes; they become escapes.
             name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
             name = name.removeprefix("./")
-            data = tar.extractfile(member) if member.isreg() else None
-            yield name, member, _Member(f"{path}: {name}", data, member.size)
+            yield name, member, tar.extractfile(member) if member.isreg() else None
         _check_end(path, file, tar.offset)
 
 
