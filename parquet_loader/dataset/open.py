@@ -146,6 +146,7 @@ def open_dataset(
         ranks=ranks,
         row_numbers=_numbered(source.schema, row_numbers, names_rows=names_rows),
         known=known,
+        finds_ranges=True,
     )
     reader, counts = opened.reader, opened.counted.counts
     divided = partial(
@@ -191,8 +192,9 @@ def open_rows(
     ranks: Ranks | None = None,
     row_numbers: str | None = None,
     known: PriorCounts | None = None,
+    finds_ranges: bool = False,
 ) -> OpenRows:
-    """Count the rows that pass the filter; arguments as in `open_dataset`.
+    """Count the rows that pass the filter; arguments as in `open_dataset`, and `finds_ranges` as in `Decoder`.
 
     Raises:
         SchemaError, DataError, SourceError, ConfigurationError: as in `BatchedDataLoader`.
@@ -203,7 +205,13 @@ def open_rows(
         row_filter.check_words(Schema({**(schema or {}), **chosen}))
     advice = NullAdvice(snapshot, chosen, schema)
     reader = RowGroupReader(
-        snapshot, decoders_of(chosen, snapshot), row_filter, read_options, row_numbers, cache, advice
+        snapshot,
+        decoders_of(chosen, snapshot, finds_ranges=finds_ranges),
+        row_filter,
+        read_options,
+        row_numbers,
+        cache,
+        advice,
     )
     if row_numbers is not None and row_numbers != HIDDEN_ROW_NUMBERS:
         if row_numbers in (column.name for column in reader.columns[:-1]):

@@ -201,7 +201,7 @@ def _is_in_group(schema: Schema, column: str) -> bool:
     return any(isinstance(field, Group) and column in field.fields for field in schema.values())
 
 
-def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
+def decoders_of(schema: Schema, snapshot: Snapshot, *, finds_ranges: bool = False) -> list[Decoder]:
     """Return one decoder for each of the snapshot's schemas; those of files without rows are not used.
 
     Raises:
@@ -215,7 +215,7 @@ def decoders_of(schema: Schema, snapshot: Snapshot) -> list[Decoder]:
         if files[number] or not files.any():
             name = _file_of(snapshot, number)
             try:
-                decoders[-1] = Decoder(schema, file_schema, snapshot.partition_schema, name)
+                decoders[-1] = Decoder(schema, file_schema, snapshot.partition_schema, name, finds_ranges=finds_ranges)
             except ColumnProblems as error:
                 for column, reason in error.problems:
                     # The suggested name is not part of the kind, because it depends on the file.

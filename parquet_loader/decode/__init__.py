@@ -65,6 +65,7 @@ from parquet_loader.decode.page_file import (
 from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.decode.routes import Arrangement, ColumnRoute, ColumnSource, arrangement_of, routes_of
+from parquet_loader.decode.value_ranges import ValueRange, packed_ranges
 
 __all__ = [
     "READ_ERRORS",
@@ -98,6 +99,7 @@ __all__ = [
     "TableOrigin",
     "Target",
     "ValueProblem",
+    "ValueRange",
     "arrangement_of",
     "audio_modules",
     "begins_within_row",
@@ -127,6 +129,7 @@ __all__ = [
     "one_array",
     "open_chunks",
     "opening_page",
+    "packed_ranges",
     "page_file_buffer",
     "page_file_schema",
     "page_header",

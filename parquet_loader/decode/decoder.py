@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -115,12 +115,29 @@ class Decoder:
         file_schema: The Arrow schema of the files' own columns.
         partition_schema: Columns that come from directory names; a file's own column of that name comes first.
         file_name: A file of this schema, for messages.
+        finds_ranges: Whether the reader provides the byte ranges of values that stay in the file; if not, the values
+            are read.
+
+    Attributes:
+        columns: The canonical columns, in the order of delivery.
+        ranges: The files' columns whose values stay in the file, by the name that `decode` expects for their ranges.
 
     Raises:
         ColumnProblems: columns are missing, or their fields cannot take their types.
     """
 
-    def __init__(self, schema: Schema, file_schema: pa.Schema, partition_schema: pa.Schema, file_name: str) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        file_schema: pa.Schema,
+        partition_schema: pa.Schema,
+        file_name: str,
+        *,
+        finds_ranges: bool = False,
+    ) -> None:
+        if not finds_ranges:
+            schema = _without_ranges(schema)
+        self.ranges: dict[str, str] = {}
         self.columns: tuple[Column, ...] = columns_of(schema)
         self._file_schema = file_schema
         self._partition_schema = partition_schema
@@ -143,6 +160,11 @@ class Decoder:
                     problems.append((column, problem))
                     continue
                 stored = read_name(file_schema, source) if exists else None
+                if stored is not None and isinstance(part, Video) and part.ranges:
+                    self.ranges[f"\0ranges {column}"] = stored
+                    self._paths[column] = f"\0ranges {column}", ""
+                    sources.append(ColumnSource(column, None, None))
+                    continue
                 if stored is not None:
                     reads[stored] = None
                 as_field = field if name == column == source and len(parts) == 1 else None
@@ -324,6 +346,12 @@ class Decoder:
         if not value.is_valid:
             return plain(pa.chunked_array([pa.nulls(len(table), value.type)]))
         return plain(pa.chunked_array([pa.repeat(value, len(table))]))
+
+
+def _without_ranges(schema: Schema) -> Schema:
+    """Return a schema whose values are all read."""
+    own = {name: replace(field, ranges=False) for name, field in schema.items() if isinstance(field, Video)}
+    return Schema({**schema, **own}) if own else schema
 
 
 def _holds_bytes(field: Field) -> bool:

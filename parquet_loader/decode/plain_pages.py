@@ -266,7 +266,7 @@ def _plain_pages(
 ) -> tuple[IntArray, IntArray] | None:
     starts, first_rows = list[int](), [0]
     while first_rows[-1] < rows:
-        header = _header_at(peek, at, end)
+        header = header_at(peek, at, end)
         if header is None:
             return None
         begin, values = at + header.nbytes, header.values
@@ -281,7 +281,14 @@ def _plain_pages(
     return np.array(starts, np.int64), np.array(first_rows, np.int64)
 
 
-def _header_at(peek: Callable[[int, int], bytes], at: int, end: int) -> PageHeader | None:
+def header_at(peek: Callable[[int, int], bytes], at: int, end: int) -> PageHeader | None:
+    """Return the page header at an offset of a file; None if there is none before `end`.
+
+    Args:
+        peek: Returns bytes of the file from an offset on: a number of them, fewer at the end of the file.
+        at: The offset.
+        end: Where the column chunk ends.
+    """
     nbytes = _FIRST_READ_BYTES
     while True:
         data = peek(at, min(nbytes, end - at))

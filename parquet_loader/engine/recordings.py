@@ -116,8 +116,9 @@ class VideoRows:
     def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
         """Decode one row."""
         word = random_word(rows, row) if self._field.at == "random" else 0
-        if self._field.storage == "path":
-            with opened(rows.files, data) as file:
+        if self._field.storage == "path" or self._field.ranges:
+            assert rows.files is not None
+            with rows.files.open_value(data) if self._field.ranges else opened(rows.files, data) as file:
                 _, self._times[row] = decode_clips(file.ranges, self._field, word, self._array[row])
         else:
             _, self._times[row] = decode_clips(data, self._field, word, self._array[row])

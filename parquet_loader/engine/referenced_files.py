@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from parquet_loader.common import is_local, system_error
-from parquet_loader.decode import BlobProblem, Column, RangeFile
-from parquet_loader.errors import RemoteError
+from parquet_loader.decode import BlobProblem, Column, RangeFile, ValueRange
+from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.schema import Audio, Image, Video
 from parquet_loader.source import Snapshot, common_folder
 
@@ -42,6 +42,30 @@ class ReferencedFiles:
         self._root = common_folder(folders or sorted({posixpath.dirname(file.path) for file in snapshot.files}))
         self._filesystem = snapshot.filesystem
 
+    def open_value(self, packed: bytes | memoryview) -> OpenedFile:
+        """Return a value that stays in a Parquet file as a file of its own, opened.
+
+        Args:
+            packed: A `ValueRange`, packed.
+
+        Raises:
+            SourceError: the file has vanished or changed since its footer was read.
+            SystemReadError, OpenFilesError, RemoteError: the system or the store failed.
+        """
+        at = ValueRange.unpacked(packed)
+        try:
+            if is_local(self._filesystem):
+                return _LocalFile(at.path, None, at)
+            file = self._filesystem.open_input_file(at.path)
+            if file.size() != at.file_bytes:
+                file.close()
+                raise _changed(at.path)
+            return _StoredFile(at.path, file, at)
+        except (BlobProblem, FileNotFoundError):
+            raise _changed(at.path) from None
+        except OSError as error:
+            raise _failure(at.path, error) from error
+
     def open(self, path: str) -> OpenedFile:
         """Return a file, opened.
 
@@ -66,8 +90,9 @@ class ReferencedFiles:
 
 
 def files_named_by(columns: Sequence[Column], snapshot: Snapshot) -> ReferencedFiles | None:
-    """Return the files of a data set if one of the columns names files; else None."""
-    names_files = any(isinstance(c.image, Image | Audio | Video) and c.image.storage == "path" for c in columns)
+    """Return the files of a data set if rows name files, or byte ranges of the data set's own; else None."""
+    media = [c.image for c in columns if isinstance(c.image, Image | Audio | Video)]
+    names_files = any(field.storage == "path" or (isinstance(field, Video) and field.ranges) for field in media)
     return ReferencedFiles(snapshot) if names_files and snapshot.files else None
 
 
@@ -95,13 +120,34 @@ def opened(files: ReferencedFiles | None, path: bytes) -> OpenedFile:
 
 
 class OpenedFile:
-    """A file and its byte ranges; a context manager that closes it.
+    """A file, or a value inside of one, and its byte ranges; a context manager that closes the file.
+
+    Args:
+        path: The file, for messages.
+        size: Bytes of the file.
+        value: The value; None: the whole file.
+        block_bytes: As in `RangeFile`.
 
     Attributes:
-        ranges: The file, for a decoder that seeks.
+        ranges: The file or value, for a decoder that seeks.
     """
 
-    ranges: RangeFile
+    def __init__(self, path: str, size: int, value: ValueRange | None, block_bytes: int = 2**15) -> None:
+        self._path = path
+        self._begin = 0 if value is None else value.offset
+        self.ranges = RangeFile(self._read_at, size if value is None else value.size, block_bytes)
+
+    def _read_at(self, offset: int, count: int) -> bytes:
+        try:
+            data = self._read_file(self._begin + offset, count)
+        except OSError as error:
+            raise _failure(self._path, error) from error
+        if len(data) != count:
+            raise BlobProblem(f"the file became shorter while it was read: {len(data)} of {count} bytes are there")
+        return data
+
+    def _read_file(self, offset: int, count: int) -> bytes:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -126,40 +172,44 @@ class OpenedFile:
 
 
 class _LocalFile(OpenedFile):
-    def __init__(self, path: str, root: str) -> None:
-        real, base = os.path.realpath(path), os.path.realpath(root)
-        if not real.startswith(base.rstrip("/") + "/"):
+    """A local file.
+
+    Args:
+        path: The file.
+        root: The folder that it has to be in, whichever links lead there; None: it may be anywhere.
+        value: As in `OpenedFile`.
+    """
+
+    def __init__(self, path: str, root: str | None, value: ValueRange | None = None) -> None:
+        real = os.path.realpath(path)
+        if root is not None and not real.startswith(os.path.realpath(root).rstrip("/") + "/"):
             raise BlobProblem(f"the path {path!r} leads out of the data set, to {real!r}")
         # Without waiting: to open a named pipe would wait for its writer.
-        self._path = path
         self._descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
         found = os.fstat(self._descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        is_changed = value is not None and (
+            found.st_size != value.file_bytes or value.mtime_ns not in (-1, found.st_mtime_ns)
+        )
+        if is_changed or not stat.S_ISREG(found.st_mode):
             os.close(self._descriptor)
-            raise BlobProblem(f"the path {path!r} is not that of a file")
-        self.ranges = RangeFile(self._read_at, found.st_size)
+            raise _changed(path) if is_changed else BlobProblem(f"the path {path!r} is not that of a file")
+        super().__init__(path, found.st_size, value)
 
-    def _read_at(self, offset: int, count: int) -> bytes:
-        try:
-            return _whole(os.pread(self._descriptor, count, offset), count)
-        except OSError as error:
-            raise _failure(self._path, error) from error
+    def _read_file(self, offset: int, count: int) -> bytes:
+        return os.pread(self._descriptor, count, offset)
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
 class _StoredFile(OpenedFile):
-    def __init__(self, path: str, file: Any) -> None:
-        self._path = path
+    def __init__(self, path: str, file: Any, value: ValueRange | None = None) -> None:
         self._file = file
-        self.ranges = RangeFile(self._read_at, file.size(), _REMOTE_BLOCK_BYTES)
+        super().__init__(path, file.size(), value, _REMOTE_BLOCK_BYTES)
 
-    def _read_at(self, offset: int, count: int) -> bytes:
-        try:
-            return _whole(self._file.read_at(count, offset), count)
-        except OSError as error:
-            raise _failure(self._path, error) from error
+    def _read_file(self, offset: int, count: int) -> bytes:
+        data: bytes = self._file.read_at(count, offset)
+        return data
 
     def close(self) -> None:
         self._file.close()
@@ -169,7 +219,7 @@ def _failure(path: str, error: OSError) -> Exception:
     return system_error(path, error) or RemoteError(f"{path}: {error}")
 
 
-def _whole(data: bytes, count: int) -> bytes:
-    if len(data) != count:
-        raise BlobProblem(f"the file became shorter while it was read: {len(data)} of {count} bytes are there")
-    return data
+def _changed(path: str) -> SourceError:
+    return SourceError(
+        f"{path}: the file has vanished or changed since its footer was read; make a new loader to read it"
+    )

@@ -47,6 +47,7 @@ from parquet_loader.read.column_chunks import (
 from parquet_loader.read.conform import Conform
 from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
+from parquet_loader.read.value_ranges import ValueRanges
 from parquet_loader.read.virtual_columns import Positions
 from parquet_loader.schema import heads
 from parquet_loader.source import RowGroupRef, Snapshot, has_int96
@@ -81,6 +82,7 @@ class RowGroupReader:
         snapshot: As given.
         columns: Canonical columns, in the order of delivery.
         chunks: Where the row groups' column chunks are.
+        ranges: Finds values that stay in their files.
         positions: The rows' positions, if the filter names them, or None.
         row_numbers: As given.
         passing: Which row groups pass as a whole, if that is known of all; see `_passing_whole`.
@@ -133,6 +135,7 @@ class RowGroupReader:
             _with_int96(schema, names) for schema, names in zip(snapshot.stored_schemas, columns_of, strict=True)
         ]
         self._int96_checked = np.zeros(snapshot.row_groups if any(self._int96_of) else 0, np.bool_)
+        self.ranges = ValueRanges(snapshot, [decoder.ranges for decoder in decoders])
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.positions else None
         self.passing = self._passing_whole()
         self.row_numbers = row_numbers
@@ -161,8 +164,8 @@ class RowGroupReader:
             raise self._explained(row_group, columns, error) from error
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
         if not tables:
-            partitions = self._partitions(row_group)
-            return self._canonical(row_group, row_group.schema.empty_table(), 0, None, None, partitions, ())
+            partitions, ranges = self._partitions(row_group), self.ranges.empty(row_group)
+            return self._canonical(row_group, row_group.schema.empty_table(), 0, None, None, partitions, (), ranges)
         return pa.concat_tables(tables)
 
     def empty_table(self) -> pa.Table:
@@ -215,6 +218,7 @@ class RowGroupReader:
         rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows)
         partitions = self._partitions(row_group)
         try:
+            ranges = self.ranges.of(row_group)
             location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
@@ -233,7 +237,9 @@ class RowGroupReader:
                         table = _NOTHING
                         if not is_left:
                             stored = pa.Table.from_batches([batch])
-                            table = self._canonical(row_group, stored, first_row, row_filter, deleted, partitions, left)
+                            table = self._canonical(
+                                row_group, stored, first_row, row_filter, deleted, partitions, left, ranges
+                            )
                         gone, rows = None, len(batch) if left else len(table)
                         if left and deleted is not None:
                             low, high = np.searchsorted(deleted, [first_row, first_row + len(batch)])
@@ -454,8 +460,11 @@ class RowGroupReader:
         deleted: IntArray | None,
         partitions: Mapping[str, pa.Scalar],
         deferred: Collection[str],
+        ranges: Mapping[str, pa.Array],
     ) -> pa.Table:
         origin = TableOrigin(row_group, first_row)
+        for name, of_rows in ranges.items():
+            table = table.append_column(name, of_rows.slice(first_row, len(table)))
         if row_filter is not None:
             table = self._with_known_columns(row_group, table, first_row)
         if deleted is not None:

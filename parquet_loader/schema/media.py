@@ -120,6 +120,8 @@ class Video(FieldBase):
         null, fill, missing: As in `Bytes`, with encoded videos (or paths) as values; gaps are black frames at NaN
             seconds.
         storage: As in `Audio`. Of a file only the index is read, and the groups of pictures that hold the clips.
+        ranges: Whether values stay in the Parquet file until their batch. Then only their indexes are read, and the
+            groups of pictures that hold the clips. Needs plain, uncompressed pages without nulls; others are an error.
         aliases: As in `Scalar`.
     """
 
@@ -133,6 +135,7 @@ class Video(FieldBase):
     missing: bytes | str | None = None
     storage: Literal["bytes", "path"] = "bytes"
     aliases: Sequence[str] = ()
+    ranges: bool = False
 
     def __post_init__(self) -> None:
         for name in ("frames", "step", "clips"):
@@ -150,6 +153,13 @@ class Video(FieldBase):
         if self.at not in ("random", "regular"):
             raise ConfigurationError(f"Video(at={self.at!r}): expected 'random' or 'regular'")
         _check_storage(self)
+        if not isinstance(self.ranges, bool):
+            raise ConfigurationError(f"Video(ranges={self.ranges!r}): expected True or False")
+        if self.ranges and (self.storage, self.null, self.missing) != ("bytes", "refuse", None):
+            raise ConfigurationError(
+                "Video(ranges=True) reads parts of values that are stored as bytes and not null; leave out storage, "
+                "null and missing, or ranges"
+            )
         self._settle(lambda where, value: instance_of(where, value, str if self.storage == "path" else bytes))
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.schema import METADATA_KEY, Category, Group, Schema, is_list_like
+from parquet_loader.schema import METADATA_KEY, Category, Group, Schema, Video, is_list_like
 
 _SAMPLE_BYTES = 4 * 2**20
 _SAMPLE_SLICES = 8
@@ -99,8 +99,10 @@ def choose_layout(table: pa.Table, codec: str = "lz4", goal: Goal = "balance") -
     dictionary = _trial(sample, codec, use_dictionary=True)
     compressed: set[str] = set()
     dictionaries: set[str] = set()
-    words = _words_of_categories(table.schema)
+    words, in_place = _words_of_categories(table.schema), _read_in_place(table.schema)
     for path, type_ in leaf_paths(table.schema).values():
+        if path in in_place:
+            continue
         has_dictionary, shrinks = _way(goal, type_, plain[path], dictionary[path], is_words=path in words)
         if has_dictionary:
             dictionaries.add(path)
@@ -153,12 +155,22 @@ def leaf_paths(schema: pa.Schema) -> dict[str, tuple[str, pa.DataType]]:
 
 def _words_of_categories(schema: pa.Schema) -> frozenset[str]:
     """Return the columns that hold words of a vocabulary: readers look each word up once a dictionary."""
-    if METADATA_KEY not in (schema.metadata or {}):
-        return frozenset()
+    fields = _fields_of(schema)
+    return frozenset(name for name, field in fields if isinstance(field, Category) and field.storage == "words")
+
+
+def _read_in_place(schema: pa.Schema) -> frozenset[str]:
+    """Return the columns of which parts of values are read, so that they have to be plain."""
+    return frozenset(name for name, field in _fields_of(schema) if isinstance(field, Video) and field.ranges)
+
+
+def _fields_of(schema: pa.Schema) -> list[tuple[str, object]]:
+    """Return the fields of a schema by column, those of groups by member."""
     found: list[tuple[str, object]] = []
-    for name, field in Schema.from_arrow(schema).items():
-        found += field.members if isinstance(field, Group) else [(name, field)]
-    return frozenset(name for name, field in found if isinstance(field, Category) and field.storage == "words")
+    if METADATA_KEY in (schema.metadata or {}):
+        for name, field in Schema.from_arrow(schema).items():
+            found += field.members if isinstance(field, Group) else [(name, field)]
+    return found
 
 
 def _batch_rows(table: pa.Table) -> int:
