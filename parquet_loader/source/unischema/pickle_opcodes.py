@@ -1,11 +1,14 @@
 """Parses a pickle into opcodes, and checks all arguments before any opcode is interpreted.
 
-Opcodes are those of Python's `pickletools`. The result is plain data: no codec, module or callable is looked up, and no
-argument allocates more than the bytes from which it was read.
+Opcodes and the lengths of their arguments are those of Python's `pickletools`. The result is plain data: no codec,
+module or callable is looked up, and no argument allocates more than the bytes from which it was read.
 """
 
 from __future__ import annotations
 
+import codecs
+import pickletools
+import re
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
@@ -41,29 +44,6 @@ def check_name(module: str, name: str, position: int) -> AllowedName:
     return found
 
 
-def _fixed(format_: str) -> Callable[[bytes, int], tuple[Any, int]]:
-    layout = struct.Struct(format_)
-
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        if at + layout.size > len(data):
-            refuse("it ends in the middle of an argument", at)
-        return layout.unpack_from(data, at)[0], at + layout.size
-
-    return read
-
-
-def _sized(format_: str, *, signed: bool = False) -> Callable[[bytes, int], tuple[bytes, int]]:
-    length_of = _fixed(format_)
-
-    def read(data: bytes, at: int) -> tuple[bytes, int]:
-        length, start = length_of(data, at)
-        if (signed and length < 0) or length > len(data) - start:
-            refuse(f"an argument claims {length} bytes, but only {len(data) - start} are left", at)
-        return data[start : start + length], start + length
-
-    return read
-
-
 def _line(data: bytes, at: int) -> tuple[bytes, int]:
     end = data.find(b"\n", at)
     if end < 0:
@@ -71,211 +51,122 @@ def _line(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at:end], end + 1
 
 
-def _utf8(read: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, int], tuple[str, int]]:
-    def text(data: bytes, at: int) -> tuple[str, int]:
-        raw, end = read(data, at)
-        try:
-            return raw.decode("utf-8", "surrogatepass"), end
-        except UnicodeDecodeError:
-            refuse("its text is not UTF-8", at)
-
-    return text
-
-
-def _latin1(read: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, int], tuple[str, int]]:
-    def text(data: bytes, at: int) -> tuple[str, int]:
-        raw, end = read(data, at)
-        return raw.decode("latin-1"), end
-
-    return text
+def _raw_argument(data: bytes, at: int, kind: pickletools.ArgumentDescriptor) -> tuple[bytes, int]:
+    """Return the bytes of an opcode's argument without a length before them, and where it ends."""
+    if kind.n == pickletools.UP_TO_NEWLINE:
+        return _line(data, at)
+    length = kind.n
+    if kind.n in _LENGTHS:
+        layout = _LENGTHS[kind.n]
+        _check_left(data, at, layout.size)
+        (length,), at = layout.unpack_from(data, at), at + layout.size
+        if not 0 <= length <= len(data) - at:
+            refuse(f"an argument claims {length} bytes, but only {len(data) - at} are left", at - layout.size)
+    _check_left(data, at, length)
+    return data[at : at + length], at + length
 
 
-def _long(read: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, int], tuple[int, int]]:
-    def number(data: bytes, at: int) -> tuple[int, int]:
-        raw, end = read(data, at)
-        if len(raw) > MAX_DIGITS // 2:
-            refuse(f"a number has {len(raw)} bytes; at most {MAX_DIGITS // 2} are read", at)
-        return int.from_bytes(raw, "little", signed=True), end
-
-    return number
+def _check_left(data: bytes, at: int, nbytes: int) -> None:
+    if at + nbytes > len(data):
+        refuse("it ends in the middle of an argument", at)
 
 
-def _decimal_line(data: bytes, at: int) -> tuple[int | bool, int]:
-    raw, end = _line(data, at)
+def _decimal(raw: bytes, at: int) -> int | bool:
     if raw in {b"00", b"01"}:
-        return raw == b"01", end
+        return raw == b"01"
     digits = raw.removesuffix(b"L")
     if not digits.removeprefix(b"-").isdigit() or len(digits) > MAX_DIGITS:
         refuse(f"{raw[:20]!r} is not a number", at)
-    return int(digits), end
+    return int(digits)
 
 
-def _index_line(data: bytes, at: int) -> tuple[int, int]:
-    raw, end = _line(data, at)
+def _index(raw: bytes, at: int) -> int:
     if not raw.isdigit() or len(raw) > 10:
         refuse(f"{raw[:20]!r} is not an index of the memo", at)
-    return int(raw), end
+    return int(raw)
 
 
-def _float_line(data: bytes, at: int) -> tuple[float, int]:
-    raw, end = _line(data, at)
+def _float(raw: bytes, at: int) -> float:
     try:
         if len(raw) <= MAX_DIGITS and b"_" not in raw:
-            return float(raw), end
+            return float(raw)
     except ValueError:
         pass
     refuse(f"{raw[:20]!r} is not a number", at)
 
 
-def _quoted_line(data: bytes, at: int) -> tuple[str, int]:
-    raw, end = _line(data, at)
+def _long(raw: bytes, at: int) -> int:
+    if len(raw) > MAX_DIGITS // 2:
+        refuse(f"a number has {len(raw)} bytes; at most {MAX_DIGITS // 2} are read", at)
+    return int.from_bytes(raw, "little", signed=True)
+
+
+def _utf8(raw: bytes, at: int) -> str:
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        refuse("its text is not UTF-8", at)
+
+
+def _raw_unicode(raw: bytes, at: int) -> str:
+    try:
+        return codecs.raw_unicode_escape_decode(raw)[0]
+    except UnicodeDecodeError as error:
+        refuse(f"a str has a damaged escape: {error.reason}", at)
+
+
+def _quoted(raw: bytes, at: int) -> str:
+    """Undo Python 2's `repr` of a str."""
     if len(raw) < 2 or raw[:1] not in {b"'", b'"'} or raw[:1] != raw[-1:]:
         refuse("a str has no quotes", at)
-    return _unescaped(raw[1:-1], at), end
+    text = raw[1:-1]
+    known = _ESCAPED.match(text)
+    if known is None or known.end() != len(text):  # of others, Python's decoder warns
+        damaged = text[known.end() :] if known is not None else text
+        refuse(f"a str has the unknown escape {damaged[:4]!r}", at)
+    return str(bytes(codecs.escape_decode(text)[0]), "latin-1")
 
 
-_ESCAPES = {ord(k): v for k, v in zip("\\'\"abfnrtv", "\\'\"\a\b\f\n\r\t\v", strict=True)}
-
-
-def _unescaped(raw: bytes, at: int) -> str:
-    """Undo the escapes of Python 2's `repr` of a str."""
-    out: list[str] = []
-    position = 0
-    while position < len(raw):
-        slash = raw.find(b"\\", position)
-        if slash < 0:
-            out.append(raw[position:].decode("latin-1"))
-            break
-        out.append(raw[position:slash].decode("latin-1"))
-        kind = raw[slash + 1 : slash + 2]
-        if kind and kind[0] in _ESCAPES:
-            out.append(_ESCAPES[kind[0]])
-            position = slash + 2
-        elif kind == b"x":
-            out.append(_from_hex(raw[slash + 2 : slash + 4], 2, at))
-            position = slash + 4
-        else:
-            refuse(f"a str has the unknown escape {raw[slash : slash + 2]!r}", at)
-    return "".join(out)
-
-
-def _from_hex(digits: bytes, count: int, at: int) -> str:
-    if len(digits) != count or any(d not in b"0123456789abcdefABCDEF" for d in digits):
-        refuse(f"expected {count} hexadecimal digits, found {digits!r}", at)
-    number = int(digits, 16)
-    if number > 0x10FFFF:
-        refuse(f"the code point {number:#x} does not exist", at)
-    return chr(number)
-
-
-def _raw_unicode_line(data: bytes, at: int) -> tuple[str, int]:
-    raw, end = _line(data, at)
-    out: list[str] = []
-    position = 0
-    while position < len(raw):
-        slash = raw.find(b"\\", position)
-        if slash < 0:
-            out.append(raw[position:].decode("latin-1"))
-            break
-        out.append(raw[position:slash].decode("latin-1"))
-        count = {b"u": 4, b"U": 8}.get(raw[slash + 1 : slash + 2], 0)
-        if count:
-            out.append(_from_hex(raw[slash + 2 : slash + 2 + count], count, at))
-        else:
-            out.append("\\")
-        position = slash + (2 + count if count else 1)
-    return "".join(out), end
-
-
-def _global_lines(data: bytes, at: int) -> tuple[tuple[str, str], int]:
-    module, middle = _line(data, at)
-    name, end = _line(data, middle)
-    return (module.decode("latin-1"), name.decode("latin-1")), end
-
-
-def _none(_: bytes, at: int) -> tuple[None, int]:
-    return None, at
-
-
-_bytes1, _bytes4, _bytes8 = _sized("<B"), _sized("<I"), _sized("<Q")
-_NAMES: dict[str, tuple[str, Callable[[bytes, int], tuple[Any, int]]]] = {
-    "(": ("MARK", _none),
-    ".": ("STOP", _none),
-    "0": ("POP", _none),
-    "1": ("POP_MARK", _none),
-    "2": ("DUP", _none),
-    "F": ("VALUE", _float_line),
-    "G": ("VALUE", _fixed(">d")),
-    "I": ("VALUE", _decimal_line),
-    "L": ("VALUE", _decimal_line),
-    "J": ("VALUE", _fixed("<i")),
-    "K": ("VALUE", _fixed("<B")),
-    "M": ("VALUE", _fixed("<H")),
-    "\x8a": ("VALUE", _long(_bytes1)),
-    "\x8b": ("VALUE", _long(_sized("<i", signed=True))),
-    "S": ("VALUE", _quoted_line),
-    "T": ("VALUE", _latin1(_sized("<i", signed=True))),
-    "U": ("VALUE", _latin1(_bytes1)),
-    "V": ("VALUE", _raw_unicode_line),
-    "X": ("VALUE", _utf8(_bytes4)),
-    "\x8c": ("VALUE", _utf8(_bytes1)),
-    "\x8d": ("VALUE", _utf8(_bytes8)),
-    "B": ("VALUE", _bytes4),
-    "C": ("VALUE", _bytes1),
-    "\x8e": ("VALUE", _bytes8),
-    "N": ("VALUE", _none),
-    "\x88": ("TRUE", _none),
-    "\x89": ("FALSE", _none),
-    "R": ("REDUCE", _none),
-    "b": ("BUILD", _none),
-    "\x81": ("NEWOBJ", _none),
-    "\x92": ("NEWOBJ_EX", _none),
-    "c": ("GLOBAL", _global_lines),
-    "\x93": ("STACK_GLOBAL", _none),
-    "]": ("EMPTY_LIST", _none),
-    "}": ("EMPTY_DICT", _none),
-    "\x8f": ("EMPTY_SET", _none),
-    ")": ("EMPTY_TUPLE", _none),
-    "l": ("LIST", _none),
-    "d": ("DICT", _none),
-    "t": ("TUPLE", _none),
-    "\x91": ("FROZENSET", _none),
-    "\x85": ("TUPLE1", _none),
-    "\x86": ("TUPLE2", _none),
-    "\x87": ("TUPLE3", _none),
-    "a": ("APPEND", _none),
-    "e": ("APPENDS", _none),
-    "s": ("SETITEM", _none),
-    "u": ("SETITEMS", _none),
-    "\x90": ("ADDITEMS", _none),
-    "p": ("PUT", _index_line),
-    "q": ("PUT", _fixed("<B")),
-    "r": ("PUT", _fixed("<I")),
-    "\x94": ("MEMOIZE", _none),
-    "g": ("GET", _index_line),
-    "h": ("GET", _fixed("<B")),
-    "j": ("GET", _fixed("<I")),
-    "\x80": ("PROTO", _fixed("<B")),
-    "\x95": ("FRAME", _fixed("<Q")),
+_ESCAPED = re.compile(rb"(?:[^\\]|\\[\\'\"abfnrtv]|\\x[0-9a-fA-F]{2})*+", re.DOTALL)
+_LENGTHS = {
+    pickletools.TAKEN_FROM_ARGUMENT1: struct.Struct("<B"),
+    pickletools.TAKEN_FROM_ARGUMENT4: struct.Struct("<i"),
+    pickletools.TAKEN_FROM_ARGUMENT4U: struct.Struct("<I"),
+    pickletools.TAKEN_FROM_ARGUMENT8U: struct.Struct("<Q"),
 }
-_READERS = {ord(code): entry for code, entry in _NAMES.items()}
-_REFUSED = {
-    "i": "INST",
-    "o": "OBJ",
-    "P": "PERSID",
-    "Q": "BINPERSID",
-    "\x82": "EXT1",
-    "\x83": "EXT2",
-    "\x84": "EXT4",
-    "\x96": "BYTEARRAY8",
-    "\x97": "NEXT_BUFFER",
-    "\x98": "READONLY_BUFFER",
+_READERS: dict[str, Callable[[bytes, int], Any]] = {
+    "INT": _decimal,
+    "LONG": _decimal,
+    "LONG1": _long,
+    "LONG4": _long,
+    "BININT": lambda raw, _: int.from_bytes(raw, "little", signed=True),
+    "FLOAT": _float,
+    "BINFLOAT": lambda raw, _: struct.unpack(">d", raw)[0],
+    "STRING": _quoted,
+    "BINSTRING": lambda raw, _: raw.decode("latin-1"),
+    "SHORT_BINSTRING": lambda raw, _: raw.decode("latin-1"),
+    "UNICODE": _raw_unicode,
+    "BINUNICODE": _utf8,
+    "SHORT_BINUNICODE": _utf8,
+    "BINUNICODE8": _utf8,
+    "BINBYTES": lambda raw, _: raw,
+    "SHORT_BINBYTES": lambda raw, _: raw,
+    "BINBYTES8": lambda raw, _: raw,
+    "PUT": _index,
+    "GET": _index,
 }
-_REFUSED_NAMES = {ord(code): name for code, name in _REFUSED.items()}
+"""What makes a value of the bytes of an opcode's argument; of other opcodes they are an unsigned number."""
+_OPCODES = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
+_OP_NAMES = {"NEWTRUE": "TRUE", "NEWFALSE": "FALSE", "NONE": "VALUE", "BININT1": "VALUE", "BININT2": "VALUE"}
+_OP_NAMES |= {name: "VALUE" for name in _READERS if name not in ("PUT", "GET")}
+_OP_NAMES |= {"BINPUT": "PUT", "LONG_BINPUT": "PUT", "BINGET": "GET", "LONG_BINGET": "GET"}
+_REFUSED = frozenset(
+    ("INST", "OBJ", "PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "BYTEARRAY8", "NEXT_BUFFER", "READONLY_BUFFER")
+)
 
 
 def read_ops(data: bytes) -> Iterator[Op]:
-    """Yield the opcodes of a pickle, each with its argument.
+    """Yield the opcodes of a pickle, each with its argument; values of all kinds are called ``VALUE``.
 
     Raises:
         DataError: an opcode is unknown or not allowed, an argument is truncated or too long, or there is no STOP.
@@ -283,13 +174,20 @@ def read_ops(data: bytes) -> Iterator[Op]:
     at = 0
     while at < len(data):
         position = at
-        entry = _READERS.get(data[at])
-        if entry is None:
-            name = _REFUSED_NAMES.get(data[at])
-            refuse(f"the opcode {name} is not allowed" if name else f"{data[at]:#04x} is not an opcode", at)
-        name, read = entry
-        argument, at = read(data, at + 1)
-        yield name, argument, position
+        opcode = _OPCODES.get(data[at])
+        if opcode is None or opcode.name in _REFUSED:
+            refuse(f"the opcode {opcode.name} is not allowed" if opcode else f"{data[at]:#04x} is not an opcode", at)
+        name, at = opcode.name, at + 1
+        argument: Any = None
+        if name == "GLOBAL":
+            module, at = _line(data, at)
+            attribute, at = _line(data, at)
+            argument = module.decode("latin-1"), attribute.decode("latin-1")
+        elif opcode.arg is not None:
+            raw, at = _raw_argument(data, at, opcode.arg)
+            reader = _READERS.get(name)
+            argument = int.from_bytes(raw, "little") if reader is None else reader(raw, position + 1)
+        yield _OP_NAMES.get(name, name), argument, position
         if name == "STOP":
             if at != len(data):
                 refuse(f"{len(data) - at} bytes follow its end", at)
