@@ -57,7 +57,7 @@ from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOpti
 from parquet_loader.common.permutations import PERMUTATION_METHOD, OrderMemory, Stream, bit_generator, permutation
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import ShowProgress, no_progress, progress_bar, shown_progress
-from parquet_loader.common.signals import SIGINT_POLL_S, in_order, result_of, uninterrupted, wait_for_lock
+from parquet_loader.common.signals import SIGINT_POLL_S, in_order, in_threads, result_of, uninterrupted, wait_for_lock
 from parquet_loader.common.signatures import IMAGE_SUFFIXES, SIGNATURE_BYTES, audio_kind, image_kind, video_kind
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.common.storage.account_file import begin_account, end_account, format_account, parse_account
@@ -188,6 +188,7 @@ __all__ = [
     "identity_of",
     "image_kind",
     "in_order",
+    "in_threads",
     "inferred_array",
     "is_encrypted",
     "is_local",

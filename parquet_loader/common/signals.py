@@ -8,8 +8,8 @@ with a timeout, again and again, and notices such a SIGINT at most `SIGINT_POLL_
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from threading import current_thread, main_thread
 from types import FrameType
@@ -70,3 +70,14 @@ def in_order(pool: Executor, work: Callable[[S], T], things: Iterable[S]) -> Ite
     finally:
         for future in futures:
             future.cancel()
+
+
+def in_threads(work: Callable[[S], T], things: Sequence[S], most: int, name: str) -> list[T]:
+    """Return the result of `work` for each thing, on at most that many threads with names that begin with `name`.
+
+    If one fails, those that have not begun are left out, and its error is raised when the others have ended.
+    """
+    if len(things) < 2 or most < 2:
+        return [work(thing) for thing in things]
+    with ThreadPoolExecutor(min(most, len(things)), thread_name_prefix=name) as pool:
+        return list(in_order(pool, work, things))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import Digests, IntArray, RemoteOptions, hub_of
+from parquet_loader.common import Digests, IntArray, RemoteOptions, hub_of, in_threads
 from parquet_loader.errors import SourceError
 from parquet_loader.source.files import Lister, ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache, same_content
@@ -299,7 +298,6 @@ class _FileFooters:
 def open_snapshot(
     source: Source | VersionedSource,
     filesystem: Any = None,
-    num_threads: int | None = None,
     remote: RemoteOptions | None = None,
     known: Snapshot | None = None,
     record: Callable[[int, bytes], None] | None = None,
@@ -310,8 +308,6 @@ def open_snapshot(
     Args:
         source: As in `BatchedDataLoader`.
         filesystem: As in `BatchedDataLoader`.
-        num_threads: Footers read at a time; default: the processors for local files, `RemoteOptions.max_requests` for
-            others.
         remote: How files that are not local are fetched.
         known: An earlier snapshot; of files that have not changed since, nothing is read.
         record: Takes the number of a file, and its footer as it was read, of those that are read.
@@ -329,7 +325,7 @@ def open_snapshot(
         table = None if chosen.ignore_table_format or not chosen.reads_tables else local_table(source, filesystem)
         if table is None:
             try:
-                return _open_listed(source, filesystem, num_threads, settings, known, record, chosen)
+                return _open_listed(source, filesystem, settings, known, record, chosen)
             except FoundTableError as error:
                 found = table_source_of(error.table.format, source) if error.is_all and chosen.reads_tables else None
                 if found is None:
@@ -340,19 +336,17 @@ def open_snapshot(
     version = source.open_version(filesystem, settings)
     if chosen.split not in (None, ALL):
         version = of_split(version, str(chosen.split))
-    return _open_table(version, num_threads, settings, known, record)
+    return _open_table(version, settings, known, record)
 
 
 def _open_listed(
     source: Source,
     filesystem: Any,
-    num_threads: int | None,
     settings: RemoteOptions,
     known: Snapshot | None,
     record: Callable[[int, bytes], None] | None,
     selection: Selection,
 ) -> Snapshot:
-    threads = num_threads or settings.max_requests
     with ExitStack() as stack:
         store: RemoteStore | None = None  # one for all that is fetched, passes too: they use its connections again
         fetcher: Fetcher | None = None
@@ -363,13 +357,13 @@ def _open_listed(
             if store is None:
                 return LocalLister()
             # Listings and footers are small: it is latency that they wait for.
-            fetcher = stack.enter_context(store.fetcher(threads))
+            fetcher = stack.enter_context(store.fetcher(settings.max_requests))
             return lister_for(store, fetcher, [] if known is None else [f.path for f in known.files])
 
         home, files, listing_context = list_files(source, filesystem, lister_of, selection)
         if known is not None and known.table is not None and known.table.format != HUB:
             known = None
-        footers, examined = _all_examined(home, files, fetcher, store, num_threads, known, record)
+        footers, examined = _all_examined(home, files, fetcher, store, known, record)
     schemas, file_schema = _distinct([e.schema for e in examined])
     return Snapshot(
         filesystem=home,
@@ -387,7 +381,6 @@ def _open_listed(
 
 def _open_table(
     version: TableVersion,
-    num_threads: int | None,
     settings: RemoteOptions,
     known: Snapshot | None,
     record: Callable[[int, bytes], None] | None,
@@ -400,8 +393,8 @@ def _open_table(
     with ExitStack() as stack:
         fetcher = None
         if store is not None:
-            fetcher = stack.enter_context(store.fetcher(num_threads or settings.max_requests))
-        footers, examined = _all_examined(home, files, fetcher, store, num_threads, known, record, names)
+            fetcher = stack.enter_context(store.fetcher(settings.max_requests))
+        footers, examined = _all_examined(home, files, fetcher, store, known, record, names)
         check_rows(version, files, [sum(e.rows) for e in examined])
         arrays = _arrays(footers, examined)
         by_file = {number: f.deletes for number, f in enumerate(version.files) if f.deletes is not None}
@@ -454,7 +447,6 @@ def _all_examined(
     files: tuple[SourceFile, ...],
     fetcher: Fetcher | None,
     store: RemoteStore | None,
-    num_threads: int | None,
     known: Snapshot | None,
     record: Callable[[int, bytes], None] | None,
     names: FooterNames | None = None,
@@ -470,13 +462,20 @@ def _all_examined(
         return _described(footers.get(number))
 
     if fetcher is None:
-        examined = _in_parallel(examine, len(files), num_threads or os.cpu_count() or 1)
+        threads = os.cpu_count() or 1
+        at_once = max(1, min(_AT_ONCE, -(-len(files) // threads)))  # a task a file costs as much as reading its footer
+        firsts = range(0, len(files), at_once)
+
+        def some(first: int) -> list[_FileFooters]:
+            return [examine(number) for number in range(first, min(first + at_once, len(files)))]
+
+        examined = list(chain.from_iterable(in_threads(some, firsts, threads, "parquet_loader-footers")))
     else:
 
         async def fetched(number: int) -> _FileFooters:
             return _described(await footers.fetched(number, fetcher))
 
-        most = num_threads or fetcher.options.max_requests
+        most = fetcher.options.max_requests
         found = fetcher.run(side_by_side(fetched, np.flatnonzero(earlier < 0).tolist(), most))
         examined = [found[number] if number in found else examine(number) for number in range(len(files))]
     footers.record = None
@@ -485,23 +484,6 @@ def _all_examined(
 
 def _described(footer: Metadata) -> _FileFooters:
     return _FileFooters(footer.row_group_rows.tolist(), footer.row_group_bytes.tolist(), footer.schema.arrow)
-
-
-def _in_parallel(work: Callable[[int], _FileFooters], count: int, threads: int) -> list[_FileFooters]:
-    """Return the result of `work` for each number, several at a time."""
-    if count < 2 or threads == 1:
-        return [work(number) for number in range(count)]
-
-    def some(first: int) -> list[_FileFooters]:
-        return [work(number) for number in range(first, min(first + at_once, count))]
-
-    at_once = min(_AT_ONCE, -(-count // threads))  # a task for each file costs as much as reading its footer
-    with ThreadPoolExecutor(min(threads, count), thread_name_prefix="parquet_loader-footers") as pool:
-        try:
-            return list(chain.from_iterable(pool.map(some, range(0, count, at_once))))
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
 
 
 def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCache) -> IntArray:

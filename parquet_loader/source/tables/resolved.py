@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, is_local, shown
+from parquet_loader.common import IntArray, in_threads, is_local, shown
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, nearest
 from parquet_loader.source.files import SourceFile
 from parquet_loader.source.named_splits import canonical_split
@@ -190,7 +189,14 @@ def alive_rows(
         _check_count(version, file, int(positions[-1]) + 1 if len(positions) else 0, total)
         alive[low:high] -= np.diff(np.searchsorted(positions, ends, side="left"), prepend=0)
 
-    _each(count, list(deleted.by_file), fetcher)
+    if fetcher is None:
+        in_threads(count, list(deleted.by_file), 8, "parquet_loader-footers")
+        return alive
+
+    async def counted(file: int) -> None:
+        await fetcher.call(lambda: count(file))
+
+    fetcher.run(side_by_side(counted, list(deleted.by_file), 16))
     return alive
 
 
@@ -201,22 +207,3 @@ def _check_count(version: TableVersion, file: int, needed: int, rows: int) -> No
             f"{name}: {_of(version.info)} says that row {needed - 1} of it is deleted, and it has {rows} rows; the "
             "file was replaced, or the table's metadata is damaged"
         )
-
-
-def _each(work: Callable[[int], None], numbers: Sequence[int], fetcher: Fetcher | None) -> None:
-    """Do the work for each number, several at a time."""
-    if not numbers:
-        return
-    if fetcher is None:
-        with ThreadPoolExecutor(min(8, len(numbers)), thread_name_prefix="parquet_loader-footers") as pool:
-            try:
-                list(pool.map(work, numbers))
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
-        return
-
-    async def one(number: int) -> None:
-        await fetcher.call(lambda: work(number))
-
-    fetcher.run(side_by_side(one, list(numbers), 16))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parquet_loader.common import in_order
+from parquet_loader.common import in_threads
 from parquet_loader.errors import SourceError
 from parquet_loader.source.tables.iceberg.manifests import (
     DATA,
@@ -24,7 +23,8 @@ from parquet_loader.source.tables.iceberg.manifests import (
     read_manifest_list,
 )
 
-_THREADS = 16
+# Of manifests and delete files, which are read side by side.
+THREADS = 16, "parquet_loader-manifests"
 
 _Key = tuple[int, tuple[Any, ...]]
 
@@ -64,7 +64,7 @@ def plan_files(
         raise SourceError(f"{table}: a table of version 1 has delete files, which the format does not have there")
     data: list[ManifestEntry] = []
     deletes: list[ManifestEntry] = []
-    for found in in_threads(lambda manifest: read_manifest(manifest, version, read), manifests):
+    for found in in_threads(lambda manifest: read_manifest(manifest, version, read), manifests, *THREADS):
         for entry in found:
             (data if entry.content == DATA else deletes).append(entry)
     _check_totals(table, snapshot, data, deletes)
@@ -182,15 +182,3 @@ def _check_totals(table: str, snapshot: Any, data: Sequence[ManifestEntry], dele
                 f"{table}: the manifests of snapshot {snapshot.snapshot_id} hold {found} {what}, and its summary "
                 f"counts {told}; the metadata is damaged"
             )
-
-
-def in_threads(work: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
-    """Return the result of `work` for each thing, several at a time."""
-    if len(things) < 2:
-        return [work(thing) for thing in things]
-    with ThreadPoolExecutor(min(_THREADS, len(things)), thread_name_prefix="parquet_loader-manifests") as pool:
-        try:
-            return list(in_order(pool, work, things))
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise

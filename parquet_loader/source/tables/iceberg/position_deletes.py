@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, in_threads
 from parquet_loader.errors import SourceError
 from parquet_loader.source.metadata import Metadata, MetadataError
 from parquet_loader.source.statistics import bounds_of
 from parquet_loader.source.tables.deletes import InlineVector, Vector, roaring_bytes
 from parquet_loader.source.tables.iceberg.locations import TableStore
 from parquet_loader.source.tables.iceberg.manifests import ManifestEntry
-from parquet_loader.source.tables.iceberg.plan import PlannedFile, check_partition, in_threads
+from parquet_loader.source.tables.iceberg.plan import THREADS, PlannedFile, check_partition
 
 _FRAME_BYTES = 8  # a vector's size before it, and its checksum behind it
 _PUFFIN = b"PFA1"
@@ -49,9 +49,8 @@ def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStor
             wanted.setdefault(delete.location, (delete, []))[1].append(file)
     parts: dict[str, list[IntArray]] = defaultdict(list)
     live = {file.entry.location: file for file in planned} if wanted else {}
-    for (delete, applies), positions in zip(
-        wanted.values(), in_threads(lambda pair: _positions(pair[0], store), list(wanted.values())), strict=True
-    ):
+    found_positions = in_threads(lambda pair: _positions(pair[0], store), list(wanted.values()), *THREADS)
+    for (delete, applies), positions in zip(wanted.values(), found_positions, strict=True):
         allowed = {file.entry.location for file in applies}
         for location, rows in positions.items():
             if location in allowed:
@@ -93,7 +92,7 @@ def check_dangling(deletes: Sequence[ManifestEntry], planned: Sequence[PlannedFi
             for location in live.keys() & _positions(found[0], store).keys():
                 check_partition(found[0], live[location])
 
-    in_threads(check, list(by_file.values()))
+    in_threads(check, list(by_file.values()), *THREADS)
 
 
 def _may_name(delete: ManifestEntry, names: Sequence[bytes]) -> bool:
