@@ -66,8 +66,8 @@ from parquet_loader.common.storage.endpoints import (
     endpoint_of,
     endpoint_of_url,
     is_encrypted,
-    is_unanswered,
     probe,
+    refused,
     remedy,
 )
 from parquet_loader.common.storage.file_locks import (
@@ -197,7 +197,6 @@ __all__ = [
     "is_out_of_memory",
     "is_plain_name",
     "is_shortage",
-    "is_unanswered",
     "is_within",
     "is_worker",
     "join_columns",
@@ -227,6 +226,7 @@ __all__ = [
     "read_expression",
     "reads_null_fixed_size_lists",
     "referenced_bytes",
+    "refused",
     "remedy",
     "renamed_keywords",
     "resolve",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from parquet_loader.source.arrow_schema import has_int96
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge, row_group_ranges, selected
-from parquet_loader.source.file_types import PARQUET_SUFFIXES, common_folder
-from parquet_loader.source.files import ListedFile, Lister, ListingContext, SourceFile, changed_since, seen
+from parquet_loader.source.file_types import common_folder
+from parquet_loader.source.files import SourceFile, changed_since
 from parquet_loader.source.footers import FooterCache, read_footer
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
-from parquet_loader.source.local import LocalLister
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.metadata import (
     ColumnChunk,
@@ -28,14 +27,7 @@ from parquet_loader.source.remote.streaming_file import StreamedFile
 from parquet_loader.source.snapshot import RowGroupRef, Snapshot, open_snapshot
 from parquet_loader.source.snapshot_cache import open_remembered
 from parquet_loader.source.statistics import bounds_of, guarantees
-from parquet_loader.source.tables.deletes import (
-    Deletes,
-    DeletesError,
-    InlineVector,
-    Vector,
-    roaring_bytes,
-    roaring_positions,
-)
+from parquet_loader.source.tables.deletes import InlineVector, roaring_bytes, roaring_positions
 from parquet_loader.source.tables.delta.source import DeltaSource
 from parquet_loader.source.tables.formats import table_to_write_to
 from parquet_loader.source.tables.hub_commits import HubSource
@@ -46,7 +38,6 @@ from parquet_loader.source.tables.table_version import (
     TableFile,
     TableInfo,
     TableLike,
-    TableSource,
     TableVersion,
     VersionedSource,
 )
@@ -78,7 +69,6 @@ __all__ = [
     "I64",
     "INDEX_KEY",
     "LIST",
-    "PARQUET_SUFFIXES",
     "ROW_GROUPS_KEY",
     "STRUCT",
     "UNISCHEMA_KEY",
@@ -88,8 +78,6 @@ __all__ = [
     "ColumnName",
     "CompactReader",
     "ConcurrencyLimit",
-    "Deletes",
-    "DeletesError",
     "DeltaSource",
     "Fetcher",
     "FileSchema",
@@ -98,10 +86,6 @@ __all__ = [
     "IcebergSource",
     "InlineVector",
     "Leaf",
-    "ListedFile",
-    "Lister",
-    "ListingContext",
-    "LocalLister",
     "Metadata",
     "MetadataError",
     "Names",
@@ -121,12 +105,10 @@ __all__ = [
     "TableFile",
     "TableInfo",
     "TableLike",
-    "TableSource",
     "TableVersion",
     "ThriftError",
     "TruncatedThriftError",
     "UnischemaRecord",
-    "Vector",
     "VersionedSource",
     "bounds_of",
     "changed_since",
@@ -150,7 +132,6 @@ __all__ = [
     "roots_of",
     "row_group_ranges",
     "schema_of",
-    "seen",
     "selected",
     "selection_of",
     "table_source",

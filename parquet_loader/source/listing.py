@@ -19,15 +19,13 @@ from parquet_loader.common import (
     UnreachableError,
     is_local,
     is_out_of_descriptors,
-    is_unanswered,
     named_columns,
     out_of_descriptors,
     read_expression,
-    remedy,
+    refused,
     resolve,
     shown,
     url_prefix,
-    without_secrets,
 )
 from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
 from parquet_loader.source.file_types import (
@@ -218,9 +216,7 @@ def _listing_errors(name: str) -> Iterator[None]:
     except OSError as error:
         if is_out_of_descriptors(error):
             raise out_of_descriptors(f"{name}: cannot be listed", 1) from None
-        reason = without_secrets(str(error))
-        kind = RemoteError if is_unanswered(reason) else SourceError
-        raise kind(f"{name}: cannot be listed: {reason}{remedy(reason)}") from error
+        raise refused(f"{name}: cannot be listed", error) from error
 
 
 def _listed(path: str) -> str:

@@ -13,6 +13,9 @@ from urllib.request import getproxies, proxy_bypass
 
 import pyarrow.fs as pafs
 
+from parquet_loader.common.storage.redaction import without_secrets
+from parquet_loader.errors import RemoteError, SourceError
+
 _PROBE_S = 1.0
 _RESOLVED_AGAIN_S = 0.2
 
@@ -110,6 +113,13 @@ def _fsspec_url(fs: Any) -> str | None:
 def is_unanswered(words: str) -> bool:
     """Whether a client says that no answer came, or a server that it failed, which tells nothing about the source."""
     return re.search(rf"{UNANSWERED}|(?:HTTP status|status code:?) 5\d\d\b", words, re.IGNORECASE) is not None
+
+
+def refused(what: str, error: OSError) -> SourceError:
+    """Return the error that says what a store refused, why, and what to do; a `RemoteError` if no answer came."""
+    reason = without_secrets(str(error))
+    kind = RemoteError if is_unanswered(reason) else SourceError
+    return kind(f"{what}: {reason}{remedy(reason)}")
 
 
 def is_encrypted(filesystem: pafs.FileSystem) -> bool:

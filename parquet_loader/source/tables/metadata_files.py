@@ -11,15 +11,7 @@ from typing import Self
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.common import (
-    RemoteOptions,
-    UnreachableError,
-    hub_of,
-    is_unanswered,
-    remedy,
-    shown,
-    without_secrets,
-)
+from parquet_loader.common import RemoteOptions, UnreachableError, hub_of, refused, shown
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import ListedFile, SourceFile
@@ -85,9 +77,7 @@ class MetadataFiles:
         except UnreachableError as error:
             raise RemoteError(f"{self._name(folder)}: {error}") from None
         except OSError as error:
-            reason = without_secrets(str(error))
-            kind = RemoteError if is_unanswered(reason) else SourceError
-            raise kind(f"{self._name(folder)}: cannot be listed: {reason}{remedy(reason)}") from error
+            raise refused(f"{self._name(folder)}: cannot be listed", error) from error
 
     def read(self, files: Sequence[ListedFile]) -> list[bytes]:
         """Return the bytes of files that were listed, several at a time if they are not local.

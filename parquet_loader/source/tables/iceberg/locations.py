@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import is_local, is_unanswered, list_below, remedy, resolve, shown, without_secrets
-from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
+from parquet_loader.common import is_local, list_below, refused, resolve, shown
+from parquet_loader.errors import ConfigurationError, SourceError
 
 _METADATA_FILE = re.compile(r"v(?P<hadoop>\d+)(?:-.*)?(?P<end>\..*)|(?P<number>\d+)-.*?(?P<end2>\..*)")
 _ENDS = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
@@ -88,20 +88,15 @@ class TableStore:
         except FileNotFoundError:
             raise SourceError(f"{shown(location)}: this file of {self.name} is not there: {GONE}") from None
 
-    def read_path(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+    def read_path(self, path: str) -> bytes:
         """Return a file's bytes. Raises as `read`, and FileNotFoundError: there is no such file."""
         try:
-            if start == 0 and stop is None:
-                with self.filesystem.open_input_stream(path, compression=None) as stream:
-                    return bytes(stream.read())
-            with self.filesystem.open_input_file(path) as file:
-                return bytes(file.read_at((file.size() if stop is None else stop) - start, start))
+            with self.filesystem.open_input_stream(path, compression=None) as stream:
+                return bytes(stream.read())
         except FileNotFoundError:
             raise
         except OSError as error:
-            reason = without_secrets(str(error))
-            kind = RemoteError if is_unanswered(reason) else SourceError
-            raise kind(f"{shown(path)}: this file of {self.name} cannot be read: {reason}{remedy(reason)}") from error
+            raise refused(f"{shown(path)}: this file of {self.name} cannot be read", error) from error
 
     def _elsewhere(self, location: str) -> SourceError:
         return SourceError(
@@ -126,9 +121,7 @@ def newest_metadata(store: TableStore, root: str) -> str:
     try:
         names = [posixpath.basename(info.path) for info in list_below(store.filesystem, folder, recursive=False)]
     except OSError as error:
-        reason = without_secrets(str(error))
-        kind = RemoteError if is_unanswered(reason) else SourceError
-        raise kind(f"{store.name}: metadata/ cannot be listed: {reason}{remedy(reason)}") from error
+        raise refused(f"{store.name}: metadata/ cannot be listed", error) from error
     hinted = _hinted(store, folder) if _HINT in names or not names else None
     by_number: dict[int, list[str]] = defaultdict(list)
     kinds = set()
