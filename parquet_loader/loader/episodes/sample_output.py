@@ -268,7 +268,7 @@ class SampleOutput(Output):
             places = places_of(wanted_offsets)
             other = None if samples.bridge is None else samples.bridge.arrays[name]
             if name in made:
-                _take(samples.arrays[name], other, places, bridged, made[name])
+                _take(samples.arrays[name], other, places, made[name])
             else:
                 lists[name].append(_take_ragged(samples.arrays[name], other, places.rows, bridged))
 
@@ -293,12 +293,23 @@ class _Places(NamedTuple):
     Attributes:
         rows: int64 ``[samples, T]`` or ``[samples]``: the place of each row in its array.
         exists: bool, of the same shape: whether it is a row of the sample, or repeats another one.
-        blocks: bool ``[samples]``: the samples whose rows are consecutive in the window's array; None: it is not known.
+        runs: The samples whose rows are consecutive in the window's array.
+        others: The samples whose rows are in the window's array, but are not consecutive.
+        bridged: The samples whose rows are in another array.
     """
 
     rows: IntArray
     exists: BoolArray
-    blocks: BoolArray | None
+    runs: _Chosen
+    others: _Chosen
+    bridged: _Chosen
+
+
+class _Chosen(NamedTuple):
+    """Some samples: their numbers, and the places of their rows, of the first row alone if they are runs."""
+
+    numbers: IntArray
+    rows: IntArray
 
 
 def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None, bridged: BoolArray | None) -> _Places:
@@ -310,35 +321,37 @@ def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None, bridged
         offsets: The rows to deliver, relative to the anchor, int64 ``[T]``; None: the anchor alone.
         bridged: bool ``[samples]``: those that are not in the window's array; None: all are there.
     """
+    is_here = np.ones(len(shift), np.bool_) if bridged is None else ~bridged
     if offsets is None:
-        return _Places(rows.anchor + shift, np.ones(len(shift), np.bool_), None)
-    wanted = rows.anchor[:, None] + offsets
-    found = np.clip(wanted, rows.first[:, None], rows.stop[:, None] - 1)
-    exists: BoolArray = found == wanted
-    found += shift[:, None]
-    blocks = None
-    if len(offsets) > 1 and (np.diff(offsets) == 1).all():
-        blocks = np.asarray(exists.all(axis=1))
-        if bridged is not None:
-            blocks = blocks & ~bridged
-    return _Places(found, exists, blocks)
-
-
-def _take(array: Any, other: Any, places: _Places, from_other: BoolArray | None, out: npt.NDArray[Any]) -> None:
-    """Write rows of one array; for the samples in `from_other`, of another."""
-    rows, _, blocks = places
-    if blocks is not None and blocks.any() and array.flags.c_contiguous and array[:1].nbytes:
-        take_runs(array, rows[blocks, 0], np.flatnonzero(blocks), out)
-        if blocks.all():
-            return
-        left = ~blocks if from_other is None else ~(blocks | from_other)
-        out[left] = array[rows[left]]
-    elif from_other is None:
-        np.take(array, rows, axis=0, out=out, mode="clip")
+        found, exists = rows.anchor + shift, np.ones(len(shift), np.bool_)
+        is_run = np.zeros(len(shift), np.bool_)
     else:
-        out[~from_other] = array[rows[~from_other]]
-    if from_other is not None:
-        out[from_other] = other[rows[from_other]]
+        wanted = rows.anchor[:, None] + offsets
+        found = np.clip(wanted, rows.first[:, None], rows.stop[:, None] - 1)
+        exists = found == wanted
+        found += shift[:, None]
+        is_whole = len(offsets) > 1 and bool((np.diff(offsets) == 1).all())
+        is_run = is_here & exists.all(axis=1) if is_whole else np.zeros(len(shift), np.bool_)
+    runs, others, elsewhere = (np.flatnonzero(some) for some in (is_run, is_here & ~is_run, ~is_here))
+    first = found[runs, 0] if found.ndim > 1 else found[runs]
+    chosen = _Chosen(runs, first), _Chosen(others, found[others]), _Chosen(elsewhere, found[elsewhere])
+    return _Places(found, exists, *chosen)
+
+
+def _take(array: Any, other: Any, places: _Places, out: npt.NDArray[Any]) -> None:
+    """Write rows of one array; for the samples that are bridged, of another."""
+    runs, others, bridged = places.runs, places.others, places.bridged
+    if len(runs.numbers) and (not array.flags.c_contiguous or not array[:1].nbytes):
+        here = np.sort(np.concatenate([runs.numbers, others.numbers]))
+        runs, others = _Chosen(runs.numbers[:0], runs.rows[:0]), _Chosen(here, places.rows[here])
+    if len(runs.numbers):
+        take_runs(array, runs.rows, runs.numbers, out)
+    if len(others.numbers) == len(out):
+        np.take(array, others.rows, axis=0, out=out, mode="clip")
+    elif len(others.numbers):
+        out[others.numbers] = array[others.rows]
+    if len(bridged.numbers):
+        out[bridged.numbers] = other[bridged.rows]
 
 
 def _take_ragged(array: Ragged, other: Ragged | None, place: IntArray, from_other: BoolArray | None) -> Ragged:
