@@ -124,13 +124,24 @@ int64_t delta_views(const uint8_t *next, const uint8_t *stop, int64_t values, in
   return total;
 }
 
+#define SHORT_PREFIX 48  /* bytes that are copied at once, twice at most SLACK */
+
 int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
   const uint8_t *first = out, *before = out;
   for (int64_t i = 0; i < values; i++) {
     int64_t prefix = views[i].nbytes >> 32, suffix = views[i].nbytes & INT32_MAX;
     uint8_t *begin = out;
-    memcpy(out, before, (size_t)prefix);
-    memcpy(out + prefix, views[i].bytes, (size_t)suffix);
+    if (prefix <= SHORT_PREFIX && suffix <= SHORT_PREFIX) {
+      /* More than is asked for, up to SLACK bytes: the next value is written over it. What the prefix needs is before `out`. */
+      uint8_t first[SHORT_PREFIX], then[SHORT_PREFIX];
+      memcpy(first, before, SHORT_PREFIX);
+      memcpy(out, first, SHORT_PREFIX);
+      memcpy(then, views[i].bytes, SHORT_PREFIX);
+      memcpy(out + prefix, then, SHORT_PREFIX);
+    } else {
+      memcpy(out, before, (size_t)prefix);
+      memcpy(out + prefix, views[i].bytes, (size_t)suffix);
+    }
     out += prefix + suffix;
     views[i] = (View){begin, prefix + suffix};
     before = begin;
@@ -175,9 +186,17 @@ EXPORT void views_stage(
     out = put(&dictionary[i], out, stop);
     *ends++ = out - start;
   }
+  if (!count) {
+    for (int64_t i = 0; i < rows; i++) numbers[i] = first + (uint32_t)i;
+    for (int64_t i = 0; i < rows; i++) {
+      out = put(&views[i], out, stop);
+      ends[i] = out - start;
+    }
+    return;
+  }
   for (int64_t i = 0; i < rows; i++) {
     const uint32_t entry = (uint32_t)((uint64_t)views[i].nbytes >> 32);
-    if (entry && count) {
+    if (entry) {
       numbers[i] = first + entry - 1;
     } else {
       out = put(&views[i], out, stop);
