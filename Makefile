@@ -155,7 +155,7 @@ test-hdfs: $(VENV)/spark
 	HADOOP_FOLDER=$(VENV)/hadoop $(PY) -m pytest -m '' -o faulthandler_timeout=1200 $(HDFS_TESTS)
 
 test-all: $(VENV)/all
-	$(PY) -m pytest -m '' $(PARALLEL) $(HDFS_TESTS:%=--ignore=%) -o faulthandler_timeout=1200 $(TESTS)
+	$(PY) -m pytest -m '' $(PARALLEL) $(HDFS_TESTS:%=--ignore=%) -o timeout=600 -o faulthandler_timeout=1200 $(TESTS)
 
 $(VENV)/docs: $(VENV)/made pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[docs]'

@@ -409,7 +409,8 @@ def test_what_passes_is_tried_again_and_every_row_comes(store: Store, connection
             for _ in range(3):
                 assert_same(loader, same)
         assert proxy.log.faults.total() >= 8
-    assert not remote_threads()
+    # A call of pyarrow that stalls cannot be cancelled; `close` waits for it for a limited time.
+    assert not [name for name in remote_threads() if not name.endswith("-call")]
 
 
 def test_a_slow_line_is_no_line_that_stalls(store: Store) -> None:
