@@ -52,6 +52,26 @@ class FieldBase:
                 object.__setattr__(self, label, value_of(f"{type(self).__name__}({label}={value!r})", value))
 
 
+class FileField(FieldBase):
+    """Base of the kinds whose values are encoded files: their bytes, or with ``storage="path"`` the paths of files."""
+
+    __slots__ = ()
+
+    def _settle_files(self) -> None:
+        """Check `storage`, and settle the values of `fill` and `missing`, which are such bytes or paths."""
+        given: Any = self
+        if given.storage not in ("bytes", "path"):
+            raise ConfigurationError(f"{type(self).__name__}(storage={given.storage!r}): expected 'bytes' or 'path'")
+        kind = str if given.storage == "path" else bytes
+        self._settle(lambda where, value: instance_of(where, value, kind))
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type of the column as stored."""
+        given: Any = self
+        return pa.string() if given.storage == "path" else pa.binary()
+
+
 def describe(field: FieldBase, most_words: int | None = None) -> str:
     """Return the call that makes the field, without arguments that have their default values.
 

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of
+from parquet_loader.schema.base import FileField, NullPolicy
 
 _MOST_PIXELS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Image(FieldBase):
+class Image(FileField):
     """An image, decoded on the reading side to uint8 ``[batch, height, width, channels]``.
 
     JPEG, PNG, WebP, GIF (its first frame), TIFF (its first page) and, from Pillow 11.3, AVIF are read.
@@ -85,9 +84,7 @@ class Image(FieldBase):
         object.__setattr__(self, "shape", shape)
         if self.encoding not in ("png", "jpeg"):
             raise ConfigurationError(f"Image encoding={self.encoding!r}: expected 'png' or 'jpeg'")
-        if self.storage not in ("bytes", "path"):
-            raise ConfigurationError(f"Image(storage={self.storage!r}): expected 'bytes' or 'path'")
-        self._settle(lambda where, value: instance_of(where, value, str if self.storage == "path" else bytes))
+        self._settle_files()
         self._settle_size()
         self._settle_values()
         if self.null == "mask" and self.fill is None and not self.is_fixed:
@@ -203,8 +200,3 @@ class Image(FieldBase):
     def delivered_dtype(self) -> np.dtype[Any]:
         """The numpy dtype of a delivered image."""
         return np.dtype(self.dtype)
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The type of the column as stored."""
-        return pa.string() if self.storage == "path" else pa.binary()

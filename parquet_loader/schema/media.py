@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of
+from parquet_loader.schema.base import FileField, NullPolicy
 
 _MOST_RATE = 768_000
 _MOST_ELEMENTS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Audio(FieldBase):
+class Audio(FileField):
     """A WAV, FLAC, MP3, Ogg or AAC recording, decoded to float32 and resampled; full scale is -1 to 1.
 
     - Without `seconds`: a `Ragged`, whose rows are ``[samples]`` of one channel, or ``[samples, channels]`` of several.
@@ -66,8 +65,7 @@ class Audio(FieldBase):
             raise ConfigurationError(f"Audio(at={self.at!r}): expected 'start' or 'random'")
         if self.at == "random" and seconds is None:
             raise ConfigurationError("Audio(at='random') cuts recordings to one length; give seconds=<length> too")
-        _check_storage(self)
-        self._settle(lambda where, value: instance_of(where, value, str if self.storage == "path" else bytes))
+        self._settle_files()
 
     @property
     def samples(self) -> int | None:
@@ -96,14 +94,9 @@ class Audio(FieldBase):
         """Whether all rows have one shape."""
         return self.samples is not None
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The type of the column as stored."""
-        return pa.string() if self.storage == "path" else pa.binary()
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Video(FieldBase):
+class Video(FileField):
     """Clips of a video, decoded to RGB: uint8 ``[batch, frames, height, width, 3]``.
 
     With `clips` the shape is ``[batch, clips, frames, height, width, 3]``. The column ``<name>_time``, float64
@@ -152,7 +145,7 @@ class Video(FieldBase):
             raise ConfigurationError(f"Video: a row of shape {self.shape} is over the limit of 2 GiB")
         if self.at not in ("random", "regular"):
             raise ConfigurationError(f"Video(at={self.at!r}): expected 'random' or 'regular'")
-        _check_storage(self)
+        self._settle_files()
         if not isinstance(self.ranges, bool):
             raise ConfigurationError(f"Video(ranges={self.ranges!r}): expected True or False")
         if self.ranges and (self.storage, self.null, self.missing) != ("bytes", "refuse", None):
@@ -160,7 +153,6 @@ class Video(FieldBase):
                 "Video(ranges=True) reads parts of values that are stored as bytes and not null; leave out storage, "
                 "null and missing, or ranges"
             )
-        self._settle(lambda where, value: instance_of(where, value, str if self.storage == "path" else bytes))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -182,16 +174,6 @@ class Video(FieldBase):
     def is_fixed(self) -> bool:
         """Always True: all rows have one shape."""
         return True
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The type of the column as stored."""
-        return pa.string() if self.storage == "path" else pa.binary()
-
-
-def _check_storage(field: Audio | Video) -> None:
-    if field.storage not in ("bytes", "path"):
-        raise ConfigurationError(f"{type(field).__name__}(storage={field.storage!r}): expected 'bytes' or 'path'")
 
 
 def _count(kind: str, name: str, value: Any, most: int) -> int:

@@ -119,10 +119,9 @@ def lenient(field: Field) -> Field:
             return replace(field, fill=0)
         case Text():
             return replace(field, fill="")
-        case Image(storage="path") | Audio(storage="path") | Video(storage="path"):
-            return replace(field, fill="")
         case Bytes() | Image() | Audio() | Video():
-            return replace(field, fill=b"")
+            empty: Any = "" if pa.types.is_string(field.arrow_type) else b""
+            return replace(field, fill=empty)
 
 
 def null_levels(array: pa.ChunkedArray) -> tuple[bool, ...]:

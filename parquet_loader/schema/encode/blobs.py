@@ -13,7 +13,7 @@ import pyarrow as pa
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import is_bytes
 from parquet_loader.schema.encode.inputs import Values
-from parquet_loader.schema.encode.lossless import Misfit
+from parquet_loader.schema.encode.lossless import Misfit, of_kind
 from parquet_loader.schema.fields import Encoded
 
 _JPEG_QUALITY = 95
@@ -44,9 +44,7 @@ def encode_arrays(field: Encoded, values: Values) -> pa.Array:
         values: Encoded bytes, which are stored unchanged, or one array per row.
     """
     if isinstance(values, pa.Array):
-        if not (is_bytes(values.type) or pa.types.is_null(values.type)):
-            raise Misfit(f"the values are of type {values.type}, expected encoded arrays (bytes) or arrays")
-        return values.cast(pa.binary())
+        return of_kind(values, is_bytes, pa.binary(), ", expected encoded arrays (bytes) or arrays")
     rows: Any = values
     return pa.array([None if v is None else _encoded(field, v, row) for row, v in enumerate(rows)], pa.binary())
 

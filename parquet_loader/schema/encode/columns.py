@@ -16,7 +16,7 @@ from parquet_loader.schema.arrow_types import decimals_to_float64, is_bytes, is_
 from parquet_loader.schema.encode.blobs import encode_arrays
 from parquet_loader.schema.encode.images import encode_images
 from parquet_loader.schema.encode.inputs import Values, plain, plain_storage, to_arrow
-from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, cast
+from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, cast, of_kind
 from parquet_loader.schema.encode.tensors import encode_tensor, tensor_of
 from parquet_loader.schema.fields import (
     Audio,
@@ -99,34 +99,28 @@ def _scalar(field: Scalar, values: Values) -> pa.Array:
 
 
 def _text(_: Text, values: Values) -> pa.Array:
-    array = _words(values)
-    if not (is_text(array.type) or pa.types.is_null(array.type)):
-        raise Misfit(f"the values are of type {array.type}, expected text (str)")
-    return array.cast(pa.string())
+    return of_kind(_flat(values, pa.string()), is_text, pa.string(), ", expected text (str)")
 
 
-def _words(values: Values) -> pa.Array:
-    return _ragged_bytes(values, pa.string()) if isinstance(values, Ragged) else to_arrow(values)
+def _flat(values: Values, type_: pa.DataType) -> pa.Array:
+    """Return one value a row; those of a `Ragged` as text or bytes, whichever the type says."""
+    return _ragged_bytes(values, type_) if isinstance(values, Ragged) else to_arrow(values)
 
 
 def _bytes(_: Bytes, values: Values) -> pa.Array:
-    array = _ragged_bytes(values, pa.binary()) if isinstance(values, Ragged) else to_arrow(values)
-    known = is_bytes(array.type) or pa.types.is_fixed_size_binary(array.type) or pa.types.is_null(array.type)
-    if not known:
-        raise Misfit(f"the values are of type {array.type}, expected bytes")
-    return array.cast(pa.binary())
+    return of_kind(
+        _flat(values, pa.binary()),
+        lambda type_: is_bytes(type_) or pa.types.is_fixed_size_binary(type_),
+        pa.binary(),
+        ", expected bytes",
+    )
 
 
 def _recordings(field: Audio | Video, values: Values) -> pa.Array:
     if field.storage == "path":
         return _paths(values)
-    array = _ragged_bytes(values, pa.binary()) if isinstance(values, Ragged) else to_arrow(values)
-    if not (is_bytes(array.type) or pa.types.is_null(array.type)):
-        raise Misfit(
-            f"the values are of type {array.type}; {type(field).__name__} stores the bytes of encoded files, such as "
-            "Path(path).read_bytes()"
-        )
-    return array.cast(pa.binary())
+    stores = f"; {type(field).__name__} stores the bytes of encoded files, such as Path(path).read_bytes()"
+    return of_kind(_flat(values, pa.binary()), is_bytes, pa.binary(), stores)
 
 
 def _images(field: Image, values: Values) -> pa.Array:
@@ -134,10 +128,7 @@ def _images(field: Image, values: Values) -> pa.Array:
 
 
 def _paths(values: Values) -> pa.Array:
-    array = _words(values)
-    if not (is_text(array.type) or pa.types.is_null(array.type)):
-        raise Misfit(f"the values are of type {array.type}; expected paths relative to the data set (text)")
-    return array.cast(pa.string())
+    return of_kind(_flat(values, pa.string()), is_text, pa.string(), "; expected paths relative to the data set (text)")
 
 
 def _ragged_bytes(ragged: Ragged, type_: pa.DataType) -> pa.Array:
@@ -165,7 +156,7 @@ def stored_words(field: Category, codes: pa.Array) -> pa.Array:
 
 def _codes(field: Category, values: Values) -> pa.Array:
     """Return int32 codes of words; integers for a vocabulary of text are codes already, and are checked."""
-    array = _words(values)
+    array = _flat(values, pa.string())
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), pa.int32())
     if field.is_integer:

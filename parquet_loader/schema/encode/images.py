@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from parquet_loader.schema.arrow_types import is_bytes
 from parquet_loader.schema.encode.blobs import PNG, encode_array
 from parquet_loader.schema.encode.inputs import Values
-from parquet_loader.schema.encode.lossless import Misfit
+from parquet_loader.schema.encode.lossless import Misfit, of_kind
 from parquet_loader.schema.fields import Image
 
 _JPEG = b"\xff\xd8\xff"
@@ -53,11 +53,7 @@ def encode_images(field: Image, values: Values) -> pa.Array:
 
 
 def _checked(array: pa.Array) -> pa.Array:
-    if pa.types.is_null(array.type):
-        return array.cast(pa.binary())
-    if not is_bytes(array.type):
-        raise Misfit(f"the values are of type {array.type}, expected encoded images (bytes) or arrays of uint8")
-    array = array.cast(pa.binary())
+    array = of_kind(array, is_bytes, pa.binary(), ", expected encoded images (bytes) or arrays of uint8")
     is_png = pc.equal(pc.binary_slice(array, 0, len(PNG)), PNG)
     is_jpeg = pc.equal(pc.binary_slice(array, 0, len(_JPEG)), _JPEG)
     deep = pc.index(pc.and_(is_png, pc.equal(pc.binary_slice(array, _BITS, _BITS + 1), b"\x10")), True).as_py()

@@ -55,6 +55,17 @@ def cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
     raise Misfit(f"the value {_show(array[row])} does not fit {type_name(type_)} without loss", row)
 
 
+def of_kind(array: pa.Array, is_kind: Callable[[pa.DataType], bool], type_: pa.DataType, expected: str) -> pa.Array:
+    """Return an array of one kind of type, or of nulls, as `type_`.
+
+    Raises:
+        Misfit: it is of another kind; `expected` is the end of that sentence.
+    """
+    if not (is_kind(array.type) or pa.types.is_null(array.type)):
+        raise Misfit(f"the values are of type {array.type}{expected}")
+    return array.cast(type_)
+
+
 def from_python(values: list[Any]) -> pa.Array:
     """Return Python objects as an Arrow array of the type that they agree on."""
 
