@@ -148,35 +148,21 @@ class StoreEpoch:
         files: The files.
         growth: The files added and removed since the previous epoch.
         lease: The hold; None if the directory is read-only.
+
+    Attributes:
+        growth: The same.
+        identity, snapshot, about, gone: As in `FileList`.
     """
 
     def __init__(
         self, reading: Callable[[], StoreView], files: FileList, growth: SourceChange, lease: FileLease | None
     ) -> None:
         self.growth = growth
+        self.identity, self.snapshot = files.identity, files.snapshot
+        self.about, self.gone = files.about, files.gone
         self._reading = reading
         self._files = files
         self._lease = lease
-
-    @property
-    def identity(self) -> str:
-        """Names the snapshot: a hash of its files, and with weights of how often each row group is listed."""
-        return self._files.identity
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The files as a loader reads them."""
-        return self._files.snapshot
-
-    @property
-    def about(self) -> bytes | None:
-        """A loader's data about these files, if the list was kept for one."""
-        return self._files.about
-
-    @property
-    def gone(self) -> IntArray:
-        """Positions of files that no longer exist."""
-        return self._files.gone
 
     def dump(self) -> bytes:
         """Return the list of files, for the other ranks."""

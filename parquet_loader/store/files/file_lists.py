@@ -35,7 +35,7 @@ class FileList:
     """The files of one epoch.
 
     Attributes:
-        identity: Names the snapshot.
+        identity: Names the snapshot: a hash of its files, and with weights of how often each row group is listed.
         snapshot: The files, in their order, as a loader reads them.
         times: int64 ``[files]``: how often each file's rows come in the epoch, rounded up.
         arrived: int64 ``[files]``: the loader's epoch in which each was first seen.
