@@ -28,7 +28,7 @@ def is_index_column(name: str) -> bool:
 
 
 def infer_fields(
-    field: pa.Field, prefix: str = "", is_wanted: Callable[[str], bool] = lambda _: True, feature: Any = None
+    field: pa.Field, is_wanted: Callable[[str], bool] = lambda _: True, feature: Any = None
 ) -> dict[str, Field]:
     """Return the fields that deliver one column of a file that carries no schema, by delivered name.
 
@@ -55,7 +55,6 @@ def infer_fields(
 
     Args:
         field: The column.
-        prefix: Dotted name of the struct that holds it, with the dot at the end.
         is_wanted: Whether to return the leaf of a dotted name; the types of other leaves are ignored.
         feature: What the `datasets` library says of the column; see `hub_features`.
 
@@ -63,21 +62,13 @@ def infer_fields(
         SchemaError: no tensor can hold the type; the message names column and type.
     """
     unknown = json.loads((field.metadata or {}).get(NOT_UNDERSTOOD_KEY, b"{}"))
-    name = prefix + field.name
-    if feature is not None:
-        by_feature = (
-            fields_of_feature(
-                field.type,
-                name,
-                feature,
-                lambda type_, inner: _leaves(type_, inner, unknown, lambda _: True),
-            )
-            if not unknown and is_wanted(name)
-            else None
+    if feature is not None and not unknown and is_wanted(field.name):
+        by_feature = fields_of_feature(
+            field.type, field.name, feature, lambda type_, name: _leaves(type_, name, {}, lambda _: True)
         )
         if by_feature is not None:
-            return {inner: found for inner, found in by_feature.items() if is_wanted(inner)}
-    return _leaves(field.type, prefix + field.name, unknown, is_wanted)
+            return {name: found for name, found in by_feature.items() if is_wanted(name)}
+    return _leaves(field.type, field.name, unknown, is_wanted)
 
 
 def infer_columns(

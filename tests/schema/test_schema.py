@@ -298,7 +298,7 @@ def test_types_that_no_tensor_holds_are_refused_by_name(arrow: pa.DataType) -> N
     with pytest.raises(
         SchemaError, match=r"column 'p\.c' has the type .*, which no tensor can hold; leave it out with columns="
     ):
-        infer_fields(pa.field("c", arrow), prefix="p.")
+        infer_fields(pa.field("p", pa.struct([pa.field("c", arrow)])))
 
 
 def test_columns_that_would_be_delivered_under_one_name_are_refused() -> None:
