@@ -86,6 +86,8 @@ def _load(path: Path) -> tuple[Any, str]:
         pointer, number, number32, number32, number32, pointer, number32, number32, flag, flag, pointer
     )  # fmt: skip
     library.image_resize.restype = ctypes.c_int
+    library.image_to_floats.argtypes = (pointer, number, flag, flag, *[pointer] * 3)
+    library.image_to_floats.restype = None
     library.jpeg_use.argtypes = (pointer,)
     library.jpeg_use.restype = ctypes.c_int
     library.jpeg_header.argtypes = (pointer, number, pointer)

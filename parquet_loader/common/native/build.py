@@ -19,7 +19,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("src")
 LIBRARY = Path(__file__).with_name("kernels.so")
-FLAGS = ("-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
+FLAGS = ("-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off")
 NO_PLATFORM = "this platform has no kernels"
 
 

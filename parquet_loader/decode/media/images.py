@@ -15,7 +15,7 @@ import numpy.typing as npt
 from parquet_loader.decode.array_formats import BlobProblem, pillow_image, unreadable_image
 from parquet_loader.decode.jpeg import Region, decode_jpeg, jpeg_shape, reduced_shape
 from parquet_loader.decode.media.crops import Box, center_box, random_box, uniform
-from parquet_loader.decode.media.resizing import Pixels, resize
+from parquet_loader.decode.media.resizing import Pixels, resize, to_floats
 from parquet_loader.schema import Image, sixteen_bits
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -198,17 +198,11 @@ def _delivered(pixels: Pixels, field: Image, out: npt.NDArray[Any] | None) -> np
     if out is None:
         shape = (channels, height, width) if field.channels_first else (height, width, channels)
         out = np.empty(shape, field.delivered_dtype)
-    if field.channels_first:
-        pixels = pixels.transpose(2, 0, 1)
     if field.delivered_dtype == np.uint8:
-        out[...] = pixels
+        out[...] = pixels.transpose(2, 0, 1) if field.channels_first else pixels
         return out
-    for channel in range(channels):
-        scale, offset = scale_and_offset(field, channel)
-        at: Any = channel if field.channels_first else (..., channel)
-        np.multiply(pixels[at], scale, out=out[at])
-        if offset:
-            out[at] += offset
+    scale, offset = np.array([scale_and_offset(field, channel) for channel in range(channels)]).T.copy()
+    to_floats(pixels, scale, offset, out, channels_first=field.channels_first)
     return out
 
 

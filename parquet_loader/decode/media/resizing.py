@@ -1,4 +1,4 @@
-"""Resizes a part of an image: with kernels, else with Pillow; the pixels are the same."""
+"""Resizes and normalises images: with kernels, else with Pillow and numpy; the results are the same."""
 
 from __future__ import annotations
 
@@ -52,3 +52,31 @@ def resize(
     if problem:
         raise MemoryError(f"no memory to resize an image of {pixels.shape[0]} x {pixels.shape[1]}")
     return out
+
+
+def to_floats(
+    pixels: Pixels,
+    scale: npt.NDArray[np.float32],
+    offset: npt.NDArray[np.float32],
+    out: npt.NDArray[np.float32],
+    *,
+    channels_first: bool,
+) -> None:
+    """Write an image to `out`, each channel multiplied by its scale, and its offset added.
+
+    Args:
+        pixels: uint8 ``[height, width, channels]``.
+        scale, offset: float32 ``[channels]``.
+        out: float32, of the same shape, or ``[channels, height, width]``.
+        channels_first: Which of the two.
+    """
+    channels = pixels.shape[2]
+    if KERNELS is not None and pixels.flags.c_contiguous and out.flags.c_contiguous:
+        KERNELS.image_to_floats(
+            pixels.ctypes.data, pixels.size // channels, channels, channels_first,
+            scale.ctypes.data, offset.ctypes.data, out.ctypes.data,
+        )  # fmt: skip
+        return
+    by_channel = out if channels_first else np.moveaxis(out, 2, 0)
+    np.multiply(pixels.transpose(2, 0, 1), scale[:, None, None], out=by_channel)
+    by_channel += offset[:, None, None]

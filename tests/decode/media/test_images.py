@@ -27,7 +27,7 @@ from parquet_loader import (
     Shard,
     write_dataset,
 )
-from parquet_loader.decode import BlobProblem
+from parquet_loader.decode import BlobProblem, scale_and_offset
 from parquet_loader.decode.media import center_box, image_formats, image_pixels, random_box, uniform, write_image
 from tests.support.jpeg import decoded_by
 
@@ -217,6 +217,24 @@ def test_floats_are_normalised_in_either_layout(first: bool, flip: float) -> Non
     np.testing.assert_allclose(found.transpose(1, 2, 0) if first else found, expected, atol=2e-6)
     ones = write_image(PNG, Image((150, 200, 3), dtype="float32"), None, None)
     np.testing.assert_allclose(ones, PICTURE / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("is_contiguous", [False, True])
+def test_floats_are_rounded_after_each_step(channels: int, first: bool, is_contiguous: bool) -> None:
+    """As numpy does it, and no processor's combined instruction."""
+    mean, std = (0.485, 0.456, 0.406, 0.1)[:channels], (0.229, 0.224, 0.225, 0.3)[:channels]
+    field = Image((None, None, channels), size=(9, 21), dtype="float32", mean=mean, std=std, channels_first=first)
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 21, channels), np.uint8)
+    data = encoded(pixels if channels > 1 else pixels[..., 0], "PNG")
+    scaled = [scale_and_offset(field, channel) for channel in range(channels)]
+    expected = pixels * np.array([scale for scale, _ in scaled]) + np.array([offset for _, offset in scaled])
+    assert expected.dtype == np.float32
+    shape = (channels, 9, 21) if first else (9, 21, channels)
+    out = np.zeros((2, *shape), np.float32)[0] if is_contiguous else np.zeros((*shape, 2), np.float32)[..., 0]
+    found = write_image(data, field, None, out)
+    np.testing.assert_array_equal(found.transpose(1, 2, 0) if first else found, expected)
 
 
 @pytest.mark.parametrize("size", [None, 40])

@@ -303,3 +303,22 @@ EXPORT int image_resize(
   free_weights(&job.lines);
   return is_ready ? OK : NO_MEMORY;
 }
+
+INLINE void to_floats(
+    const uint8_t *in, int64_t pixels, int channels, int is_planar, const float *scale, const float *offset, float *out) {
+  for (int c = 0; c < channels; c++) {
+    const float by = scale[c], and_add = offset[c];
+    if (is_planar) for (int64_t i = 0; i < pixels; i++) out[c * pixels + i] = in[i * channels + c] * by + and_add;
+    else for (int64_t i = 0; i < pixels; i++) out[i * channels + c] = in[i * channels + c] * by + and_add;
+  }
+}
+
+/* Write the values of an image's 1, 3 or 4 `channels`, each multiplied by its `scale`, and its `offset` added: channel by
+ * channel if `is_planar`, else pixel by pixel. Both are contiguous. */
+EXPORT FOR_EACH_TARGET void image_to_floats(
+    const uint8_t *in, int64_t pixels, int channels, int is_planar, const float *scale, const float *offset, float *out) {
+  if (channels == 3 && is_planar) to_floats(in, pixels, 3, 1, scale, offset, out);
+  else if (channels == 3) to_floats(in, pixels, 3, 0, scale, offset, out);
+  else if (channels == 1) to_floats(in, pixels, 1, 1, scale, offset, out);
+  else to_floats(in, pixels, channels, is_planar, scale, offset, out);
+}
