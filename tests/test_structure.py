@@ -137,7 +137,7 @@ MAY_ASK_FOR_KERNELS = {
     "decode.native.page_list",
     "decode.routes",
     "plan.packing",
-    "source.native_footers",
+    "source.metadata",
     "write.imports.crc32c",
     "window.variable_width",  # takes views, which only kernels find
 }

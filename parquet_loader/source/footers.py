@@ -22,7 +22,6 @@ from parquet_loader.errors import ParquetLoaderError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher
 from parquet_loader.source.files import SourceFile, changed_since, same_etag
 from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
-from parquet_loader.source.native_footers import footer_numbers
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.tables.names import FooterNames, Names
@@ -311,7 +310,7 @@ def _checked(raw: bytes, file: SourceFile, names: FooterNames | None) -> Footer:
     """Parse a footer, and check that it does not contradict itself."""
     try:
         named = raw if names is None else names.renamed(raw, file.name)
-        return Footer(Metadata(named, file.size_bytes, footer_numbers), _digest(raw), raw)
+        return Footer(Metadata(named, file.size_bytes), _digest(raw), raw)
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
 

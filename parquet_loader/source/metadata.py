@@ -7,7 +7,7 @@ their own length. pyarrow gets only footers that are consistent: it makes the Ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -17,9 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import ENDED, IS_BUILT, KERNELS, IntArray
 from parquet_loader.source.arrow_schema import arrow_schema_of
-from parquet_loader.source.thrift import BINARY, I32, I64, LIST, STRUCT, CompactReader, ThriftError
+from parquet_loader.source.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    CompactReader,
+    ThriftError,
+    TruncatedThriftError,
+)
 
 PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4_HADOOP", "ZSTD", "LZ4")  # LZ4: raw, as pyarrow says
@@ -46,6 +55,7 @@ _MOST = 2**40
 
 # Numbers of each, in step with `footer_read` in `common/native/src/footers.c`.
 FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 20
+_FEW_GROUPS, _FEW_CHUNKS = 8, 256
 _ELSEWHERE, _ENCRYPTED = 1, 2
 _TYPE_ORDER = b"\x1c\x00\x00"  # a union whose field 1 is an empty struct
 _NO_CHUNK = (-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0)
@@ -199,7 +209,7 @@ class RowGroupFooter:
 
 
 class Numbers(NamedTuple):
-    """A footer as plain numbers, as `read_numbers` and the kernel return them.
+    """A footer as plain numbers.
 
     Attributes:
         file: Rows; row groups; column chunks; where the schema begins and ends in the footer; the same of keys and
@@ -229,16 +239,15 @@ class Metadata:
     Args:
         raw: The footer, with its length and the format's mark.
         file_bytes: The size of its file.
-        read: What reads its numbers: `read_numbers` here, or the kernel that does the same.
 
     Raises:
         MetadataError, ValueError, pyarrow.ArrowException: it is damaged, or contradicts itself.
     """
 
-    def __init__(self, raw: bytes, file_bytes: int, read: Callable[[bytes, int], Numbers] | None = None) -> None:
+    def __init__(self, raw: bytes, file_bytes: int) -> None:
         self.raw = raw
         self.file_bytes = file_bytes
-        numbers = (read or read_numbers)(raw, len(raw) - LENGTH_AND_MARK_BYTES)
+        numbers = footer_numbers(raw, len(raw) - LENGTH_AND_MARK_BYTES)
         schema_at, schema_end, values_at, values_end = numbers.file[3:7]
         self.schema = file_schema(raw[schema_at:schema_end], raw[values_at:values_end])
         self.num_rows: int = numbers.file[0]
@@ -464,15 +473,36 @@ def _read_key_values(data: bytes) -> dict[bytes, bytes]:
     return found
 
 
-# ---- the numbers, without kernels ----
+# ---- the numbers ----
 
 
-def read_numbers(raw: bytes, nbytes: int) -> Numbers:
-    """Return a footer of `nbytes` bytes as plain numbers.
+def footer_numbers(raw: bytes, nbytes: int) -> Numbers:
+    """Return a footer of `nbytes` bytes as plain numbers, with the kernel (a hundredth of the time) or without.
 
     Raises:
         ThriftError: it is none.
     """
+    if not IS_BUILT:
+        return read_numbers(raw, nbytes)
+    file = np.empty(FILE_NUMBERS, np.int64)
+    most_groups, most_chunks = _FEW_GROUPS, _FEW_CHUNKS
+    while True:
+        groups = np.empty((most_groups, GROUP_NUMBERS), np.int64)
+        chunks = np.empty((most_chunks, CHUNK_NUMBERS), np.int64)
+        buffers = (file.ctypes.data, groups.ctypes.data, most_groups, chunks.ctypes.data, most_chunks)
+        code = KERNELS.footer_read(raw, nbytes, *buffers)
+        if code == ENDED:
+            raise TruncatedThriftError("the bytes end within a field")
+        if code:
+            raise ThriftError("it is not as the format says, in Thrift's compact protocol")
+        group_count, chunk_count = file[1:3].tolist()
+        if group_count <= most_groups and chunk_count <= most_chunks:
+            return Numbers(file.tolist(), groups[:group_count].copy(), chunks[:chunk_count].copy())
+        most_groups, most_chunks = group_count, chunk_count
+
+
+def read_numbers(raw: bytes, nbytes: int) -> Numbers:
+    """Return the same as `footer_numbers`, without kernels."""
     reader = CompactReader(raw, 0, nbytes)
     file, groups, chunks = [0] * FILE_NUMBERS, list[tuple[int, int, int]](), list[list[int]]()
     found = set[int]()

@@ -22,8 +22,7 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, SourceError
 from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.source.metadata import Metadata, Numbers, read_numbers
-from parquet_loader.source.native_footers import footer_numbers
+from parquet_loader.source.metadata import Metadata, Numbers, footer_numbers, read_numbers
 from parquet_loader.source.snapshot import open_snapshot
 from parquet_loader.source.thrift import ThriftError
 from tests.support import footers
@@ -223,7 +222,7 @@ def test_a_footer_of_five_thousand_columns_is_parsed_in_linear_time(tmp_path: Pa
         parsed = footers.metadata_of(path)
         began = time.perf_counter()
         for _ in range(5):
-            fresh = Metadata(parsed.raw, parsed.file_bytes, footer_numbers)
+            fresh = Metadata(parsed.raw, parsed.file_bytes)
             for column in range(columns):
                 fresh.check(0, column)
         return time.perf_counter() - began

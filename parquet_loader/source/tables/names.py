@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from parquet_loader.errors import SourceError
-from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, MetadataError
-from parquet_loader.source.native_footers import footer_numbers
+from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, MetadataError, footer_numbers
 from parquet_loader.source.thrift import BINARY, I32, STRUCT, CompactReader
 
 _REPEATED = 2
