@@ -6,11 +6,11 @@ import os
 import platform
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 import click
 
-from parquet_loader.cli.console import err, show_json, show_lines, show_table
+from parquet_loader.cli.console import show_json, show_lines, show_table, working
 from parquet_loader.cli.setups import loader_options, setup_of
 from parquet_loader.common import available_processors, format_bytes
 from parquet_loader.loader.report.bars import Bar, bars, bars_page
@@ -33,12 +33,12 @@ def bench(source: tuple[str, ...], **options: Any) -> None:
     if plot is not None and Path(plot).suffix not in (".html", ".svg"):
         raise click.UsageError(f"--plot {plot}: expected a file whose name ends in .html or .svg")
     setup = setup_of(source, options)
-    with err.status("reading") if err.is_terminal else _Silent() as status:
+    with working("reading") as show:
         outcomes = compare(
             setup,
             repeats=options["repeats"],
             seconds=options["seconds"],
-            progress=lambda done, of: status.update(f"reading: {done} of {of} runs"),
+            progress=lambda done, of: show(f"reading: {done} of {of} runs"),
         )
     if plot is not None:
         _draw(plot, " ".join(source), outcomes)
@@ -46,19 +46,6 @@ def bench(source: tuple[str, ...], **options: Any) -> None:
         show_json(_as_json(options, outcomes))
     else:
         _show(outcomes, options["repeats"])
-
-
-class _Silent:
-    """Takes the place of the status line if the output is not a terminal."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, text: str) -> None:
-        """Show nothing."""
 
 
 def _as_json(options: dict[str, Any], outcomes: list[Outcome]) -> dict[str, Any]:

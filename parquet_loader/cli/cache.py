@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import asdict
 
 import click
 
@@ -23,17 +24,7 @@ def info(path: str, *, as_json: bool) -> None:
     """Show the contents of the local cache in PATH."""
     found = contents_of(path)
     if as_json:
-        show_json(
-            {
-                "row_groups": found.row_groups,
-                "files": found.files,
-                "bytes": found.nbytes,
-                "unfinished": found.unfinished,
-                "loaders": found.loaders,
-                "oldest_use_s": found.oldest_use_s,
-                "latest_use_s": found.latest_use_s,
-            }
-        )
+        show_json({"bytes" if name == "nbytes" else name: value for name, value in asdict(found).items()})
         return
     show_lines(
         f"{found.row_groups:,} row groups of {found.files:,} files, {format_bytes(found.nbytes)}",

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -56,10 +56,10 @@ def show_lines(*lines: str) -> None:
 
 
 @contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show what is being done on standard error, if that is a terminal."""
-    with err.status(what) if err.is_terminal else contextlib.nullcontext():
-        yield
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done on standard error, if that is a terminal; yield the function that changes the text."""
+    with err.status(what) if err.is_terminal else contextlib.nullcontext() as status:
+        yield (lambda _: None) if status is None else status.update
 
 
 def show_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str] = frozenset()) -> None:

@@ -13,22 +13,20 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import BoolArray, RemoteOptions, identity_of, is_local
 from parquet_loader.errors import SourceError
+from parquet_loader.read.cache.directory import CacheDirectory, CacheFullError, RequestedRowGroup
+from parquet_loader.read.cache.entry_file import Ranges
 from parquet_loader.read.cache.options import LocalCache
 from parquet_loader.read.cache.paths import EntryName, columns_id, file_id, row_group_ids
+from parquet_loader.read.cache.pending_entry import PendingEntry
 from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.source import ByteRange, RangeFetcher, RowGroupRef, Snapshot, SourceFile, chunk_ranges, merge
-
-if TYPE_CHECKING:
-    from parquet_loader.read.cache.directory import CacheDirectory, RequestedRowGroup
-    from parquet_loader.read.cache.entry_file import Ranges
-    from parquet_loader.read.cache.pending_entry import PendingEntry
 
 _PAUSE_S = 60.0
 # Bytes of a row group that are fetched at a time, and then written.
@@ -160,7 +158,7 @@ class RowGroupCache:
                 path = self._filled(directory, filling, parts)
             finally:
                 filling.abandon()  # does nothing if it was published
-        self._missed(wanted, path)
+        self._count(misses=1, bytes_fetched=wanted.nbytes, bytes_stored=0 if path is None else wanted.nbytes)
         return path
 
     def _found(self, directory: CacheDirectory | None, wanted: RequestedRowGroup) -> str | None:
@@ -171,13 +169,7 @@ class RowGroupCache:
         self._count(hits=is_hit, bytes_from_cache=found.nbytes, damaged=found.damaged)
         return found.path
 
-    def _missed(self, wanted: RequestedRowGroup, path: str | None) -> None:
-        nbytes = wanted.nbytes
-        self._count(misses=1, bytes_fetched=nbytes, bytes_stored=0 if path is None else nbytes)
-
     def _begun(self, directory: CacheDirectory | None, wanted: RequestedRowGroup) -> PendingEntry | None:
-        from parquet_loader.read.cache.directory import CacheFullError  # noqa: PLC0415  (needs a system with flock)
-
         if directory is not None and self._resumes_at is None:
             try:
                 return directory.begin(wanted)
@@ -219,8 +211,6 @@ class RowGroupCache:
             self._count(damaged=1)
 
     def _wanted(self, row_group: RowGroupRef, columns: Sequence[str]) -> RequestedRowGroup:
-        from parquet_loader.read.cache.directory import RequestedRowGroup  # noqa: PLC0415
-
         def spans() -> tuple[Ranges, Ranges]:
             chunks = chunk_ranges(self._snapshot.footers.get(row_group.file_number), row_group.number, columns)
             return sorted(chunks), merge(chunks, request_bytes=self._request_bytes)
@@ -235,12 +225,10 @@ class RowGroupCache:
             is_due = self._resumes_at is not None and time.monotonic() >= self._resumes_at
             if is_due or (self._directory is None and self._resumes_at is None):
                 try:
-                    from parquet_loader.read.cache.directory import CacheDirectory  # noqa: PLC0415  (needs flock)
-
                     self._directory = CacheDirectory(str(self._settings.path), int(self._settings.max_bytes))
                     self._renew(self._directory)
                     self._resumes_at = None
-                except (OSError, ImportError) as error:
+                except OSError as error:
                     self._pause(error)
             return self._directory
 
