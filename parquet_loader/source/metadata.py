@@ -50,6 +50,7 @@ LENGTH_AND_MARK_BYTES = 8
 MARK = b"PAR1"
 
 _MOST_NESTED = 100
+_REPEATED = 2
 # No row group or column chunk has more bytes, or values.
 _MOST = 2**40
 
@@ -80,6 +81,27 @@ class Leaf(NamedTuple):
     length: int
     max_definition_level: int
     max_repetition_level: int
+
+
+@dataclass(slots=True)
+class SchemaElement:
+    """An element of a file's schema.
+
+    Attributes:
+        number: Its number in the list.
+        children: The elements below it.
+        name: Its name.
+        name_span: Where the name lies in the bytes of the list, with its length before it.
+        field_id: Its field id, or None.
+        is_repeated: Whether its values are repeated.
+    """
+
+    number: int
+    children: list[SchemaElement]
+    name: str = ""
+    name_span: tuple[int, int] = (0, 0)
+    field_id: int | None = None
+    is_repeated: bool = False
 
 
 class FileSchema(NamedTuple):
@@ -419,7 +441,7 @@ def file_schema(elements: bytes, key_values: bytes) -> FileSchema:
     Raises:
         MetadataError, ValueError, pyarrow.ArrowException, OSError: it is none.
     """
-    _check_tree(elements)
+    schema_tree(elements)
     # A footer of no rows with this schema: version 2, the elements, no rows, no row groups, the keys and values.
     footer = b"\x15\x04\x19" + elements + b"\x16\x00\x19\x0c" + (b"\x19" + key_values if key_values else b"") + b"\x00"
     raw = MARK + footer + len(footer).to_bytes(4, "little") + MARK
@@ -434,17 +456,18 @@ def file_schema(elements: bytes, key_values: bytes) -> FileSchema:
     return FileSchema(arrow, stored, parquet, leaves, paths, elements, _read_key_values(key_values))
 
 
-def _check_tree(elements: bytes) -> None:
-    """Check that a schema is a tree that is not too deep: parsers go down in it by recursion."""
-    reader, left = CompactReader(elements), [1]  # of each level the elements that are still to come
+def schema_tree(elements: bytes) -> SchemaElement:
+    """Return the root of a schema, which is checked to be a tree that is not too deep: parsers go down by recursion.
+
+    Raises:
+        MetadataError, ThriftError: it is none.
+    """
+    reader = CompactReader(elements)
     count = reader.count(STRUCT)
+    above: list[SchemaElement] = []
+    left = [1]  # of each level the elements that are still to come
     for number in range(count):
-        children = 0
-        for field, kind in reader.fields():
-            if (field, kind) == (5, I32):
-                children = reader.number(I32)
-            else:
-                reader.skip(kind)
+        element, children = _element(reader, elements, number)
         if not 0 <= children < count - number:
             raise MetadataError(f"element {number} of the schema claims {children} children, of {count} elements")
         while left and not left[-1]:
@@ -455,8 +478,34 @@ def _check_tree(elements: bytes) -> None:
         left.append(children)
         if len(left) > _MOST_NESTED:
             raise MetadataError(f"the schema is nested more than {_MOST_NESTED} deep")
+        above[len(left) - 2 :] = [element]
+        if number:
+            above[-2].children.append(element)
     if any(left):
         raise MetadataError("the schema ends early")
+    return above[0]
+
+
+def _element(reader: CompactReader, elements: bytes, number: int) -> tuple[SchemaElement, int]:
+    """Return an element, and how many children it claims to have."""
+    element, children = SchemaElement(number, []), 0
+    for field, kind in reader.fields():
+        if (field, kind) == (4, BINARY):
+            start = reader.position
+            begin, size = reader.span()
+            element.name_span = start, begin + size
+            element.name = elements[begin : begin + size].decode("utf-8", "replace")
+        elif kind == I32 and field in (3, 5, 9):
+            value = reader.number(I32)
+            if field == 3:
+                element.is_repeated = value == _REPEATED
+            elif field == 5:
+                children = value
+            else:
+                element.field_id = value
+        else:
+            reader.skip(kind)
+    return element, children
 
 
 def _read_key_values(data: bytes) -> dict[bytes, bytes]:

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from parquet_loader.errors import SourceError
-from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, MetadataError, footer_numbers
-from parquet_loader.source.thrift import BINARY, I32, STRUCT, CompactReader
+from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, SchemaElement, footer_numbers, schema_tree
 
-_REPEATED = 2
 _HIDDEN = "\0"
 
 
@@ -111,29 +109,8 @@ class FooterNames:
         return footer + len(footer).to_bytes(4, "little") + MARK
 
 
-@dataclass(slots=True)
-class _Element:
-    """An element of a file's schema.
-
-    Attributes:
-        number: Its number in the list.
-        name: Its name.
-        span: Where the name lies in the bytes, with its length before it.
-        field_id: Its field id, or None.
-        is_repeated: Whether its values are repeated.
-        children: The elements below it.
-    """
-
-    number: int
-    name: str
-    span: tuple[int, int]
-    field_id: int | None
-    is_repeated: bool
-    children: list[_Element]
-
-
 def _renamed(elements: bytes, names: Names, file_name: str) -> bytes:
-    root = _tree(elements)
+    root = schema_tree(elements)
     by_id = names.by_id
     if by_id and not any(element.field_id is not None for element in _below(root)):
         if not names.names_without_ids:
@@ -153,7 +130,7 @@ def _renamed(elements: bytes, names: Names, file_name: str) -> bytes:
 
 
 def _rename_members(
-    found: Sequence[_Element],
+    found: Sequence[SchemaElement],
     members: Sequence[ColumnName],
     by_id: bool,
     file_name: str,
@@ -176,15 +153,15 @@ def _rename_members(
         column = matched.get(element.number)
         if column is None:
             _check_case(element, members, matched, by_id, file_name)
-            changes.append((element.span, f"{_HIDDEN}{element.number}"))
+            changes.append((element.name_span, f"{_HIDDEN}{element.number}"))
             continue
         if element.name != column.name:
-            changes.append((element.span, column.name))
+            changes.append((element.name_span, column.name))
         _rename_parts(element, column, by_id, file_name, changes)
 
 
 def _rename_parts(
-    element: _Element, column: ColumnName, by_id: bool, file_name: str, changes: list[tuple[tuple[int, int], str]]
+    element: SchemaElement, column: ColumnName, by_id: bool, file_name: str, changes: list[tuple[tuple[int, int], str]]
 ) -> None:
     if column.kind == "struct":
         _rename_members(element.children, column.members, by_id, file_name, changes)
@@ -197,7 +174,7 @@ def _rename_parts(
             _rename_parts(part, known, by_id, file_name, changes)
 
 
-def _list_element(element: _Element) -> _Element | None:
+def _list_element(element: SchemaElement) -> SchemaElement | None:
     """Return the element of a list's values, by the rules of the format for lists of old and new writers."""
     if len(element.children) != 1:
         return element if element.is_repeated and element.children else None
@@ -208,7 +185,7 @@ def _list_element(element: _Element) -> _Element | None:
     return repeated.children[0] if len(repeated.children) == 1 and not is_struct else repeated
 
 
-def _match(found: Sequence[_Element], member: ColumnName, by_id: bool, file_name: str) -> _Element | None:
+def _match(found: Sequence[SchemaElement], member: ColumnName, by_id: bool, file_name: str) -> SchemaElement | None:
     if by_id:
         matches = [e for e in found if e.field_id is not None and e.field_id == member.field_id]
         what = f"the field id {member.field_id}"
@@ -222,7 +199,7 @@ def _match(found: Sequence[_Element], member: ColumnName, by_id: bool, file_name
 
 
 def _check_case(
-    element: _Element, members: Sequence[ColumnName], matched: dict[int, ColumnName], by_id: bool, file_name: str
+    element: SchemaElement, members: Sequence[ColumnName], matched: dict[int, ColumnName], by_id: bool, file_name: str
 ) -> None:
     """Refuse a column whose name differs in case alone from one that the file lacks: readers differ about it."""
     if by_id:
@@ -236,49 +213,7 @@ def _check_case(
             )
 
 
-def _tree(elements: bytes) -> _Element:
-    """Return the root of a schema that `Metadata` has not checked yet.
-
-    Raises:
-        MetadataError, ThriftError: it is not a tree.
-    """
-    reader = CompactReader(elements)
-    flat: list[tuple[_Element, int]] = []
-    for number in range(reader.count(STRUCT)):
-        element, children = _Element(number, "", (0, 0), None, False, []), 0
-        for field, kind in reader.fields():
-            if (field, kind) == (4, BINARY):
-                start = reader.position
-                begin, size = reader.span()
-                element.span = start, begin + size
-                element.name = elements[begin : begin + size].decode("utf-8", "replace")
-            elif kind == I32 and field in (3, 5, 9):
-                value = reader.number(I32)
-                if field == 3:
-                    element.is_repeated = value == _REPEATED
-                elif field == 5:
-                    children = value
-                else:
-                    element.field_id = value
-            else:
-                reader.skip(kind)
-        flat.append((element, children))
-    if not flat:
-        raise MetadataError("the schema has no elements")
-    root, count = flat[0]
-    open_: list[tuple[_Element, int]] = [(root, count)]
-    for element, children in flat[1:]:
-        while open_ and len(open_[-1][0].children) >= open_[-1][1]:
-            open_.pop()
-        if not open_:
-            raise MetadataError(f"the schema ends before element {element.number} of {len(flat)}")
-        open_[-1][0].children.append(element)
-        if children > 0:
-            open_.append((element, children))
-    return root
-
-
-def _below(element: _Element) -> Iterator[_Element]:
+def _below(element: SchemaElement) -> Iterator[SchemaElement]:
     left = list(element.children)
     while left:
         one = left.pop()
