@@ -72,6 +72,7 @@ def dataset_of(
         if any(isinstance(leaves, tuple) for leaves in flat.values()):
             found = found.map(tf.autograph.experimental.do_not_convert(_assembled))
     options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False  # no gain here, and each epoch pays for it
     options.experimental_optimization.inject_prefetch = False
     options.experimental_optimization.map_parallelization = False  # which would pull batches ahead
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
