@@ -46,7 +46,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """3,000 rows in 30 row groups: numbers, wide rows, rows of 12 bytes, text and lists; all follow from `id`."""
+    """3,000 rows in 30 row groups: numbers, wide rows, rows of 12 bytes, texts and lists; all follow from `id`."""
     path = tmp_path_factory.mktemp("table")
     for file in range(3):
         ids = np.arange(1000) + 1000 * file
@@ -58,6 +58,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
             "wide": pa.FixedSizeListArray.from_arrays(wide.reshape(-1), 300),
             "triple": pa.FixedSizeListArray.from_arrays(triple.reshape(-1), 3),
             "text": [str(i) for i in ids],
+            "word": [f"word {i % 7}" for i in ids],  # the same bytes for many rows of a window
             "list": [[i] * (i % 4) for i in ids.tolist()],
         }
         pq.write_table(pa.table(columns), path / f"{file}.parquet", row_group_size=100, compression="NONE")
@@ -122,7 +123,7 @@ def test_batches_are_those_of_the_cpu_for_all_types(everything: str, shuffle: bo
         {"shard": Shard(1, 3), "drop_last": True},
         {"shard": Shard(1, 2), "shard_options": ShardOptions(logical_shards=4), "batch_size": 32},
         {"filters": [("small", "<", 37)]},
-        {"columns": ["text", "list"]},
+        {"columns": ["text", "word", "list"]},
         {"columns": ["wide"]},
         {"num_threads": 1},
         {"batch_size": 1000},

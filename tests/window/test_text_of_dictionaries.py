@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from parquet_loader import BatchedDataLoader, OutputOptions, Schema, Text
 
 ROWS = 2000
 NUMPY = OutputOptions(format="numpy")
+ISOLATIONS = ("thread", "process")
 
 
 def table_of(seed: int, distinct: tuple[int, ...], nulls: float) -> pa.Table:
@@ -83,3 +85,19 @@ def test_every_row_has_its_own_text(
                     assert found == [texts[name][n] for n in batch["n"].tolist()]
             assert sorted(numbers) == list(range(2 * ROWS))
             assert shuffle or numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_child_process_delivers_the_same_text(tmp_path: Path, shuffle: bool) -> None:
+    pq.write_table(table_of(0, (1, 7, 60, 1400), 0.0), tmp_path / "0.parquet", row_group_size=300)
+    found: list[list[bytes]] = []
+    for isolation in ISOLATIONS:
+        options: dict[str, Any] = {"isolation": isolation, "output_options": NUMPY}
+        with BatchedDataLoader(tmp_path, 64, shuffle=shuffle, window_rows=500, **options) as loader:
+            found.append([])
+            for batch in loader:
+                texts = [array for name, array in batch.items() if name != "n"]
+                arrays = [batch["n"], *(text.values for text in texts), *(text.offsets for text in texts)]
+                found[-1] += [array.tobytes() for array in arrays]
+    assert found[0] == found[1]
+    assert len(found[0]) == 32 * 9
