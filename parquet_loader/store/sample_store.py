@@ -353,7 +353,7 @@ class SampleStore:
             **writer: As for `writer`.
         """
         self._writable()
-        return Samplers(partial(_writer_of, self, writer), function, processes, tuple(arguments))
+        return Samplers(partial(self.writer, **writer), function, processes, tuple(arguments))
 
     def status(self) -> StoreStatus:
         """Return the contents and rates of the store; print it for a table."""
@@ -405,11 +405,6 @@ class WeightedStore:
     def follow(self) -> Follower:
         """Return one loader's view."""
         return self.store.follow(self.weights, self.seed)
-
-
-def _writer_of(store: SampleStore, options: Mapping[str, Any]) -> StoreWriter:
-    """Return a sampling process's writer."""
-    return store.writer(**options)
 
 
 def _position_of(state: Mapping[str, Any], path: str) -> tuple[str, int, int]:
