@@ -27,7 +27,7 @@ import pyarrow.fs as pafs
 from parquet_loader.common import SIGINT_POLL_S, is_local, is_plain_name, is_within, look_up
 from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.write.staging import copy_mode, exchange, join, make_directory, move_file, sync_directory
-from parquet_loader.write.target import check_replaceable, listing, parquet_files
+from parquet_loader.write.target import check_replaceable, listing
 
 JOURNAL = "journal.json"
 _THREADS = 16
@@ -206,11 +206,6 @@ def _lies_in(filesystem: pafs.FileSystem, path: object, data_set: str) -> bool:
         return is_within(path, data_set)
     folder, name = os.path.split(path)
     return is_plain_name(name) and is_within(os.path.join(os.path.realpath(folder), name), os.path.realpath(data_set))
-
-
-def visible_files(filesystem: pafs.FileSystem, path: str) -> list[str]:
-    """Return the files of a data set that readers see."""
-    return parquet_files(listing(filesystem, path), path)
 
 
 def _rename_to(filesystem: pafs.FileSystem, data: str, path: str) -> bool:

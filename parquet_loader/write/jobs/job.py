@@ -41,7 +41,6 @@ from parquet_loader.write.jobs.commit import (
     publish_directory,
     publish_files,
     renames_directories,
-    visible_files,
 )
 from parquet_loader.write.jobs.lease import NEW_SUFFIX, JobLease, dead_lease, remove_unnamed
 from parquet_loader.write.options import WriteOptions
@@ -56,7 +55,7 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
-from parquet_loader.write.target import WriteMode, check_target
+from parquet_loader.write.target import WriteMode, check_target, listing, parquet_files
 from parquet_loader.write.writer import WriteSummary
 
 # A lease of a job whose driver died before it gave it its name.
@@ -275,7 +274,7 @@ class WriteJob:
             sync_directory(self._filesystem, directory.data)
         if whole and directory.is_sibling and (self._mode != "overwrite" or is_local(self._filesystem)):
             return publish_directory(self._filesystem, directory.data, self.path, f"job-{id_}", mode=self._mode)
-        old = visible_files(self._filesystem, self.path)
+        old = parquet_files(listing(self._filesystem, self.path), self.path)  # those that readers see
         if self._mode == "error" and old:
             raise WriteError(f"{self.path}: while the job ran, others wrote into the directory; nothing was published")
         home = join(self.path, f"job-{id_}") if whole else self.path

@@ -95,7 +95,11 @@ class StoredDecoder(Decoder):
                     )
                 if name in self._target.even_lists:
                     _check_even(name, part, array)
-                columns[name] = self._fitted(array, part, name, origin)
+                try:
+                    columns[name] = self._fitted(array, part, name, origin)
+                except ValueProblem as problem:
+                    row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
+                    raise DataError(f"{origin.name}, column {name!r}{row}: {problem.reason}") from None
         try:
             return nullable(encode_columns(columns, self._encoding, origin.first_row))
         except (DataError, SchemaError) as error:
@@ -104,20 +108,13 @@ class StoredDecoder(Decoder):
     def _fitted(self, array: pa.ChunkedArray, field: Field, name: str, origin: TableOrigin) -> pa.ChunkedArray:
         """Return numbers of another type than the field's as a loader would deliver them, but with their nulls."""
         if isinstance(field, Category):
-            try:
-                return self._words(array, name, field)
-            except ValueProblem as problem:
-                row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
-                raise DataError(f"{origin.name}, column {name!r}{row}: {problem.reason}") from None
+            return self._words(array, name, field)
         if not isinstance(field, Scalar) or array.type == field.type or pa.types.is_null(array.type):
             return array
         if pa.types.is_decimal(field.type):
             return array
         try:
             numbers = convert(array, Scalar(field.type, fill=0))
-        except ValueProblem as problem:
-            row = "" if problem.row is None else f", row {origin.first_row + problem.row}"
-            raise DataError(f"{origin.name}, column {name!r}{row}: {problem.reason}") from None
         except MemoryError:
             raise  # memory that ran out says nothing about the data
         except pa.ArrowException as error:
