@@ -84,11 +84,9 @@ def _value(raw: bytes, leaf: Leaf, stored: pa.DataType, *, signed: bool) -> Any:
         return None
     if pa.types.is_decimal(stored):
         return int.from_bytes(raw, "big", signed=True) if raw else None
-    return raw if pa.types.is_string(stored) or pa.types.is_binary(stored) or _is_fixed(stored) else None
-
-
-def _is_fixed(stored: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_binary(stored))
+    kinds = pa.types
+    has_order = kinds.is_string(stored) or kinds.is_binary(stored) or kinds.is_fixed_size_binary(stored)
+    return raw if has_order else None
 
 
 def _array(values: tuple[Any, Any], stored: pa.DataType) -> pa.Array:

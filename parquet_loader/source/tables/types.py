@@ -9,6 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from parquet_loader.errors import SchemaError
+from parquet_loader.schema import is_bytes, is_list_like, is_text
 from parquet_loader.source.tables.names import is_hidden_name
 from parquet_loader.source.tables.table_version import Promotes
 
@@ -69,7 +70,7 @@ def _delivered(stored: pa.DataType, wanted: pa.DataType, promotes: Promotes, whe
         key = _delivered(stored.key_type, wanted.key_type, promotes, f"{where}, key")
         item = _delivered(stored.item_type, wanted.item_type, promotes, f"{where}, value")
         return stored if (key, item) == (stored.key_type, stored.item_type) else pa.map_(key, item)
-    if _is_list(wanted) and _is_list(stored):
+    if is_list_like(wanted) and is_list_like(stored):
         inner = _delivered(stored.value_type, wanted.value_type, promotes, f"{where}, element")
         if inner == stored.value_type:
             return stored
@@ -84,7 +85,7 @@ def _delivered(stored: pa.DataType, wanted: pa.DataType, promotes: Promotes, whe
         plain = _delivered(stored.value_type, wanted, promotes, where)
         return stored if plain == stored.value_type else plain
     is_fixed = kinds.is_fixed_size_binary(stored)
-    if (_is_text(stored) and _is_text(wanted)) or ((_is_bytes(stored) or is_fixed) and _is_bytes(wanted)):
+    if (is_text(stored) and is_text(wanted)) or ((is_bytes(stored) or is_fixed) and is_bytes(wanted)):
         return stored
     if not kinds.is_nested(stored) and not kinds.is_nested(wanted) and promotes(stored, wanted):
         return wanted
@@ -92,17 +93,3 @@ def _delivered(stored: pa.DataType, wanted: pa.DataType, promotes: Promotes, whe
         f"{where}: the file holds {stored}, which cannot be read as the table's {wanted}; rewrite the file, or leave "
         "the column out with columns=[...]"
     )
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_string_view(type_))
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_binary_view(type_))

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from parquet_loader.errors import SourceError
-from parquet_loader.schema import NOT_UNDERSTOOD_KEY
+from parquet_loader.schema import NOT_UNDERSTOOD_KEY, is_bytes
 from parquet_loader.source.tables.names import ColumnName, Names
 
 Entry: TypeAlias = dict[str, Any]
@@ -85,16 +85,12 @@ def promotes(stored: pa.DataType, wanted: pa.DataType) -> bool:
         return True
     if t.is_time(stored) and t.is_time(wanted):
         return True
-    return bool(_is_binary(stored) and t.is_string(wanted))
+    return bool(is_bytes(stored) and t.is_string(wanted))
 
 
 def _holds(wanted: pa.DataType, stored: pa.DataType) -> bool:
     is_signed = pa.types.is_signed_integer(stored)
     return bool(wanted.bit_width >= stored.bit_width if is_signed else wanted.bit_width > stored.bit_width)
-
-
-def _is_binary(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
 
 
 def defaults_of(schema: Any, table: str) -> dict[str, pa.Scalar]:
