@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -15,7 +13,6 @@ from parquet_loader.common import RemoteOptions, UnreachableError, hub_of, refus
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import ListedFile, SourceFile
-from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.listers import lister_for
 from parquet_loader.source.remote.remote_filesystem import store_of
 from parquet_loader.source.remote.task_group import side_by_side
@@ -41,22 +38,19 @@ class MetadataFiles:
     """
 
     def __init__(self, filesystem: pafs.FileSystem, remote: RemoteOptions, prefix: str) -> None:
-        self._filesystem = filesystem
         self._remote = remote
         self._prefix = prefix
-        self._stack = ExitStack()
-        self._fetcher: Fetcher | None = None
+        self._store = store_of(filesystem, remote)
+        self._fetcher = None if self._store is None else self._store.fetcher(remote.max_requests)
 
     def __enter__(self) -> Self:
-        self._store = store_of(self._filesystem, self._remote)
-        if self._store is not None:
-            self._fetcher = self._stack.enter_context(self._store.fetcher(self._remote.max_requests))
+        if self._fetcher is not None:
+            self._fetcher.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        if self._fetcher is not None:
+            self._fetcher.close()
 
     def listed(self, folder: str) -> list[ListedFile]:
         """Return the files in a directory; of a store also those below. Nothing if there is no such directory.

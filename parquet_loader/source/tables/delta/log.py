@@ -216,10 +216,8 @@ class Log:
                     added[key] = file
                 elif (remove := action.get("remove")) is not None:
                     removed.add((str(remove["path"]), vector_id(remove.get("deletionVector"))))
-                elif (metadata := action.get("metaData")) is not None:
-                    state.metadata = metadata
-                elif (protocol := action.get("protocol")) is not None:
-                    state.protocol = protocol
+                else:
+                    _take_action(action, state, [])
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise SourceError(
                     f"{where}: an action cannot be read: {type(error).__name__}: {error}; the log is damaged"
