@@ -122,10 +122,7 @@ class _Machine:
                 if not isinstance(module, str) or not isinstance(what, str):
                     refuse("expected a str as name", at)
                 stack.append(check_name(module, what, at))
-            case "REDUCE":
-                arguments, called = self._pop(at), self._pop(at)
-                stack.append(_made(called, arguments, at))
-            case "NEWOBJ":
+            case "REDUCE" | "NEWOBJ":
                 arguments, called = self._pop(at), self._pop(at)
                 stack.append(_made(called, arguments, at))
             case "NEWOBJ_EX":
@@ -144,32 +141,25 @@ class _Machine:
                 stack.append(PickledSequence(kinds[name], []))
             case "EMPTY_DICT":
                 stack.append(PickledMapping([]))
-            case "LIST":
-                stack.append(PickledSequence("list", self._to_mark(at)))
-            case "TUPLE":
-                stack.append(PickledSequence("tuple", self._to_mark(at)))
-            case "FROZENSET":
-                stack.append(PickledSequence("set", self._to_mark(at)))
+            case "LIST" | "TUPLE" | "FROZENSET":
+                kinds = {"LIST": "list", "TUPLE": "tuple", "FROZENSET": "set"}
+                stack.append(PickledSequence(kinds[name], self._to_mark(at)))
             case "DICT":
                 stack.append(PickledMapping(_paired(self._to_mark(at), at)))
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
                 values = [self._pop(at) for _ in range(int(name[-1]))]
                 stack.append(PickledSequence("tuple", values[::-1]))
             case "APPEND":
-                values = [self._pop(at)]
-                self._extend(values, ("list",), at)
+                self._extend([self._pop(at)], "list", at)
             case "APPENDS":
-                values = self._to_mark(at)
-                self._extend(values, ("list",), at)
+                self._extend(self._to_mark(at), "list", at)
             case "ADDITEMS":
-                values = self._to_mark(at)
-                self._extend(values, ("set",), at)
+                self._extend(self._to_mark(at), "set", at)
             case "SETITEM":
                 value, key = self._pop(at), self._pop(at)
                 self._update([(key, value)], at)
             case "SETITEMS":
-                pairs = _paired(self._to_mark(at), at)
-                self._update(pairs, at)
+                self._update(_paired(self._to_mark(at), at), at)
             case "PROTO" | "FRAME":
                 pass
             case _:
@@ -206,9 +196,9 @@ class _Machine:
         del stack[position:]
         return values
 
-    def _extend(self, values: list[Any], kinds: tuple[str, ...], at: int) -> None:
+    def _extend(self, values: list[Any], kind: str, at: int) -> None:
         target = self._top(at)
-        if isinstance(target, PickledObject) or (isinstance(target, PickledSequence) and target.kind in kinds):
+        if isinstance(target, PickledObject) or (isinstance(target, PickledSequence) and target.kind == kind):
             target.values.extend(values)
         else:
             refuse("it adds values to a value that is not a list or set", at)
