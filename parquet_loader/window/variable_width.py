@@ -63,11 +63,8 @@ class RaggedRows:
         self._staging = staging
         self._allocator = allocator
         self._lock = Lock()
-        arrivals: Allocator = allocator if delivers_arrivals else staging
-        self._values = {
-            c.name: _StagedValues(max(capacities.get(c.name, 0), SEGMENT_BYTES), capacity, arrivals, staging)
-            for c in columns
-        }
+        self._arrivals: Allocator = allocator if delivers_arrivals else staging
+        self._values: dict[str, _StagedValues] = {}
         self._numbers: dict[str, npt.NDArray[np.uint32]] = {}
         self._sources: dict[str, Allocation] = {}
         self._begins: dict[str, IntArray] = {}
@@ -77,6 +74,8 @@ class RaggedRows:
     def prepare(self) -> None:
         """Allocate the staging buffers of the rows' numbers."""
         for column in self._columns:
+            expected = max(self._capacities.get(column.name, 0), SEGMENT_BYTES)
+            self._values[column.name] = _StagedValues(expected, self._capacity, self._arrivals, self._staging)
             memory = self._staging.allocate(4 * self._capacity).array
             self._numbers[column.name] = memory.view(np.uint32)
 
