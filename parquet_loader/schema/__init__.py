@@ -16,10 +16,8 @@ from parquet_loader.schema.arrow_types import (
     delivered_dtype,
     is_bytes,
     is_list_like,
-    is_scalar_type,
     is_text,
     plain_type,
-    stored_type,
     type_name,
 )
 from parquet_loader.schema.base import NullPolicy, describe
@@ -103,7 +101,6 @@ __all__ = [
     "is_index_column",
     "is_list_like",
     "is_media",
-    "is_scalar_type",
     "is_text",
     "iter_tables",
     "lenient",
@@ -117,7 +114,6 @@ __all__ = [
     "sixteen_bits",
     "slices_of",
     "source_of",
-    "stored_type",
     "to_table",
     "type_name",
     "unpacked_field",
