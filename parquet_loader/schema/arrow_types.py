@@ -57,19 +57,26 @@ def arrow_type_of(spec: str | pa.DataType | np.dtype[Any] | type) -> pa.DataType
         ) from None
 
 
+_KINDS = {
+    "b": pa.types.is_boolean,
+    "i": pa.types.is_integer,
+    "f": pa.types.is_floating,
+    "d": pa.types.is_decimal,
+    "D": pa.types.is_date,
+    "M": pa.types.is_timestamp,
+    "t": pa.types.is_time,
+    "m": pa.types.is_duration,
+}
+
+
+def scalar_kind(type_: pa.DataType) -> str:
+    """Return the kind of a scalar type as a letter of `_KINDS`; ``?`` for any other type."""
+    return next((kind for kind, is_kind in _KINDS.items() if is_kind(type_)), "?")
+
+
 def is_scalar_type(type_: pa.DataType) -> bool:
     """Whether one value of the type fits one element of a tensor."""
-    t = pa.types
-    return bool(
-        t.is_boolean(type_)
-        or t.is_integer(type_)
-        or t.is_floating(type_)
-        or t.is_decimal(type_)
-        or t.is_date(type_)
-        or t.is_time(type_)
-        or t.is_timestamp(type_)
-        or t.is_duration(type_)
-    )
+    return scalar_kind(type_) != "?"
 
 
 def delivered_dtype(type_: pa.DataType) -> np.dtype[Any]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import inferred_array
-from parquet_loader.schema.arrow_types import decimals_to_float64, is_scalar_type, type_name
+from parquet_loader.schema.arrow_types import decimals_to_float64, scalar_kind, type_name
 
 
 class Misfit(Exception):
@@ -40,7 +40,7 @@ def cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return array
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), type_)
-    kind, wanted = _kind(array.type), _kind(type_)
+    kind, wanted = scalar_kind(array.type), scalar_kind(type_)
     if kind not in _FITTING.get(wanted, ""):
         raise Misfit(f"the values are of type {array.type}, expected {type_name(type_)}{_hint(kind, wanted)}")
     if kind == wanted == "M" and not _zones_fit(array.type.tz, type_.tz):
@@ -129,24 +129,8 @@ def first_failing(count: int, holds: Callable[[int], bool]) -> int:
     return bad - 1
 
 
-# The kinds of value that can equal values of each kind of field.
-# b bool, i integer, f float, d decimal, D date, M timestamp, t time of day, m duration.
+# The kinds of value that can equal values of each kind of field; see `scalar_kind`.
 _FITTING = {"b": "bi", "i": "ibfd", "f": "fibd", "d": "difb", "D": "DMi", "M": "MDi", "t": "ti", "m": "mi"}
-
-
-def _kind(type_: pa.DataType) -> str:
-    t = pa.types
-    tests = {
-        "b": t.is_boolean,
-        "i": t.is_integer,
-        "f": t.is_floating,
-        "d": t.is_decimal,
-        "D": t.is_date,
-        "M": t.is_timestamp,
-        "t": t.is_time,
-        "m": t.is_duration,
-    }
-    return next((kind for kind, test in tests.items() if test(type_)), "?") if is_scalar_type(type_) else "?"
 
 
 def _hint(kind: str, wanted: str) -> str:
@@ -161,7 +145,7 @@ def _zones_fit(have: str | None, want: str | None) -> bool:
 
 def _attempt(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
     """Return the cast array, or None if a value changed."""
-    kind, wanted = _kind(array.type), _kind(type_)
+    kind, wanted = scalar_kind(array.type), scalar_kind(type_)
     start = array
     if (kind, wanted) == ("d", "f"):
         return _decimals_as(array, type_)
