@@ -50,9 +50,7 @@ class RemoteOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
                 raise ConfigurationError(f"RemoteOptions({name}={value!r}): expected a positive number of seconds")
-        for name in ("hedge", "snapshot_cache_shared"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigurationError(f"RemoteOptions({name}={getattr(self, name)!r}): expected True or False")
+        _check_bools(self, "hedge", "snapshot_cache_shared")
         if self.snapshot_cache is not None and not isinstance(self.snapshot_cache, str | os.PathLike):
             raise ConfigurationError(f"RemoteOptions(snapshot_cache={self.snapshot_cache!r}): expected a directory")
         if self.connections not in (None, "obstore", "native"):
@@ -80,9 +78,7 @@ class ReadOptions:
     ignore_table_format: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("verify_checksums", "ignore_table_format"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigurationError(f"ReadOptions({name}={getattr(self, name)!r}): expected True or False")
+        _check_bools(self, "verify_checksums", "ignore_table_format")
         if not isinstance(self.remote, RemoteOptions):
             raise ConfigurationError(f"ReadOptions(remote={self.remote!r:.80}): expected RemoteOptions")
 
@@ -134,12 +130,7 @@ class OutputOptions:
             raise ConfigurationError(
                 f"OutputOptions(format={self.format!r}, sharding=...): only format='jax' has shardings"
             )
-        if not isinstance(self.shuffle_on_device, bool):
-            raise ConfigurationError(
-                f"OutputOptions(shuffle_on_device={self.shuffle_on_device!r}): expected True or False"
-            )
-        if not isinstance(self.pin_memory, bool):
-            raise ConfigurationError(f"OutputOptions(pin_memory={self.pin_memory!r}): expected True or False")
+        _check_bools(self, "shuffle_on_device", "pin_memory")
         if self.format != "torch" and (self.shuffle_on_device or self.device_memory_limit is not None):
             raise ConfigurationError(
                 f"OutputOptions(format={self.format!r}): shuffle_on_device and device_memory_limit are for tensors; "
@@ -196,3 +187,10 @@ class ShardOptions:
             raise ConfigurationError(
                 f"ShardOptions(fewest_ranks={self.fewest_ranks}): does not divide logical_shards={self.logical_shards}"
             )
+
+
+def _check_bools(options: object, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{type(options).__name__}({name}={value!r}): expected True or False")
