@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,43 +31,24 @@ class DeletesError(ValueError):
     """A list of deleted rows is damaged."""
 
 
-@runtime_checkable
-class Deletes(Protocol):
-    """The deleted rows of one data file. An immutable value."""
-
-    @property
-    def count(self) -> int | None:
-        """How many rows; None: unknown until `positions`."""
-        ...
-
-    def positions(self, read: ReadBytes) -> IntArray:
-        """Return the positions in the data file, int64, sorted, each once.
-
-        Raises:
-            DeletesError: they are damaged.
-            OSError, SourceError: they cannot be read.
-        """
-        ...
-
-    def to_json(self) -> list[Any]:
-        """Return it as plain values, for `deletes_of`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class InlineVector:
     """A bitmap in the table's metadata.
 
     Attributes:
         data: The magic number and the bitmap.
-        count: How many rows it holds; None: not told.
+        count: How many rows it holds; None: unknown until `positions`.
     """
 
     data: bytes
     count: int | None = None
 
     def positions(self, read: ReadBytes) -> IntArray:  # noqa: ARG002 (nothing is read)
-        """Return the positions; see `Deletes`."""
+        """Return the positions in the data file, int64, sorted, each once.
+
+        Raises:
+            DeletesError: they are damaged.
+        """
         return _counted(roaring_positions(self.data), self.count)
 
     def to_json(self) -> list[Any]:
@@ -83,7 +64,7 @@ class Vector:
         path: The file.
         offset: Where the size begins.
         size_bytes: Bytes of the bitmap with its magic number, without size and checksum.
-        count: How many rows it holds; None: not told.
+        count: How many rows it holds; None: unknown until `positions`.
     """
 
     path: str
@@ -92,7 +73,12 @@ class Vector:
     count: int | None = None
 
     def positions(self, read: ReadBytes) -> IntArray:
-        """Return the positions; see `Deletes`."""
+        """Return the positions as `InlineVector` does.
+
+        Raises:
+            DeletesError: they are damaged.
+            OSError, SourceError: they cannot be read.
+        """
         framed = read(self.path, self.offset, self.offset + self.size_bytes + 8)
         if len(framed) != self.size_bytes + 8:
             raise DeletesError(f"the file ends after {len(framed)} of {self.size_bytes + 8} bytes")
@@ -107,6 +93,10 @@ class Vector:
     def to_json(self) -> list[Any]:
         """Return it as plain values, for `deletes_of`."""
         return ["file", self.path, self.offset, self.size_bytes, self.count]
+
+
+Deletes: TypeAlias = InlineVector | Vector
+"""The deleted rows of one data file. An immutable value."""
 
 
 def deletes_of(found: list[Any]) -> Deletes:

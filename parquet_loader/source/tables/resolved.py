@@ -70,7 +70,7 @@ def source_files(version: TableVersion) -> tuple[SourceFile, ...]:
                     f"{shown(file.path)}: the file has {seen.st_size} bytes, and {_of(version.info)} says "
                     f"{file.size_bytes}; the file was replaced, or the table's metadata is damaged"
                 )
-        found.append(SourceFile(file.path, file.size_bytes, mtime_ns, (), file.etag, version.prefix, if_gone))
+        found.append(SourceFile(file.path, file.size_bytes, mtime_ns, (), None, version.prefix, if_gone))
     return tuple(found)
 
 

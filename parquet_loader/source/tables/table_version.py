@@ -30,7 +30,6 @@ class TableFile(NamedTuple):
         deletes: Its deleted rows; None: there are none.
         rows: Its rows as the table says, deleted ones included; a file with other rows is refused. None: not told.
         modified_ns: When it was written as the table says. It identifies a remote file between versions.
-        etag: What the store calls its content, or None.
     """
 
     path: str
@@ -38,7 +37,6 @@ class TableFile(NamedTuple):
     deletes: Deletes | None = None
     rows: int | None = None
     modified_ns: int | None = None
-    etag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

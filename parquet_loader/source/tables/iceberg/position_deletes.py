@@ -17,7 +17,7 @@ from parquet_loader.common import IntArray, in_threads
 from parquet_loader.errors import SourceError
 from parquet_loader.source.metadata import Metadata, MetadataError
 from parquet_loader.source.statistics import bounds_of
-from parquet_loader.source.tables.deletes import InlineVector, Vector, roaring_bytes
+from parquet_loader.source.tables.deletes import Deletes, InlineVector, Vector, roaring_bytes
 from parquet_loader.source.tables.iceberg.locations import TableStore
 from parquet_loader.source.tables.iceberg.manifests import ManifestEntry
 from parquet_loader.source.tables.iceberg.plan import THREADS, PlannedFile, check_partition
@@ -27,7 +27,7 @@ _PUFFIN = b"PFA1"
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545  # the format's field ids
 
 
-def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStore) -> dict[str, Vector | InlineVector]:
+def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStore) -> dict[str, Deletes]:
     """Return the deleted rows of each data file that may have some, by its location.
 
     Vectors stay in their files until they are needed. A positional delete file may hold positions of many data files,
@@ -36,7 +36,7 @@ def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStor
     Raises:
         SourceError: a delete file cannot be read, or names rows that do not exist.
     """
-    found: dict[str, Vector | InlineVector] = {}
+    found: dict[str, Deletes] = {}
     wanted: dict[str, tuple[ManifestEntry, list[PlannedFile]]] = {}
     for file in planned:
         if file.vector is not None:
