@@ -145,7 +145,6 @@ class Video(FileField):
             raise ConfigurationError(f"Video: a row of shape {self.shape} is over the limit of 2 GiB")
         if self.at not in ("random", "regular"):
             raise ConfigurationError(f"Video(at={self.at!r}): expected 'random' or 'regular'")
-        self._settle_files()
         if not isinstance(self.ranges, bool):
             raise ConfigurationError(f"Video(ranges={self.ranges!r}): expected True or False")
         if self.ranges and (self.storage, self.null, self.missing) != ("bytes", "refuse", None):
@@ -153,6 +152,7 @@ class Video(FileField):
                 "Video(ranges=True) reads parts of values that are stored as bytes and not null; leave out storage, "
                 "null and missing, or ranges"
             )
+        self._settle_files()
 
     @property
     def shape(self) -> tuple[int, ...]:
