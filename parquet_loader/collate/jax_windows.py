@@ -41,7 +41,8 @@ def cut_batches(arrays: Mapping[str, Any], batch_size: int) -> Iterator[Batch]:
     batches: two chunks, which overlap, cover all full batches. A chunk shares the memory of the window until the calls
     that read it have run; JAX sees to that. What is yielded are copies.
 
-    It ends early if JAX is set to check values or to run without compilation, and when 64 bits are switched.
+    It ends early if JAX is set to check values or to run without compilation, when 64 bits are switched, and after a
+    batch that was taken while JAX traced a function.
 
     Args:
         arrays: The columns of the window, ``[rows, ...]`` by name.
@@ -64,7 +65,8 @@ def cut_batches(arrays: Mapping[str, Any], batch_size: int) -> Iterator[Batch]:
         del whole, halves
         start = jax.device_put(np.int32((begin - first) * batch_size))
         for _ in range(begin, first + length):
-            if not _is_plain() or bool(jax.config.jax_enable_x64) != has_64_bits:
+            # Within a trace, of `jax.jit` say, calls make tracers, which mean nothing after it.
+            if isinstance(start, jax.core.Tracer) or not _is_plain() or bool(jax.config.jax_enable_x64) != has_64_bits:
                 return
             parts = [cut(group, start, batch_size) for cut, group in zip(cuts, groups, strict=True)]
             start = _advanced(start, batch_size)

@@ -209,6 +209,17 @@ def test_settings_of_jax_that_check_values_or_compilation_change_no_batch(
             assert same_bits(batch["id"], expected["id"])
 
 
+@pytest.mark.parametrize("before", [0, 20])
+def test_a_batch_taken_while_jax_traces_a_function_changes_no_later_batch(narrow: str, before: int) -> None:
+    with BatchedDataLoader(narrow, 16, output_options=JAX) as loader:
+        batches = iter(loader)
+        for _ in range(before):
+            next(batches)
+        assert jax.eval_shape(lambda: next(batches)["id"]).shape == (16,)
+        assert jax.jit(lambda: next(batches)["id"])().tolist() == list(range(16 * before + 16, 16 * before + 32))
+        assert next(batches)["id"].tolist() == list(range(16 * before + 32, 16 * before + 48))
+
+
 def test_64_bits_may_be_switched_within_a_window(narrow: str) -> None:
     with BatchedDataLoader(narrow, 16, output_options=JAX) as loader:
         batches = iter(loader)
