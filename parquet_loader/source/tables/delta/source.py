@@ -8,7 +8,6 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 from urllib.parse import unquote
 
@@ -185,11 +184,13 @@ def _version(place: _Place, number: int, state: State) -> TableVersion:
     root = f"{place.root}, version {number}"
     features = check_protocol(state.protocol, root)
     schema = read_schema(state.metadata, features, root)
-    located = sorted(((place.located(one.path), one) for one in state.files.values()), key=itemgetter(0))
-    twice = next((path for (path, _), (other, _) in pairwise(located) if path == other), None)
+    added = list(state.files.values())
+    paths = [place.located(one.path) for one in added]
+    by_path = sorted(range(len(added)), key=paths.__getitem__)
+    added, paths = [added[i] for i in by_path], [paths[i] for i in by_path]
+    twice = next((path for path, other in pairwise(paths) if path == other), None)
     if twice is not None:
         raise SourceError(f"{root} holds the file {shown(twice)} twice, by different names; the log is damaged")
-    added = [one for _, one in located]
     files = [
         TableFile(
             path,
@@ -198,7 +199,7 @@ def _version(place: _Place, number: int, state: State) -> TableVersion:
             one.rows,
             None if one.modified_ms is None else one.modified_ms * 1_000_000,
         )
-        for path, one in located
+        for path, one in zip(paths, added, strict=True)
     ]
     format_ = (state.metadata.get("format") or {}).get("provider", "parquet")
     if format_ != "parquet":
