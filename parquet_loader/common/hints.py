@@ -301,14 +301,15 @@ class NotIndexed:
 
 @contextmanager
 def needs_package(package: str, message: str) -> Iterator[None]:
-    """Explain the error of the body, an import, if a package is not installed.
+    """Explain the error of the body, an import, if a package is not installed; of one that is broken it stays.
 
     Raises:
-        MissingPackageError: that package, or a module of it, cannot be imported.
+        MissingPackageError: that package, or a module of it, is not found.
     """
     try:
         yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != package:
+        # The error of a library that cannot be loaded, or of a name that a module lacks, has the path of that file.
+        if (error.name or "").partition(".")[0] != package or error.path is not None:
             raise
         raise MissingPackageError(message) from error
