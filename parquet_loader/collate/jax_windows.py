@@ -41,8 +41,8 @@ def cut_batches(arrays: Mapping[str, Any], batch_size: int) -> Iterator[Batch]:
     batches: two chunks, which overlap, cover all full batches. A chunk shares the memory of the window until the calls
     that read it have run; JAX sees to that. What is yielded are copies.
 
-    It ends early if JAX is set to check values or to run without compilation, when 64 bits are switched, and after a
-    batch that was taken while JAX traced a function.
+    It ends early if JAX is set to check values or to run without compilation, when 64 bits are switched, at a batch
+    that is taken while JAX traces a function, and at one that a mesh would divide or copy.
 
     Args:
         arrays: The columns of the window, ``[rows, ...]`` by name.
@@ -65,11 +65,13 @@ def cut_batches(arrays: Mapping[str, Any], batch_size: int) -> Iterator[Batch]:
         del whole, halves
         start = jax.device_put(np.int32((begin - first) * batch_size))
         for _ in range(begin, first + length):
-            # Within a trace, of `jax.jit` say, calls make tracers, which mean nothing after it.
-            if isinstance(start, jax.core.Tracer) or not _is_plain() or bool(jax.config.jax_enable_x64) != has_64_bits:
+            if not _is_plain() or bool(jax.config.jax_enable_x64) != has_64_bits:
                 return
             parts = [cut(group, start, batch_size) for cut, group in zip(cuts, groups, strict=True)]
             start = _advanced(start, batch_size)
+            # Calls make tracers while JAX traces a function, and arrays on all devices of a mesh that is set.
+            if isinstance(start, jax.core.Tracer) or start.committed:
+                return
             yield dict(zip(names, itertools.chain.from_iterable(parts), strict=True))
             del parts
 
@@ -97,7 +99,7 @@ def _grouped(columns: Sequence[Any]) -> list[Sequence[Any]]:
 def _is_plain() -> bool:
     """Return whether a compiled call delivers what a transfer does: any value, and an array."""
     config = jax.config
-    return not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
+    return not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs or config.jax_no_tracing)
 
 
 def _is_narrow(array: Any, batch_size: int) -> bool:

@@ -189,6 +189,7 @@ def test_columns_that_are_not_cut_stand_next_to_those_that_are(narrow: str) -> N
         lambda: jax.debug_infs(True),
         lambda: jax.disable_jit(),
         lambda: jax.checking_leaks(),
+        lambda: jax.no_tracing(),
     ],
 )
 @pytest.mark.parametrize("after", [0, 20])
@@ -263,6 +264,28 @@ def test_batches_cut_from_windows_are_on_the_default_device_and_free_to_leave_it
                 assert batch["id"].tolist() == list(range(16 * number, min(16 * number + 16, 2100)))
                 if number > 11 and number % 50 > 11:
                     assert batch["c0"].devices() == {two}, number
+        print("true")
+    """
+    assert result_of(run(script, narrow, devices=2))
+
+
+def test_batches_cut_from_windows_stay_on_one_device_while_a_mesh_is_set(narrow: str) -> None:
+    script = """
+        import sys, jax
+        from parquet_loader import BatchedDataLoader, OutputOptions
+        columns = ["id", "bits", "wide", *(f"c{number}" for number in range(8))]
+        mesh = jax.make_mesh((2,), ("data",))
+        options = OutputOptions(format="jax")
+        with BatchedDataLoader(sys.argv[1], 16, columns=columns, output_options=options, window_rows=700) as loader:
+            batches = iter(loader)
+            found = [next(batches) for _ in range(5)]  # cuts before the mesh
+            with jax.set_mesh(mesh):
+                found += [next(batches) for _ in range(70)]  # of two windows
+            found += batches
+        for number, batch in enumerate(found):
+            assert batch["id"].tolist() == list(range(16 * number, min(16 * number + 16, 2100)))
+            for column in batch.values():
+                assert not column.committed and column.devices() == {jax.devices()[0]}, number
         print("true")
     """
     assert result_of(run(script, narrow, devices=2))
