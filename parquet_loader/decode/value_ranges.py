@@ -76,12 +76,14 @@ def _ranges(peek: Peek, chunk: ReadableChunk, rows: int) -> list[tuple[int, int]
             raise ValueError(f"there is no page header at byte {at}")
         begin = at + header.nbytes
         at = begin + header.page_bytes
+        if header.page_bytes < 0 or at > end or header.levels_bytes < 0 or header.repetition_bytes < 0:
+            raise ValueError(f"the page at byte {begin} claims {header.page_bytes} bytes, and its chunk ends at {end}")
         if header.kind not in (DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE):
             continue  # an index page, as readers pass over it
         if header.kind == DICTIONARY_PAGE or header.encoding != _PLAIN:
             raise ValueError("its pages are not all plain")
-        if header.page_bytes != header.plain_bytes or header.page_bytes < 0 or at > end:
-            raise ValueError(f"the page at byte {begin} claims {header.page_bytes} bytes, and its chunk ends at {end}")
+        if header.page_bytes != header.plain_bytes:
+            raise ValueError(f"the page at byte {begin} has {header.page_bytes} of {header.plain_bytes} bytes")
         if header.values < 0 or len(found) + header.values > rows:
             raise ValueError(f"its pages hold more than the {rows} rows of the row group")
         if header.kind == DATA_PAGE_V2:

@@ -120,6 +120,26 @@ def test_damaged_pages_give_ranges_inside_of_the_column_or_an_error(
     assert all(begin <= at.offset <= at.offset + at.size <= end for at in ranges)
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param("15 02 15 0d 15 0d 00", id="an index page of -7 bytes, which lies where its header does"),
+        pytest.param("15 06 15 28 15 28 5c 15 28 15 00 15 28 15 00 15 63 15 00 00 00", id="levels of -50 bytes"),
+        pytest.param("15 06 15 28 15 28 5c 15 28 15 00 15 28 15 00 15 00 15 63 00 00", id="repetitions of -50 bytes"),
+    ],
+)
+def test_a_page_of_less_than_no_bytes_is_refused(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "a.parquet"
+    write(path, [bytes([n]) * n for n in range(20)])
+    begin = pq.read_metadata(path).row_group(0).column(1).data_page_offset
+    snapshot, data, damage = open_snapshot(str(path)), bytearray(path.read_bytes()), bytes.fromhex(header)
+    data[begin : begin + len(damage)] = damage
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"the page at byte .* claims"):
+        ValueRanges(snapshot, [{"found": "v"}]).of(snapshot.row_group(0))
+
+
 def test_only_page_headers_and_lengths_are_read(tmp_path: Path) -> None:
     path, read = tmp_path / "a.parquet", list[int]()
     write(path, [b"v" * 10**6] * 20, data_page_size=2**22)
