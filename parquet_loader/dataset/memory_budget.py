@@ -144,7 +144,7 @@ class MemoryBudget:
         Windows of other epochs hold other row groups, and so a few rows more or less, if row groups differ. Up to a
         32nd more than the largest window, at most `window_rows`, gives all of them memory of one size, which is reused.
         """
-        exact = plan.largest_window_rows + plan.batch_size
+        exact = int(plan.largest_window_rows + plan.batch_size)
         unit = 1 << max(0, exact.bit_length() - 6)
         return max(exact, min(-(-exact // unit) * unit, self.window_rows + plan.batch_size))
 
