@@ -12,7 +12,6 @@ import pytest
 from parquet_loader.common import LockedFile, is_locked
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_child_forked_while_a_thread_writes_does_not_wait_for_that_thread(tmp_path: Path) -> None:
     lock = LockedFile(str(tmp_path / "lock"), b"parent")

@@ -120,7 +120,6 @@ def test_damaged_pages_give_ranges_inside_of_the_column_or_an_error(
     assert all(begin <= at.offset <= at.offset + at.size <= end for at in ranges)
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     "header",
     [

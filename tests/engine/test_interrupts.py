@@ -17,8 +17,6 @@ from parquet_loader import BatchedDataLoader
 from tests.support.datasets import Layout, write_layout
 from tests.support.signals import interrupted, interrupted_at_random_moments
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:

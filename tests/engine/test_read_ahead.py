@@ -19,8 +19,6 @@ from tests.support.datasets import Layout, write_layout
 from tests.support.processes import children
 from tests.support.signals import interrupted
 
-pytestmark = pytest.mark.timeout(60)
-
 NUMPY = OutputOptions(format="numpy")
 ROWS = 300
 SECONDS = 30

@@ -39,7 +39,6 @@ from tests.support.processes import children, passes_on_both_sides_of_a_fork
 from tests.support.signals import interrupted_at_random_moments
 
 pytestmark = [
-    pytest.mark.timeout(60),
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="transform_workers needs Linux (memfd)"),
     pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="threads run it without a GIL"),
 ]

@@ -26,8 +26,6 @@ from tests.support.datasets import Layout, write_layout, write_numbered
 from tests.support.footers import column_chunk, put, rewrite_footer
 from tests.support.processes import children
 
-pytestmark = pytest.mark.timeout(60)
-
 # On a machine of its own everything ends within a second; on a busy one a hang must still be told from a slow start.
 SECONDS_TO_END = float(os.environ.get("SECONDS_TO_END", "15"))
 BATCHES = 30

@@ -31,8 +31,6 @@ from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered
 from tests.support.footers import ThriftStruct, column_chunk, put, rewrite_footer, row_group, split
 
-pytestmark = pytest.mark.timeout(20)
-
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:

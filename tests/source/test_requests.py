@@ -24,8 +24,6 @@ from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import store_of
 from parquet_loader.source.remote.request_scheduler import RequestScheduler
 
-pytestmark = pytest.mark.timeout(60)
-
 FILE = SourceFile("bucket/a", 10**9, None)
 NUMPY = OutputOptions(format="numpy")
 
