@@ -116,15 +116,15 @@ def _count_some(
 
     threads = _threads_for(snapshot, reader, wanted, num_threads)
     with ThreadPoolExecutor(threads, thread_name_prefix="parquet_loader-count") as pool:
-        files = np.unique(snapshot.row_group_file[wanted]).tolist()
-        admitted = in_order(pool, lambda file: row_filter.surviving(snapshot, file, reader.positions), files)
-        surviving = dict(zip(files, admitted, strict=True))
-        admitted_positions = [
-            position
-            for position, group in enumerate(wanted.tolist())
-            if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
-        ]
         try:
+            files = np.unique(snapshot.row_group_file[wanted]).tolist()
+            admitted = in_order(pool, lambda file: row_filter.surviving(snapshot, file, reader.positions), files)
+            surviving = dict(zip(files, admitted, strict=True))
+            admitted_positions = [
+                position
+                for position, group in enumerate(wanted.tolist())
+                if int(snapshot.row_group_number[group]) in surviving[int(snapshot.row_group_file[group])]
+            ]
             counts[admitted_positions] = list(in_order(pool, count, wanted[admitted_positions].tolist()))
         except BaseException:
             if snapshot.remote is not None:
