@@ -55,8 +55,8 @@ def permutation(
     Method ``philox-sort-1``: element i gets the i-th 64-bit word of the raw stream with its low bits, as many as
     ``size - 1`` has, replaced by i; the words are sorted, and their low bits are the permutation. So elements are
     sorted by at least 32 random bits for any size up to 2**32, and equal bits keep their order (which no statistic of a
-    batch can see). No two words are equal, so that any way to sort them gives the same. 9 to 11 ns an element in given
-    memory that is faulted in, else 12 to 15; without kernels 10 to 70, which depends on numpy's vector instructions.
+    batch can see). No two words are equal, so that any way to sort them gives the same. 7 to 10 ns an element in given
+    memory that is faulted in, else 10 to 13; without kernels 10 to 70, which depends on numpy's vector instructions.
     """
     if KERNELS is not None and size < 2**32:
         use = words(seed, stream, index, epoch)
