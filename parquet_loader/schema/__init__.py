@@ -34,7 +34,7 @@ from parquet_loader.schema.encode.tables import (
     to_table,
 )
 from parquet_loader.schema.encoded import Category, Encoded
-from parquet_loader.schema.features import hub_features, is_media
+from parquet_loader.schema.features import are_file_references, hub_features, is_file_reference, is_media
 from parquet_loader.schema.fields import (
     Bytes,
     Field,
@@ -83,6 +83,7 @@ __all__ = [
     "Tensor",
     "Text",
     "Video",
+    "are_file_references",
     "arrow_type_of",
     "companion_of",
     "complete_schema",
@@ -98,6 +99,7 @@ __all__ = [
     "infer_fields",
     "infer_schema",
     "is_bytes",
+    "is_file_reference",
     "is_index_column",
     "is_list_like",
     "is_media",

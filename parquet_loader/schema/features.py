@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -20,6 +20,11 @@ HUB_KEY = b"huggingface"
 
 Leaves: TypeAlias = Callable[[pa.DataType, str], dict[str, Field]]
 
+# The members that a group of the logical type FILE may have.
+_FILE_MEMBERS: Mapping[str, Callable[[pa.DataType], bool]] = {
+    "uri": is_text, "offset": pa.types.is_integer, "size": pa.types.is_integer, "content_type": is_text,
+    "checksum": is_text, "inline": is_bytes,
+}  # fmt: skip
 _MOST_NAMES_BYTES = 2**20
 _LISTS = ("List", "LargeList", "Sequence")
 _ARRAYS = {f"Array{n}D": n for n in range(2, 6)}
@@ -45,6 +50,19 @@ def is_media(type_: pa.DataType) -> bool:
     if set(members) != {"bytes", "path"}:
         return False
     return is_bytes(members["bytes"]) and (is_text(members["path"]) or pa.types.is_null(members["path"]))
+
+
+def is_file_reference(names: Collection[str]) -> bool:
+    """Whether a struct with members of these names is a reference to a file, of the logical type FILE."""
+    return set(names) <= _FILE_MEMBERS.keys() and not {"uri", "inline"}.isdisjoint(names)
+
+
+def are_file_references(type_: pa.DataType) -> bool:
+    """Whether a column holds structs that have the names and types of the logical type FILE."""
+    type_ = plain_type(type_)
+    if not pa.types.is_struct(type_) or not is_file_reference([member.name for member in type_]):
+        return False
+    return all(pa.types.is_null(member.type) or _FILE_MEMBERS[member.name](plain_type(member.type)) for member in type_)
 
 
 def fields_of_feature(type_: pa.DataType, name: str, feature: Any, leaves: Leaves) -> dict[str, Field] | None:

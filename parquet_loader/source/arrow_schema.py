@@ -8,7 +8,7 @@ marked because Arrow wraps values that do not fit into nanoseconds, and the `rea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,12 +16,17 @@ import pyarrow.parquet as pq
 from parquet_loader.schema import NOT_UNDERSTOOD_KEY, nodes
 
 INT96_KEY = b"parquet_loader.int96"
-_ANNOTATIONS = {"Interval": "INTERVAL", "Undefined": "an annotation that this version of pyarrow does not know"}
+_UNKNOWN = "an annotation that this version of pyarrow does not know"
+_ANNOTATIONS = {"Interval": "INTERVAL", "Undefined": _UNKNOWN}
 _SPARK_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
 
 
-def arrow_schema_of(schema: pq.ParquetSchema) -> pa.Schema:
+def arrow_schema_of(schema: pq.ParquetSchema, refused: Collection[str] = ()) -> pa.Schema:
     """Return the Arrow schema of a file, with marks on the columns that Arrow does not understand.
+
+    Args:
+        schema: The file's schema.
+        refused: Columns with annotations of groups that pyarrow does not know, and that `schema` therefore lacks.
 
     Raises:
         ArrowException, ValueError: the schema cannot be read.
@@ -30,10 +35,11 @@ def arrow_schema_of(schema: pq.ParquetSchema) -> pa.Schema:
     text = str(schema)
     # Spark before 4.1 writes VARIANT without the annotation, and says so in its own metadata alone.
     has_variants = "(Variant" in text or b'"variant"' in (arrow.metadata or {}).get(_SPARK_METADATA, b"")
-    if not has_variants and not any(word in text for word in ("(Interval)", "(UNKNOWN)", " int96 ")):
+    if not refused and not has_variants and not any(word in text for word in ("(Interval)", "(UNKNOWN)", " int96 ")):
         return arrow
     leaves = (schema.column(number) for number in range(len(schema)))
-    return pa.schema([_marked(field, leaves, has_variants) for field in arrow], metadata=arrow.metadata)
+    marked = [_marked(field, leaves, has_variants, is_refused=field.name in refused) for field in arrow]
+    return pa.schema(marked, metadata=arrow.metadata)
 
 
 def has_int96(field: pa.Field) -> bool:
@@ -41,8 +47,8 @@ def has_int96(field: pa.Field) -> bool:
     return INT96_KEY in (field.metadata or {})
 
 
-def _marked(field: pa.Field, leaves: Iterator[pq.ColumnSchema], has_variants: bool) -> pa.Field:
-    marks: dict[str, str] = {}
+def _marked(field: pa.Field, leaves: Iterator[pq.ColumnSchema], has_variants: bool, *, is_refused: bool) -> pa.Field:
+    marks: dict[str, str] = {field.name: _UNKNOWN} if is_refused else {}
     is_int96 = False
     for name, type_ in nodes(field.type, field.name):
         if has_variants and pa.types.is_struct(type_) and _is_variant(type_):

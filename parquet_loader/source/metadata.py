@@ -7,7 +7,7 @@ their own length. pyarrow gets only footers that are consistent: it makes the Ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.common import ENDED, IS_BUILT, KERNELS, IntArray
+from parquet_loader.schema import is_file_reference
 from parquet_loader.source.arrow_schema import arrow_schema_of
 from parquet_loader.source.thrift import (
     BINARY,
@@ -51,6 +52,10 @@ MARK = b"PAR1"
 
 _MOST_NESTED = 100
 _REPEATED = 2
+# Of a schema element: the fields of its name, its number of children, and so on.
+_REPETITION, _NAME, _CHILDREN, _FIELD_ID, _ANNOTATION = 3, 4, 5, 9, 10
+# The latest annotation, GEOGRAPHY, up to which pyarrow knows all that groups have.
+_LAST_KNOWN_ANNOTATION = 18
 # No row group or column chunk has more bytes, or values.
 _MOST = 2**40
 
@@ -94,6 +99,9 @@ class SchemaElement:
         name_span: Where the name lies in the bytes of the list, with its length before it.
         field_id: Its field id, or None.
         is_repeated: Whether its values are repeated.
+        annotation: Its logical type, as the format numbers them; None: it has none.
+        annotation_span: Where the field of the logical type lies in the bytes of the list.
+        annotation_step: By how much the number of that field is above that of the field before it.
     """
 
     number: int
@@ -102,6 +110,9 @@ class SchemaElement:
     name_span: tuple[int, int] = (0, 0)
     field_id: int | None = None
     is_repeated: bool = False
+    annotation: int | None = None
+    annotation_span: tuple[int, int] = (0, 0)
+    annotation_step: int = 0
 
 
 class FileSchema(NamedTuple):
@@ -250,7 +261,7 @@ class Metadata:
     """A parsed footer. Immutable; any thread may use it.
 
     Attributes:
-        raw: Its bytes.
+        raw: Its bytes, without annotations that pyarrow refuses.
         file_bytes: The size of its file.
         schema: The file's schema.
         num_rows, num_columns, num_row_groups: As in the footer.
@@ -267,11 +278,16 @@ class Metadata:
     """
 
     def __init__(self, raw: bytes, file_bytes: int) -> None:
+        numbers = footer_numbers(raw, len(raw) - LENGTH_AND_MARK_BYTES)
+        at, end = numbers.file[3:5]
+        elements, refused = without_later_annotations(raw[at:end])
+        if len(elements) != end - at:
+            footer = raw[:at] + elements + raw[end:-LENGTH_AND_MARK_BYTES]
+            raw = footer + len(footer).to_bytes(4, "little") + MARK
+            numbers = footer_numbers(raw, len(footer))
         self.raw = raw
         self.file_bytes = file_bytes
-        numbers = footer_numbers(raw, len(raw) - LENGTH_AND_MARK_BYTES)
-        schema_at, schema_end, values_at, values_end = numbers.file[3:7]
-        self.schema = file_schema(raw[schema_at:schema_end], raw[values_at:values_end])
+        self.schema = file_schema(elements, raw[slice(*numbers.file[5:7])], refused)
         self.num_rows: int = numbers.file[0]
         self.num_columns = len(self.schema.leaves)
         self.num_row_groups = len(numbers.groups)
@@ -433,10 +449,54 @@ def _leaves_below(
 
 
 @lru_cache(maxsize=32)
-def file_schema(elements: bytes, key_values: bytes) -> FileSchema:
+def without_later_annotations(elements: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """Return a schema whose groups have no logical type that pyarrow refuses, and the columns that have lost one.
+
+    pyarrow opens no file in which a group has a logical type that it does not know. The format says that readers ignore
+    such types. FILE, of release 2.14, is not among the columns that are returned: its group is a struct whose members
+    say by their names what they are.
+
+    Args:
+        elements: The bytes of a footer's list of schema elements.
+
+    Raises:
+        MetadataError, ThriftError: it is no schema.
+    """
+    parts, done, refused = list[bytes](), 0, list[str]()
+    for column in schema_tree(elements).children:
+        for group in _groups(column):
+            if group.annotation is None or group.annotation <= _LAST_KNOWN_ANNOTATION:
+                continue
+            start, stop = group.annotation_span
+            parts.append(elements[done:start])
+            done = stop
+            head = elements[stop]
+            if head >> 4:  # the next field says how far it is from the one that is left out
+                parts.append(bytes([head + (group.annotation_step << 4)]))
+                done += 1
+            if not is_file_reference({child.name for child in group.children}):
+                refused.append(column.name)
+    return b"".join([*parts, elements[done:]]), tuple(dict.fromkeys(refused))
+
+
+def _groups(element: SchemaElement) -> Iterator[SchemaElement]:
+    """Yield the element and all below it that have children, in the order of the list."""
+    if element.children:
+        yield element
+        for child in element.children:
+            yield from _groups(child)
+
+
+@lru_cache(maxsize=32)
+def file_schema(elements: bytes, key_values: bytes, refused: tuple[str, ...] = ()) -> FileSchema:
     """Return a schema, from the bytes of a footer's list of its elements and of that of its keys and values.
 
     Most files of a data set have the same, which is why footers of many files are read in little time.
+
+    Args:
+        elements: The list of its elements.
+        key_values: The list of keys and values.
+        refused: Columns with annotations that are not understood, which `elements` does not show.
 
     Raises:
         MetadataError, ValueError, pyarrow.ArrowException, OSError: it is none.
@@ -450,8 +510,8 @@ def file_schema(elements: bytes, key_values: bytes) -> FileSchema:
     leaves = tuple(
         Leaf(c.path, c.physical_type, c.length, c.max_definition_level, c.max_repetition_level) for c in columns
     )
-    arrow = arrow_schema_of(parquet)
-    stored = file_schema(elements, b"").arrow if key_values else arrow
+    arrow = arrow_schema_of(parquet, refused)
+    stored = file_schema(elements, b"", refused).arrow if key_values else arrow
     paths = tuple(leaf.path for leaf in leaves)
     return FileSchema(arrow, stored, parquet, leaves, paths, elements, _read_key_values(key_values))
 
@@ -489,22 +549,29 @@ def schema_tree(elements: bytes) -> SchemaElement:
 def _element(reader: CompactReader, elements: bytes, number: int) -> tuple[SchemaElement, int]:
     """Return an element, and how many children it claims to have."""
     element, children = SchemaElement(number, []), 0
+    before, end = 0, reader.position  # the number of the last field, and where it ended
     for field, kind in reader.fields():
-        if (field, kind) == (4, BINARY):
+        if (field, kind) == (_NAME, BINARY):
             start = reader.position
             begin, size = reader.span()
             element.name_span = start, begin + size
             element.name = elements[begin : begin + size].decode("utf-8", "replace")
-        elif kind == I32 and field in (3, 5, 9):
+        elif (field, kind) == (_ANNOTATION, STRUCT):
+            for annotation, inner in reader.fields():
+                element.annotation = annotation
+                reader.skip(inner)
+            element.annotation_span, element.annotation_step = (end, reader.position), field - before
+        elif kind == I32 and field in (_REPETITION, _CHILDREN, _FIELD_ID):
             value = reader.number(I32)
-            if field == 3:
+            if field == _REPETITION:
                 element.is_repeated = value == _REPEATED
-            elif field == 5:
+            elif field == _CHILDREN:
                 children = value
             else:
                 element.field_id = value
         else:
             reader.skip(kind)
+        before, end = field, reader.position
     return element, children
 
 
