@@ -86,6 +86,7 @@ from parquet_loader.common.storage.filesystem import (
     local_path,
     look_up,
     resolve,
+    schemes_of,
     url_prefix,
 )
 from parquet_loader.common.storage.hub.address import HubAddress
@@ -232,6 +233,7 @@ __all__ = [
     "resolve",
     "result_of",
     "scalar",
+    "schemes_of",
     "shown",
     "shown_progress",
     "system_error",

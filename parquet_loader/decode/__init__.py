@@ -21,6 +21,7 @@ from parquet_loader.decode.converters import (
 from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.expected_routes import ChunkRoute, chunk_routes
+from parquet_loader.decode.file_references import FileReference, unpacked_reference
 from parquet_loader.decode.lazy_rows import (
     READ_ERRORS,
     DeferredColumns,
@@ -83,6 +84,7 @@ __all__ = [
     "DeferredColumns",
     "Dictionary",
     "FeedCheck",
+    "FileReference",
     "LazyRows",
     "NativeChunks",
     "NotDecodedError",
@@ -144,6 +146,7 @@ __all__ = [
     "top_level_of",
     "type_at",
     "unpack",
+    "unpacked_reference",
     "video_module",
     "walked_pages",
     "write_image",

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from parquet_loader.common import fill_null, join_columns
 from parquet_loader.decode.columns import column_of, number_type
 from parquet_loader.decode.encoded_columns import ValueProblem, unpack
+from parquet_loader.decode.file_references import packed_references
 from parquet_loader.schema import (
     Audio,
     Bytes,
@@ -30,6 +31,7 @@ from parquet_loader.schema import (
     Tensor,
     Text,
     Video,
+    are_file_references,
     decimals_to_float64,
     is_bytes,
     is_list_like,
@@ -291,8 +293,8 @@ def one_array(array: pa.ChunkedArray) -> pa.Array:
 
 
 def binary(array: pa.ChunkedArray, field: Text | Bytes | Image | Audio | Video | Encoded) -> pa.ChunkedArray:
-    """Convert text and bytes to large binaries."""
-    array = _plain_bytes(array)
+    """Convert text, bytes and references to files to large binaries."""
+    array = packed_references(array) if pa.types.is_struct(array.type) else _plain_bytes(array)
     if isinstance(field, Text):
         _refuse_other_than_utf8(array)
     array = array.cast(pa.large_binary())
@@ -529,7 +531,9 @@ def accepts(type_: pa.DataType, field: Field) -> bool:
             return bool(t.is_integer(type_)) or (is_text(type_) and not field.is_integer)
         case RaggedList():
             return is_list_like(type_) and accepts(type_.value_type, field.item)
-        case Text() | Image(storage="path") | Audio(storage="path") | Video(storage="path"):
+        case Image(storage="path") | Audio(storage="path") | Video(storage="path"):
+            return is_text(type_) or are_file_references(type_)
+        case Text():
             return is_text(type_)
         case Bytes() | Image() | Audio() | Video() | Encoded():
             return is_bytes(type_) or bool(t.is_fixed_size_binary(type_))

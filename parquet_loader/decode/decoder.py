@@ -41,6 +41,7 @@ from parquet_loader.schema import (
     Tensor,
     Text,
     Video,
+    are_file_references,
     is_list_like,
     is_media,
     plain_type,
@@ -203,6 +204,9 @@ class Decoder:
             type_ = type_at(self._file_schema, candidate)
             if type_ is not None and _holds_bytes(field) and is_media(_inner(type_)[0]):
                 return f"{candidate}.{'path' if _is_path(field) else 'bytes'}"
+            if type_ is not None and _holds_bytes(field) and not _is_path(field) and are_file_references(type_):
+                inline = f"{candidate}.inline"
+                return candidate if type_at(self._file_schema, inline) is None else inline
             if type_ is not None or self._partition_type(candidate) is not None:
                 return candidate
         return name
@@ -368,6 +372,8 @@ def _is_path(field: Field) -> bool:
 
 def _member_hint(name: str, type_: pa.DataType, field: Field) -> str:
     """Return the member of a struct that the field could read, such as the bytes of Hugging Face's images."""
+    if are_file_references(type_):
+        return "; storage='path' reads the files that it names" if isinstance(field, Image | Audio | Video) else ""
     members = {m.name: m.type for m in type_ if not pa.types.is_null(m.type)} if pa.types.is_struct(type_) else {}
     meant = next((member for member, inner in members.items() if accepts(inner, field)), None)
     return "" if meant is None else f"; name its member instead: {f'{name}.{meant}'!r}"

@@ -1,4 +1,4 @@
-"""Opens the files that rows name by paths relative to the data set.
+"""Opens the files that rows name: by paths relative to the data set, or by references of Parquet's type FILE.
 
 A path that names no file is a problem of its row. Failures of the system and of stores say nothing about the row: they
 are raised as `SystemReadError` and its like, also if damaged rows are replaced.
@@ -12,9 +12,12 @@ import posixpath
 import stat
 from collections.abc import Sequence
 from typing import Any, Self
+from urllib.parse import unquote, urlsplit
 
-from parquet_loader.common import is_local, system_error
-from parquet_loader.decode import BlobProblem, Column, RangeFile, ValueRange
+import pyarrow.fs as pafs
+
+from parquet_loader.common import is_local, schemes_of, system_error
+from parquet_loader.decode import BlobProblem, Column, FileReference, RangeFile, ValueRange, unpacked_reference
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.schema import Audio, Image, Video
 from parquet_loader.source import Snapshot, common_folder
@@ -30,7 +33,7 @@ class ReferencedFiles:
     """The files below the directory of a data set. Any thread may open one; each is read by one thread.
 
     Paths lead nowhere else: absolute paths, URLs and paths with ``..`` are refused, as are links out of a local
-    directory.
+    directory. References of the type FILE may be URLs, of files below that directory.
 
     Args:
         snapshot: The data set. Its directory is the one that was listed; of several, or of files, the one that holds
@@ -88,6 +91,24 @@ class ReferencedFiles:
                 raise BlobProblem(f"the file {full!r} cannot be opened: {error}") from error
             raise _failure(full, error) from error
 
+    def open_reference(self, reference: FileReference) -> OpenedFile:
+        """Return the file that a reference names, or its part, opened.
+
+        A URI without a scheme is relative to the directory of the data set. Percent encoding is undone.
+
+        Raises:
+            BlobProblem: the reference is not valid, leads out of the data set, names no file, or more than the file.
+            SystemReadError, OpenFilesError, RemoteError: the system or the store failed.
+        """
+        file = self.open(path_of_uri(reference.uri, self._root, self._filesystem))
+        try:
+            if reference.offset is not None or reference.size is not None:
+                file.narrow(reference.offset, reference.size)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
 
 def files_named_by(columns: Sequence[Column], snapshot: Snapshot) -> ReferencedFiles | None:
     """Return the files of a data set if rows name files, or byte ranges of the data set's own; else None."""
@@ -96,27 +117,81 @@ def files_named_by(columns: Sequence[Column], snapshot: Snapshot) -> ReferencedF
     return ReferencedFiles(snapshot) if names_files and snapshot.files else None
 
 
-def file_bytes(files: ReferencedFiles | None, path: bytes) -> bytes:
-    """Return the whole file that a row names.
+def path_of_uri(uri: bytes, root: str, filesystem: pafs.FileSystem) -> str:
+    """Return the path of a file below a directory, relative to it.
+
+    Args:
+        uri: A reference as in RFC 3986: relative to the directory, or an absolute one of a file below it.
+        root: The directory.
+        filesystem: Its file system.
 
     Raises:
-        BlobProblem, SystemReadError, OpenFilesError, RemoteError: as `ReferencedFiles.open`.
+        BlobProblem: it is none.
     """
-    with opened(files, path) as file:
+    try:
+        text = uri.decode()
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise BlobProblem(f"{uri!r} is not a URI: {error}") from None
+    if not text:
+        raise BlobProblem("the reference names no file: it has neither bytes nor a URI")
+    if text[0] == " " or min(text) < " ":  # urlsplit leaves them out
+        raise BlobProblem(
+            f"the URI {text!r} has a control character, or begins with a space; write it as %20 or the like"
+        )
+    if parts.query or parts.fragment:
+        raise BlobProblem(f"the URI {text!r} has a query or a fragment; write ? as %3F, and # as %23")
+    path = unquote(parts.path)
+    if not parts.scheme and not parts.netloc and not path.startswith("/"):
+        return "/".join(part for part in path.split("/") if part != ".")
+    schemes = schemes_of(filesystem)
+    authority = parts.netloc.partition("@")[0]  # a container, which may be followed by its account
+    if parts.scheme not in schemes and (parts.scheme or parts.netloc or not is_local(filesystem)):
+        raise BlobProblem(
+            f"the URI {text!r} is not one of a file below the data set; expected a relative one"
+            + "".join(f", or {scheme}://" for scheme in schemes)
+        )
+    full = path if is_local(filesystem) and authority in ("", "localhost") else authority + path
+    for folder in (root, os.path.realpath(root)) if is_local(filesystem) else (root,):
+        prefix = folder.rstrip("/") + "/"
+        if full.startswith(prefix):
+            return full[len(prefix) :]
+    raise BlobProblem(f"the URI {text!r} leads out of the data set, which is in {root!r}")
+
+
+def file_bytes(files: ReferencedFiles | None, value: bytes) -> bytes:
+    """Return all bytes of the file that a row names, or of the part of it.
+
+    Raises:
+        BlobProblem, SystemReadError, OpenFilesError, RemoteError: as `opened`.
+    """
+    reference = unpacked_reference(value)
+    if isinstance(reference, bytes):
+        return reference
+    with opened(files, value) as file:
         return file.read()
 
 
-def opened(files: ReferencedFiles | None, path: bytes) -> OpenedFile:
-    """Return the file that a row names, opened.
+def opened(files: ReferencedFiles | None, value: bytes) -> OpenedFile:
+    """Return the file that a row names, or the part of it, opened.
+
+    Args:
+        files: The files of the data set.
+        value: A path, or a packed reference.
 
     Raises:
-        BlobProblem, SystemReadError, OpenFilesError, RemoteError: as `ReferencedFiles.open`.
+        BlobProblem, SystemReadError, OpenFilesError, RemoteError: as `ReferencedFiles.open` and `open_reference`.
     """
     assert files is not None
+    reference = unpacked_reference(value)
+    if isinstance(reference, bytes):
+        return _InlineFile(reference)
+    if reference is not None:
+        return files.open_reference(reference)
     try:
-        return files.open(bytes(path).decode())
+        return files.open(value.decode())
     except UnicodeDecodeError:
-        raise BlobProblem(f"the path {bytes(path)!r} is not UTF-8") from None
+        raise BlobProblem(f"the path {value!r} is not UTF-8") from None
 
 
 class OpenedFile:
@@ -134,8 +209,23 @@ class OpenedFile:
 
     def __init__(self, path: str, size: int, value: ValueRange | None, block_bytes: int = 2**15) -> None:
         self._path = path
+        self._block_bytes = block_bytes
         self._begin = 0 if value is None else value.offset
         self.ranges = RangeFile(self._read_at, size if value is None else value.size, block_bytes)
+
+    def narrow(self, offset: int | None, size: int | None) -> None:
+        """Leave a part of the file, from its first byte on if `offset` is None; before anything is read.
+
+        Raises:
+            BlobProblem: the file has no such part.
+        """
+        begin, whole = offset or 0, self.ranges.size
+        if size is None or begin < 0 or size < 0 or begin + size > whole:
+            raise BlobProblem(
+                f"the reference is to {size} bytes at offset {offset} of {self._path!r}, of {whole} bytes"
+            )
+        self._begin = begin
+        self.ranges = RangeFile(self._read_at, size, self._block_bytes)
 
     def _read_at(self, offset: int, count: int) -> bytes:
         try:
@@ -213,6 +303,20 @@ class _StoredFile(OpenedFile):
 
     def close(self) -> None:
         self._file.close()
+
+
+class _InlineFile(OpenedFile):
+    """Bytes that a row holds itself."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        super().__init__("", len(data), None)
+
+    def _read_file(self, offset: int, count: int) -> bytes:
+        return self._data[offset : offset + count]
+
+    def close(self) -> None:
+        pass
 
 
 def _failure(path: str, error: OSError) -> Exception:

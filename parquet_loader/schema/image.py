@@ -47,7 +47,8 @@ class Image(FileField):
         exif_orientation: Whether images are turned upright as their EXIF data says, as `datasets` of Hugging Face does.
             By default pixels stay as they are stored, as with Pillow and torchvision.
         storage: ``"bytes"`` stores the bytes of encoded images; ``"path"`` stores text, the path of a file relative to
-            the data set's directory.
+            the data set's directory. It also reads structs of Parquet's logical type FILE: a URI below that directory,
+            with a byte range or without, or the bytes.
 
     A crop and a flip are functions of the loader's seed, the epoch and the row's number in the data set. All columns of
     a row draw the same numbers, so that an image and its mask of one size are cropped alike.

@@ -34,7 +34,8 @@ class Audio(FileField):
             the loader's seed, the epoch and the row only.
         null, fill, missing: As in `Bytes`, with encoded recordings (or paths) as values; gaps are silent, of length 0.
         storage: ``"bytes"`` stores the bytes of encoded files; ``"path"`` stores text, the path of a file relative to
-            the data set's directory.
+            the data set's directory. It also reads structs of Parquet's logical type FILE: a URI below that directory,
+            with a byte range or without, or the bytes.
         aliases: As in `Scalar`.
     """
 

@@ -133,6 +133,11 @@ def _within(filesystem: pafs.FileSystem, text: str) -> str:
     return rest
 
 
+def schemes_of(filesystem: pafs.FileSystem) -> tuple[str, ...]:
+    """Return the schemes of URLs whose authority and path are a path within this file system; perhaps none."""
+    return ("file",) if is_local(filesystem) else _SCHEMES_OF.get(filesystem.type_name, ())
+
+
 def _check_slashes(text: str) -> None:
     """Refuse a URL that has lost a slash, unless a local path of that name exists.
 
