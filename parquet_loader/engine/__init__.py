@@ -7,6 +7,7 @@ from parquet_loader.engine.batch_scheduler import Batches
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformProcesses, check_transform_workers, transform_option
+from parquet_loader.engine.cut_batches import CutBatches, HeldWindow
 from parquet_loader.engine.engine import (
     WIDE_WINDOWS_AHEAD,
     WINDOWS_AHEAD,
@@ -29,12 +30,14 @@ __all__ = [
     "WINDOWS_AHEAD",
     "BatchProcessor",
     "Batches",
+    "CutBatches",
     "Engine",
     "EngineFigures",
     "EngineOptions",
     "EngineRecord",
     "Event",
     "EventLog",
+    "HeldWindow",
     "IsolatedEngine",
     "Job",
     "KeptEngine",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -56,7 +56,7 @@ class SequenceRange:
         return last - first, pieces, int(own.ends_before[last] - own.ends_before[first])
 
 
-BatchParts = list[SequenceRange]
+BatchParts = Sequence[SequenceRange]
 """The sequences of one batch."""
 
 
