@@ -136,16 +136,20 @@ class BatchProcessor:
         arrays, replaced = self._processed(window.slice(start, stop), stop - start, batch, memory, is_own=False)
         return allocated(_batch_of(arrays, memory.owners, replaced), allocator)
 
-    def processed(self, arrays: Mapping[str, Array], rows: int, batch: int) -> ProcessedBatch:
+    def processed(
+        self, arrays: Mapping[str, Array], rows: int, batch: int, allocator: Allocator | None = None
+    ) -> ProcessedBatch:
         """Return rows as batch number `batch`; raises as `__call__`.
 
         Args:
             arrays: ``[rows, ...]`` by name, in memory of their own.
             rows: Their number.
             batch: The number of the batch.
+            allocator: Provides the memory of the batch, if it has to be there; None: any memory serves.
         """
         done, replaced = self._processed(arrays, rows, batch, MediaMemory(None), is_own=True)
-        return _batch_of(done, {}, replaced)
+        made = _batch_of(done, {}, replaced)
+        return made if allocator is None else allocated(made, allocator)
 
     def _processed(
         self, views: Mapping[str, Array], rows: int, batch: int, memory: MediaMemory, *, is_own: bool

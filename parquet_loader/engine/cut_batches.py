@@ -58,7 +58,7 @@ class CutBatches(Batches, Generic[P, H]):
     Args:
         write: Writes the batch of these parts and of this number; any thread may call it.
         first_batch: The batch with which the epoch begins.
-        batch_bytes: The most bytes of a batch, or about as many.
+        batch_bytes: The bytes that are reserved for a batch until it is written; as many as the largest one has had.
         most_ahead: The most batches in progress or ready.
         at_once: The most batches that one job writes; None: about 8 MiB.
         usage: The counters of the epoch.
@@ -87,7 +87,7 @@ class CutBatches(Batches, Generic[P, H]):
         """Return the numbers of the windows that a batch needs."""
 
     def _reserved(self, batch: ProcessedBatch | BaseException) -> int:
-        return 0 if isinstance(batch, BaseException) else self._batch_bytes
+        return 0 if isinstance(batch, BaseException) else batch.nbytes
 
     def _may_write(self, count: int) -> bool:
         """Whether so many batches may be begun now."""
@@ -142,7 +142,9 @@ class CutBatches(Batches, Generic[P, H]):
 
         def settle(outcomes: Sequence[ProcessedBatch | BaseException]) -> None:
             self._ready.update(zip(range(number, number + count), outcomes, strict=True))
-            self._usage.reserve(sum(map(self._reserved, outcomes)) - count * expected)
+            sizes = [self._reserved(outcome) for outcome in outcomes]
+            self._usage.reserve(sum(sizes) - count * expected)
+            self._batch_bytes = max(self._batch_bytes, *sizes)
             some.clear()
             for owner in owners:
                 self._end_of(owner)

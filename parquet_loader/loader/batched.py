@@ -194,6 +194,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
     _delivers_schema = True
     # Whether batches are parts of windows; if not, no device permutes these.
     _permutes_rows = True
+    # Whether media are decoded, and `transform` is called, batch by batch of rows.
+    _processes_rows = True
 
     @explains_keywords(LOADER_KEYWORDS)
     def __init__(
@@ -314,7 +316,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             "filters": filters,
             "window_rows": window_rows,
             "memory_limit_bytes": limit,
-            "transform": transform is not None,
+            "transform": transform is not None and self._processes_rows,
             "num_threads": self.num_threads,
             "row_numbers": None if output_options is None else output_options.row_numbers,
             "names_rows": self._options.replaces,

@@ -111,12 +111,12 @@ class ParquetDataset(ListedDataset):
         for name in ("self", "batch_size", "episodes"):
             del given[name]
         if episodes is not None:
-            if transform is not None or transform_workers or rows_out is not None:
+            if transform_workers or rows_out is not None:
                 raise UnsupportedError(
-                    "transform with episodes: a transform gets rows, before samples are made of them; apply the "
-                    "function to the batches"
+                    "transform_workers, rows_out: not with episodes; the threads of this process call transform, which "
+                    "keeps the number of samples"
                 )
-            for name in ("transform", "transform_workers", "rows_out"):
+            for name in ("transform_workers", "rows_out"):
                 del given[name]
             return EpisodeLoader(self, batch_size, episodes=episodes, **given)
         return BatchedDataLoader(self, batch_size, **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from parquet_loader import (
     split,
     split_rows,
 )
+from parquet_loader.loader.episodes.sample_writer import SampleWriter
 from tests.support.gloo import on_ranks
 
 NUMPY = OutputOptions(format="numpy")
@@ -221,8 +223,8 @@ def test_a_data_set_makes_the_same_loader(folder: Path) -> None:
         expected = all_of(loader_of(folder, shuffle=True))
         assert all_of(loader) == expected
         assert all_of(loader) != expected
-    with pytest.raises(UnsupportedError, match="apply the function to the batches"):
-        data.batches(4, episodes=Episodes("episode"), transform=lambda columns, rng: columns)
+    with pytest.raises(UnsupportedError, match="transform_workers, rows_out: not with episodes"):
+        data.batches(4, episodes=Episodes("episode"), transform=lambda columns, rng: columns, transform_workers=2)
 
 
 def test_a_child_process_delivers_the_same(folder: Path) -> None:
@@ -233,6 +235,74 @@ def test_a_child_process_delivers_the_same(folder: Path) -> None:
         loader.seek(1, 5)
         expected.seek(1, 5)
         assert all_of(loader) == all_of(expected)
+
+
+def test_a_transform_gets_samples_in_the_background(folder: Path) -> None:
+    threads = set()
+
+    def noisy(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        threads.add(threading.current_thread().name.rpartition("-")[0])
+        assert columns["state"].shape[1:] == (8, 2)
+        noise = rng.random(columns["mask"].shape)
+        return {"row": columns["row"], "task": columns["task"], "noise": noise, "mask": columns["mask"]}
+
+    def noises(loader: EpisodeLoader) -> list[Any]:
+        return [batch["noise"].tolist() for batch in loader]
+
+    with loader_of(folder, shuffle=True, window_rows=40, transform=noisy, num_threads=1) as loader:
+        plain = [batch["row"].tolist() for batch in loader_of(folder, shuffle=True, window_rows=40)]
+        assert [batch["row"].tolist() for batch in loader] == plain
+        expected = noises(loader)
+        loader.set_epoch(1)
+        iterator = iter(loader)
+        first = [next(iterator)["noise"].tolist() for _ in range(3)]
+        state = loader.state_dict()
+    assert threads == {"parquet_loader-worker"}
+    with loader_of(folder, shuffle=True, window_rows=40, transform=noisy, num_threads=3) as loader:
+        loader.load_state_dict(state)
+        assert first + noises(loader) == expected
+        copy = pickle.loads(pickle.dumps(loader_of(folder, transform=shifted)))
+        assert next(iter(copy))["row"].min() == 1000
+    assert len({str(noise) for noise in expected}) == len(expected)
+
+
+def shifted(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"row": columns["row"] + 1000}
+
+
+def test_an_error_of_a_transform_comes_in_the_place_of_its_batch(folder: Path) -> None:
+    def fails_at_row_30(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        if 30 in columns["row"]:
+            raise KeyError("row 30")
+        return columns
+
+    wrong = next(number for number, batch in enumerate(loader_of(folder)) if 30 in batch["row"])
+    with loader_of(folder, transform=fails_at_row_30, num_threads=3) as loader:
+        iterator = iter(loader)
+        for number in range(wrong):
+            assert next(iterator)["mask"].shape == (4, 8), number
+        with pytest.raises(KeyError, match="row 30"):
+            next(iterator)
+    with pytest.raises(UnsupportedError, match="samples are made in this process"):
+        loader_of(folder, transform=fails_at_row_30, isolation="process")
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_workers_make_the_batches(folder: Path, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
+    threads = set()
+    write = SampleWriter.__call__
+
+    def recorded(self: SampleWriter, parts: Any, number: int) -> Any:
+        threads.add(threading.current_thread().name.rpartition("-")[0])
+        return write(self, parts, number)
+
+    monkeypatch.setattr(SampleWriter, "__call__", recorded)
+    with loader_of(folder, shuffle=True, window_rows=40, isolation=isolation) as loader:
+        for _ in range(2):
+            assert len(all_of(loader)) == len(loader)
+        assert loader.stats().held_bytes <= loader.stats().peak_bytes
+    assert ("parquet_loader-worker" in threads) == (isolation == "thread")
+    assert len(threads) == 1
 
 
 def test_threads_and_breaks_do_not_change_the_next_epochs(folder: Path) -> None:

@@ -249,6 +249,23 @@ def test_frames_are_those_of_the_rows(tmp_path: Path) -> None:
         data.frames(batch, "nothing")
 
 
+def test_a_transform_decodes_frames_in_the_background(tmp_path: Path) -> None:
+    if importlib.util.find_spec("av") is None:
+        pytest.skip("needs PyAV")
+    data = LeRobotDataset(write(tmp_path / "robot", video=media.video(126, rate=FPS)))
+    episodes = data.samples(deltas={TOP: [-3 / FPS, 0], "action": [0]})
+
+    def with_frames(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"frames": data.frames(batch, TOP, num_threads=1), "frame_index": batch["frame_index"]}
+
+    with data.batches(40, episodes=episodes, shuffle=True, output_options=NUMPY) as loader:
+        batch = next(iter(loader))
+    with data.batches(40, episodes=episodes, shuffle=True, output_options=NUMPY, transform=with_frames) as loader:
+        made = next(iter(loader))
+    assert np.array_equal(made["frame_index"], batch["frame_index"])
+    assert np.array_equal(made["frames"], data.frames(batch, TOP))
+
+
 def test_a_loader_of_the_directory_is_an_episode_loader(root: Path) -> None:
     data = LeRobotDataset(root)
     with EpisodeLoader(data, 8, episodes=data.samples(4, 4)) as loader:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,12 +24,15 @@ from parquet_loader.common import (
     parse_bytes,
 )
 from parquet_loader.dataset import Counted, Dataset, ListedDataset, digest
-from parquet_loader.engine import NextPlan
+from parquet_loader.engine import BatchProcessor, Engine, EngineOptions, NextPlan, Transform, Usage
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.episodes.episode_scan import read_episodes
 from parquet_loader.loader.episodes.episodes import Episodes, rule_of
-from parquet_loader.loader.episodes.sample_output import SampleForm, SampleOutput
+from parquet_loader.loader.episodes.sample_output import SampleOutput
+from parquet_loader.loader.episodes.sample_scheduler import SampleScheduler
+from parquet_loader.loader.episodes.sample_windows import SampleCutter
+from parquet_loader.loader.episodes.sample_writer import SampleForm, SampleWriter
 from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
@@ -38,12 +41,16 @@ from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Image, Scalar, Schema, Tensor, Video, masks_of
 from parquet_loader.source import Source, TableLike
+from parquet_loader.window import Allocator, Arenas
 
 if TYPE_CHECKING:
     import torch
 
-# Batches that the loader holds: the one that is made, and free memory for the next.
+# Batches in progress or ready that have their own share of the memory limit.
 _HELD_BATCHES = 2
+# Further ones, if memory is free: as many as take so many bytes, and at least and at most so many in all.
+_AHEAD_BYTES = 16 * 2**20
+_LEAST_AHEAD, _MOST_AHEAD = 4, 64
 MASK = "mask"
 """The name of the mask in a batch."""
 EPISODE = "episode_index"
@@ -112,6 +119,8 @@ class EpisodeLoader(BatchedDataLoader):
     window, the first rows of that row group are read once more.
 
     All else is as in `BatchedDataLoader`, with samples in the place of rows: epochs, states, ranks, threads and memory.
+    The background threads make the batches, and call `transform`. With ``isolation="process"``, the caller's thread
+    makes them of the rows that the child process reads.
 
     Args:
         source: As in `BatchedDataLoader`, except a `SampleStore`.
@@ -120,6 +129,8 @@ class EpisodeLoader(BatchedDataLoader):
         filters: Choose whole episodes.
         schema, columns, split, shuffle, seed, drop_last: As in `BatchedDataLoader`.
         window_rows: As in `BatchedDataLoader`; windows are those of rows.
+        transform: As in `BatchedDataLoader`, with a batch of samples: ``[B, T, ...]`` and masks. Not with
+            ``isolation="process"``.
         device, memory_limit, shard, num_threads, isolation: As in `BatchedDataLoader`.
         filesystem, progress, read_options, cache, shard_options: As in `BatchedDataLoader`.
         output_options: A column of row numbers; the format, tensors or numpy arrays.
@@ -131,6 +142,7 @@ class EpisodeLoader(BatchedDataLoader):
 
     _delivers_schema = False
     _permutes_rows = False
+    _processes_rows = False
     _reads_its_plan = False
     _measures_mixing = False  # the rows of a window come in their order in the files
 
@@ -148,6 +160,7 @@ class EpisodeLoader(BatchedDataLoader):
         seed: int = 0,
         window_rows: int | None = None,
         drop_last: bool = False,
+        transform: Transform | None = None,
         device: str | torch.device | None = None,
         memory_limit: int | str = "1GiB",
         shard: Shard | None = None,
@@ -172,6 +185,10 @@ class EpisodeLoader(BatchedDataLoader):
         if output_options is not None and output_options.format not in ("torch", "numpy"):
             raise UnsupportedError(
                 f"output_options={output_options!r}: samples are tensors or numpy arrays; choose one of these formats"
+            )
+        if transform is not None and isolation == "process":
+            raise UnsupportedError(
+                "transform= with isolation='process': samples are made in this process; leave isolation out"
             )
         limit = parse_bytes(memory_limit)
         self._samples: EpisodeSamples
@@ -229,6 +246,7 @@ class EpisodeLoader(BatchedDataLoader):
             seed=seed,
             window_rows=window_rows,
             drop_last=drop_last,
+            transform=transform,
             device=device,
             memory_limit=limit - reserved,
             shard=shard,
@@ -312,13 +330,93 @@ class EpisodeLoader(BatchedDataLoader):
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         window, _ = plan.beginning_of(first_batch)
-        return super()._engine(ReadPlan.of(plan, self._samples, window), min(1, window), next_plan)
+        reads = ReadPlan.of(plan, self._samples, window)
+        if self._reading is not None:
+            return super()._engine(reads, min(1, window), next_plan)
+        return Engine(
+            self._dataset,
+            reads,
+            self._options,
+            first_batch=min(1, window),
+            allocator=self._allocator,
+            staging=self._staging,
+            is_first=self._figures is None,
+            batches=partial(self._parts_of_epoch().scheduler, plan, first_batch),
+        )
+
+    def _opener(self) -> Callable[[Plan], Engine]:
+        return partial(
+            _opened_ahead, self._dataset, self._parts_of_epoch(), self._options, self._allocator, self._staging
+        )
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
-        return SampleOutput(plan, self._samples, first_batch, self._form, output, self._memory)
+        parts = self._parts_of_epoch()
+        return SampleOutput(parts.cutter(plan, first_batch), parts.writer(plan), first_batch, output)
+
+    def _parts_of_epoch(self) -> _PartsOfEpoch:
+        return _PartsOfEpoch(self._samples, self._form, self._memory, self._options, self._batch_bytes)
 
     def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
         return EpisodeLoader, _Opened(self._dataset, self._samples, self._frames), self._own_arguments
+
+
+@dataclass(frozen=True, slots=True)
+class _PartsOfEpoch:
+    """What the batches of epochs are made with; refers to no loader.
+
+    Attributes:
+        samples, form, memory: As in `SampleWriter`.
+        options: The `transform`, its seed, and the number of threads.
+        batch_bytes: As in `SampleScheduler`.
+    """
+
+    samples: EpisodeSamples
+    form: SampleForm
+    memory: Allocator
+    options: EngineOptions
+    batch_bytes: int
+
+    def cutter(self, plan: Plan, first_batch: int) -> SampleCutter:
+        return SampleCutter(plan, self.samples, first_batch)
+
+    def writer(self, plan: Plan) -> SampleWriter:
+        transform, part = self.options.transform, plan.parts[0].number if plan.parts else 0
+        processor = None if transform is None else BatchProcessor((), transform, self.options.seed, plan.epoch, part)
+        return SampleWriter(self.samples, self.form, self.memory, processor)
+
+    def scheduler(self, plan: Plan, first_batch: int, usage: Usage) -> SampleScheduler:
+        wanted = max(_LEAST_AHEAD, 2 * self.options.num_threads, _AHEAD_BYTES // max(1, self.batch_bytes))
+        return SampleScheduler(
+            self.cutter(plan, first_batch),
+            self.writer(plan),
+            first_batch,
+            self.batch_bytes,
+            _HELD_BATCHES,
+            min(wanted, _MOST_AHEAD),
+            usage,
+        )
+
+
+def _opened_ahead(
+    dataset: Dataset,
+    parts: _PartsOfEpoch,
+    options: EngineOptions,
+    allocator: Allocator,
+    staging: Arenas,
+    plan: Plan,
+) -> Engine:
+    """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
+    assert isinstance(plan, ReadPlan)
+    return Engine(
+        dataset,
+        plan,
+        options,
+        first_batch=0,
+        allocator=allocator,
+        staging=staging,
+        is_first=False,
+        batches=partial(parts.scheduler, plan.planned, 0),
+    )
 
 
 def _check_columns(

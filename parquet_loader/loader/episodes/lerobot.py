@@ -126,7 +126,8 @@ class LeRobotDataset(ParquetDataset):
                                      f"{', '.join(self.cameras) or 'no cameras'}")  # fmt: skip
         given = batch[f"{camera}_timestamp"]
         times = np.asarray(given.cpu() if hasattr(given, "cpu") else given, np.float64)
-        paths = np.array(batch[f"{camera}_path"].to_list(), object)
+        named = batch[f"{camera}_path"]  # in a `transform`, an array of texts
+        paths = named if isinstance(named, np.ndarray) else np.array(named.to_list(), object)
         flat = times.reshape(len(times), -1)
 
         def decoded(path: str) -> tuple[Any, Any, Any]:

@@ -84,7 +84,7 @@ class BatchCutter:
         """Add the next window; return the batches that it completes."""
         rows = documents.rows_before
         begin, end = documents.first, documents.first + len(rows) - 1
-        made = []
+        made: list[BatchParts] = []
         while self._next < self._packing.steps:
             ranges = self._packing.ranges_of(self._next)
             for number, (first, last) in enumerate(ranges):

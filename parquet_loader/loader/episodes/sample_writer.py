@@ -1,0 +1,255 @@
+"""Writes batches of samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.common import BoolArray, IntArray, take_runs
+from parquet_loader.engine import BatchProcessor, ProcessedBatch
+from parquet_loader.loader.episodes.sample_windows import SamplePart, SampleWindow, cat
+from parquet_loader.loader.episodes.video_frames import VideoFrames
+from parquet_loader.plan import EpisodeSamples, SampleRows
+from parquet_loader.schema import Ragged
+from parquet_loader.window import Allocation, Allocator, nbytes_of
+
+_LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SampleForm:
+    """What a batch holds.
+
+    Attributes:
+        offsets: By column, the rows to deliver, relative to the anchor, int64 ``[T]``; None: the anchor alone.
+        masks: The names of masks (True: the row exists), each with the offsets that it is for.
+        pads: The names of masks with the opposite meaning (True: the row does not exist).
+        frames: Where the frames of the rows are; None: there are no video files.
+        cameras: By camera, the rows to deliver, as `offsets`.
+    """
+
+    offsets: Mapping[str, IntArray | None]
+    masks: Mapping[str, IntArray]
+    pads: Mapping[str, IntArray]
+    frames: VideoFrames | None
+    cameras: Mapping[str, IntArray | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleWriter:
+    """Writes batches; immutable, any thread may use it.
+
+    Attributes:
+        samples: The samples.
+        form: What a batch holds.
+        memory: Provides the memory of batches.
+        processor: Calls `transform`; None: there is none.
+    """
+
+    samples: EpisodeSamples
+    form: SampleForm
+    memory: Allocator
+    processor: BatchProcessor | None = None
+
+    def __call__(self, parts: Sequence[SamplePart], number: int) -> ProcessedBatch:
+        """Return the batch of these samples, the `number`-th of the epoch.
+
+        Raises:
+            TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
+        """
+        form = self.form
+        count = sum(len(part.numbers) for part in parts)
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
+        for name, rows in (*form.masks.items(), *form.pads.items()):
+            shapes[name] = ((count, len(rows)), np.bool_)
+        first = parts[0].samples.arrays
+        for camera, offsets in form.cameras.items():
+            shapes[f"{camera}_timestamp"] = ((count, *(() if offsets is None else (len(offsets),))), np.float64)
+        for name, offsets in form.offsets.items():
+            if isinstance(array := first[name], np.ndarray):
+                axis = () if offsets is None else (len(offsets),)
+                shapes[name] = ((count, *axis, *array.shape[1:]), array.dtype)
+        made, owners, nbytes = self._allocated(shapes)
+        lists: dict[str, list[Ragged]] = {name: [] for name in form.offsets if name not in made}
+        at = 0
+        for part in parts:
+            some = slice(at, at + len(part.numbers))
+            at += len(part.numbers)
+            self._write(part.samples, part.numbers, {name: array[some] for name, array in made.items()}, lists)
+        batch: dict[str, Any] = {name: made[name] for name in (*form.masks, *form.pads)}
+        for name, offsets in form.offsets.items():
+            batch[name] = made[name] if name in made else _in_samples(cat(lists[name]), count, offsets)
+        if form.frames is not None:
+            numbers = parts[0].numbers if len(parts) == 1 else np.concatenate([part.numbers for part in parts])
+            self._write_times(form.frames, numbers, made, batch)
+        if self.processor is not None:
+            return self.processor.processed(batch, count, number, self.memory)
+        nbytes += sum(nbytes_of(batch[name]) for name in lists)
+        return ProcessedBatch(count, batch, owners, nbytes)
+
+    def _write_times(
+        self, frames: VideoFrames, numbers: IntArray, made: Mapping[str, npt.NDArray[Any]], batch: dict[str, Any]
+    ) -> None:
+        """Write the file of each sample's frames, and their times."""
+        rows, episode = self.samples.rows_of(numbers), self.samples.episodes_of(numbers)
+        for camera, offsets in self.form.cameras.items():
+            part, times = frames.cameras[camera], made[f"{camera}_timestamp"]
+            first, last = rows.first, rows.stop - 1
+            wanted = rows.anchor if offsets is None else rows.anchor[:, None] + offsets
+            if offsets is not None:
+                first, last = first[:, None], last[:, None]
+            begin = part.begin[episode]
+            np.divide(np.clip(wanted, first, last) - first, frames.fps, out=times)
+            times += begin if offsets is None else begin[:, None]
+            batch[f"{camera}_path"] = Ragged.from_list([frames.paths[number] for number in part.path[episode].tolist()])
+            batch[f"{camera}_timestamp"] = times
+
+    def _write(
+        self,
+        samples: SampleWindow,
+        numbers: IntArray,
+        made: Mapping[str, npt.NDArray[Any]],
+        lists: Mapping[str, list[Ragged]],
+    ) -> None:
+        """Write the rows of samples of one window."""
+        form, reads = self.form, samples.reads
+        rows = self.samples.rows_of(numbers)
+        slice_ = np.searchsorted(reads.sample, numbers, side="right") - 1
+        shift = reads.place[slice_] - reads.begin[slice_]
+        bridged: BoolArray | None = None
+        if samples.bridge is not None:
+            begins = np.maximum(rows.anchor - self.samples.rule.before, rows.first)
+            bridged = begins < reads.begin[slice_]
+            shift[bridged] = samples.bridge.shift[slice_[bridged]]
+            bridged = bridged if bridged.any() else None
+        found: dict[bytes, _Places] = {}
+
+        def places_of(offsets: IntArray | None) -> _Places:
+            key = b"" if offsets is None else offsets.tobytes()
+            if key not in found:
+                found[key] = _places(rows, shift, offsets, bridged)
+            return found[key]
+
+        for name, offsets in form.masks.items():
+            made[name][...] = places_of(offsets).exists
+        for name, offsets in form.pads.items():
+            np.logical_not(places_of(offsets).exists, out=made[name])
+        for name, wanted_offsets in form.offsets.items():
+            places = places_of(wanted_offsets)
+            other = None if samples.bridge is None else samples.bridge.arrays[name]
+            if name in made:
+                _take(samples.arrays[name], other, places, made[name])
+            else:
+                lists[name].append(_take_ragged(samples.arrays[name], other, places.rows, bridged))
+
+    def _allocated(
+        self, shapes: Mapping[str, tuple[tuple[int, ...], Any]]
+    ) -> tuple[dict[str, Any], dict[str, Any], int]:
+        """Return arrays in one block of memory, its owners by name, and its bytes."""
+        sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (shape, dtype) in shapes.items()}
+        begins = list(accumulate((-(-size // _LINE_BYTES) * _LINE_BYTES for size in sizes.values()), initial=0))
+        nbytes = max(1, begins[-1])
+        if self.processor is not None and self.memory.is_required:  # only what it returns has to be in such memory
+            block = Allocation(np.empty(nbytes, np.uint8))
+        else:
+            block = self.memory.allocate(nbytes)
+        arrays: dict[str, Any] = {}
+        owners: dict[str, Any] = {}
+        for (name, (shape, dtype)), begin in zip(shapes.items(), begins, strict=False):
+            end = begin + sizes[name]
+            arrays[name] = block.array[begin:end].view(dtype).reshape(shape)
+            if block.owner is not None:
+                owners[name] = block.owner[begin:end]
+        return arrays, owners, nbytes
+
+
+class _Places(NamedTuple):
+    """Where the rows of samples are.
+
+    Attributes:
+        rows: int64 ``[samples, T]`` or ``[samples]``: the place of each row in its array.
+        exists: bool, of the same shape: whether it is a row of the sample, or repeats another one.
+        runs: The samples whose rows are consecutive in the window's array.
+        others: The samples whose rows are in the window's array, but are not consecutive.
+        bridged: The samples whose rows are in another array.
+    """
+
+    rows: IntArray
+    exists: BoolArray
+    runs: _Chosen
+    others: _Chosen
+    bridged: _Chosen
+
+
+class _Chosen(NamedTuple):
+    """Some samples: their numbers, and the places of their rows, of the first row alone if they are runs."""
+
+    numbers: IntArray
+    rows: IntArray
+
+
+def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None, bridged: BoolArray | None) -> _Places:
+    """Return where the rows of samples are.
+
+    Args:
+        rows: The samples.
+        shift: int64 ``[samples]``: what to add to a row's number in the data set for its place.
+        offsets: The rows to deliver, relative to the anchor, int64 ``[T]``; None: the anchor alone.
+        bridged: bool ``[samples]``: those that are not in the window's array; None: all are there.
+    """
+    is_here = np.ones(len(shift), np.bool_) if bridged is None else ~bridged
+    if offsets is None:
+        found, exists = rows.anchor + shift, np.ones(len(shift), np.bool_)
+        is_run = np.zeros(len(shift), np.bool_)
+    else:
+        wanted = rows.anchor[:, None] + offsets
+        found = np.clip(wanted, rows.first[:, None], rows.stop[:, None] - 1)
+        exists = found == wanted
+        found += shift[:, None]
+        is_whole = len(offsets) > 1 and bool((np.diff(offsets) == 1).all())
+        is_run = is_here & exists.all(axis=1) if is_whole else np.zeros(len(shift), np.bool_)
+    runs, others, elsewhere = (np.flatnonzero(some) for some in (is_run, is_here & ~is_run, ~is_here))
+    first = found[runs, 0] if found.ndim > 1 else found[runs]
+    chosen = _Chosen(runs, first), _Chosen(others, found[others]), _Chosen(elsewhere, found[elsewhere])
+    return _Places(found, exists, *chosen)
+
+
+def _take(array: Any, other: Any, places: _Places, out: npt.NDArray[Any]) -> None:
+    """Write rows of one array; for the samples that are bridged, of another."""
+    runs, others, bridged = places.runs, places.others, places.bridged
+    if len(runs.numbers) and (not array.flags.c_contiguous or not array[:1].nbytes):
+        here = np.sort(np.concatenate([runs.numbers, others.numbers]))
+        runs, others = _Chosen(runs.numbers[:0], runs.rows[:0]), _Chosen(here, places.rows[here])
+    if len(runs.numbers):
+        take_runs(array, runs.rows, runs.numbers, out)
+    if len(others.numbers) == len(out):
+        np.take(array, others.rows, axis=0, out=out, mode="clip")
+    elif len(others.numbers):
+        out[others.numbers] = array[others.rows]
+    if len(bridged.numbers):
+        out[bridged.numbers] = other[bridged.rows]
+
+
+def _take_ragged(array: Ragged, other: Ragged | None, place: IntArray, from_other: BoolArray | None) -> Ragged:
+    """Return rows of one array, ``[samples * T]``; for the samples in `from_other`, of another."""
+    taken: Ragged
+    if from_other is None or other is None:
+        taken = array[place.reshape(-1)]
+        return taken
+    chosen = np.concatenate([place[~from_other].reshape(-1), place[from_other].reshape(-1) + len(array)])
+    both = Ragged.cat([array[chosen[chosen < len(array)]], other[chosen[chosen >= len(array)] - len(array)]])
+    samples = np.concatenate([np.flatnonzero(~from_other), np.flatnonzero(from_other)])
+    at = np.argsort(samples)[:, None] * (place.size // len(place)) + np.arange(place.size // len(place))
+    taken = both[at.reshape(-1)]
+    return taken
+
+
+def _in_samples(rows: Ragged, count: int, offsets: IntArray | None) -> Ragged:
+    """Return a list of T rows for each sample; without offsets, the rows."""
+    return rows if offsets is None else Ragged(rows, np.arange(count + 1) * len(offsets))
