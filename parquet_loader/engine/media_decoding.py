@@ -216,7 +216,8 @@ def decode_media(
         valid = arrays[f"{column.name}_valid"] if column.image.null == "mask" else None
         media = _opened(column, rows.count, memory)
         opened.append(media)
-        for row, data in enumerate(encoded.to_list()):
+        for row in range(rows.count):
+            data = encoded[row]  # one at a time: copies of all rows would be new memory for each batch
             try:
                 if not data and valid is not None and not valid[row]:
                     media.fill_gap(row)
