@@ -54,7 +54,14 @@ from parquet_loader.common.native.permute import (
     take_runs,
 )
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
-from parquet_loader.common.permutations import PERMUTATION_METHOD, OrderMemory, Stream, bit_generator, permutation
+from parquet_loader.common.permutations import (
+    PERMUTATION_METHOD,
+    IndexedStream,
+    OrderMemory,
+    Stream,
+    bit_generator,
+    permutation,
+)
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import ShowProgress, no_progress, progress_bar, shown_progress
 from parquet_loader.common.signals import SIGINT_POLL_S, in_order, in_threads, result_of, uninterrupted, wait_for_lock
@@ -138,6 +145,7 @@ __all__ = [
     "HubApi",
     "HubEntry",
     "HubError",
+    "IndexedStream",
     "IntArray",
     "Literal",
     "LockedFile",

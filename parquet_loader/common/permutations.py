@@ -42,6 +42,25 @@ def bit_generator(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.r
     return np.random.Philox(key=key, counter=counter)
 
 
+class IndexedStream:
+    """The bit generators of one use, by index: those of `bit_generator`, in a sixth of the time. For one thread.
+
+    Args:
+        seed, stream, epoch: As in `bit_generator`.
+    """
+
+    def __init__(self, seed: int, stream: Stream, epoch: int) -> None:
+        self._philox = bit_generator(seed, stream, epoch)
+        self._generator = np.random.Generator(self._philox)
+        self._state = self._philox.state
+
+    def generator(self, index: int) -> np.random.Generator:
+        """Return the numbers of an index from their beginning, until the next call."""
+        self._state["state"]["counter"][2] = index
+        self._philox.state = self._state
+        return self._generator
+
+
 OrderMemory: TypeAlias = "Callable[[int], tuple[IntArray, npt.NDArray[np.uint8] | None]]"
 """Returns memory for a permutation of so many elements: int64 ``[size]``, and 8 bytes an element that its kernel may
 write to meanwhile, or None."""

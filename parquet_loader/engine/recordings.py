@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import IntArray, Stream, bit_generator
+from parquet_loader.common import IndexedStream, IntArray, Stream
 from parquet_loader.decode import audio_modules, decode_audio, decode_clips, video_module
 from parquet_loader.engine.referenced_files import ReferencedFiles, file_bytes, opened
 from parquet_loader.schema import Audio, Ragged, Video, companion_of
@@ -37,14 +37,19 @@ class BatchRows:
     seed: int
     epoch: int
     files: ReferencedFiles | None = None
+    _stream: IndexedStream = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_stream", IndexedStream(self.seed, Stream.MEDIA, self.epoch))
 
     def random(self, row: int) -> np.random.Generator:
         """Return the random numbers of a row: a function of the seed, the epoch and the row's number in the data set.
 
-        All columns of a row draw the same numbers, so that an image and its mask are cropped alike.
+        All columns of a row draw the same numbers, so that an image and its mask are cropped alike. Valid until the
+        next call.
         """
         assert self.numbers is not None
-        return np.random.Generator(bit_generator(self.seed, Stream.MEDIA, self.epoch, int(self.numbers[row])))
+        return self._stream.generator(int(self.numbers[row]))
 
 
 def require_decoders(field: object) -> None:

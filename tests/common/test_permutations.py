@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.common import KERNELS, IntArray, Stream, bit_generator, permutation
+from parquet_loader.common import KERNELS, IndexedStream, IntArray, Stream, bit_generator, permutation
 from parquet_loader.common.permutations import sorted_words
 
 LAST = 2**64 - 1
@@ -98,3 +98,15 @@ def test_words_that_are_equal_or_crowded_keep_the_order_of_their_elements(size: 
 @given(words=st.lists(st.sampled_from([0, 1, 2**20, 2**33, 2**33 + 1, 2**63, LAST]), max_size=300))
 def test_any_words_are_sorted_as_numpy_does(words: list[int]) -> None:
     assert np.array_equal(by_kernel(np.array(words, np.uint64)), sorted_words(np.array(words, np.uint64)))
+
+
+@pytest.mark.parametrize("index", [0, 1, 7, 2**40, 2**63 - 1])
+def test_the_generators_of_an_index_draw_the_numbers_of_its_own_bit_generator(index: int) -> None:
+    stream = IndexedStream(5, Stream.MEDIA, 3)
+    for before in (index, 9, 0):
+        stream.generator(before).random(before % 4 + 1)  # also from the middle of a block of numbers
+        own = bit_generator(5, Stream.MEDIA, 3, index)
+        assert stream.generator(index).bit_generator.random_raw(11).tolist() == own.random_raw(11).tolist()
+        assert stream.generator(index).integers(9, dtype=np.uint32) == np.random.Generator(
+            bit_generator(5, Stream.MEDIA, 3, index)
+        ).integers(9, dtype=np.uint32)
