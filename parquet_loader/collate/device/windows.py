@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -120,11 +121,11 @@ class DeviceWindows:
         bounds = [*range(0, window.rows, batch_size), window.rows]
         found: tuple[dict[str, _Column], Upload] | None = None
         with suppress(torch.cuda.OutOfMemoryError):
-            found = self._selected(window.order, bounds, pinned, kept)
+            found = self._selected(window.order, pinned, kept)
         if found is None:
             figures.count("out of device memory")
             for start, stop in pairwise(bounds):
-                columns, upload = self._selected(window.order[start:stop], [0, stop - start], pinned, kept)
+                columns, upload = self._selected(window.order[start:stop], pinned, kept)
                 yield from _cut(columns, [0, stop - start], upload)
             return
         figures.windows += 1
@@ -134,13 +135,13 @@ class DeviceWindows:
         yield from _cut(columns, bounds, upload)
 
     def _selected(
-        self, order: npt.NDArray[Any], bounds: list[int], pinned: Allocator | None, kept: KeptRows
+        self, order: npt.NDArray[Any], pinned: Allocator | None, kept: KeptRows
     ) -> tuple[dict[str, _Column], Upload]:
         columns: dict[str, _Column] = {}
         with self._on_side():
             numbers = self._copy(self._source(as_row_numbers(order, kept.rows), None, pinned))
             for name, column in kept.columns.items():
-                columns[name] = _Fixed(_select(kept.rows_of(name), column, kept.rows, numbers), bounds)
+                columns[name] = _Fixed(_select(kept.rows_of(name), column, kept.rows, numbers))
             tensors = [tensor for column in columns.values() for tensor in column.tensors()]
             return columns, Upload(self._device, self._side, tensors)
 
@@ -165,7 +166,7 @@ class DeviceWindows:
         with self._on_side():
             if window.columns:
                 for name, rows in self._permuted(window, pinned, kept):
-                    done[name] = _Fixed(rows, bounds)
+                    done[name] = _Fixed(rows)
             if kept is not None:
                 figures.kept_rows = kept.complete(window.slices)
             for name, ragged in window.ragged.items():
@@ -191,7 +192,7 @@ class DeviceWindows:
             start = chunk[0].start
             stored = self._copy(block[start : chunk[-1].start + chunk[-1].nbytes])
             for column in chunk:
-                rows = stored[column.start - start :][: column.nbytes]
+                rows = stored.narrow(0, column.start - start, column.nbytes)
                 if kept is not None:
                     kept.put(column, rows, window.slices)
                 yield column.name, _select(rows, column, window.slots, order)
@@ -226,7 +227,7 @@ class DeviceWindows:
     def _other(self, array: Any, owner: Any, bounds: list[int], pinned: Allocator | None) -> _Column:
         """Upload a column that is in the order of delivery."""
         if not isinstance(array, Ragged):
-            return _Fixed(self._copy(self._source(array, owner, pinned)), bounds)
+            return _Fixed(self._copy(self._source(array, owner, pinned)))
         if isinstance(array.values, Ragged):
             parts = [array.slice(start, stop) for start, stop in pairwise(bounds)]
             batches = [batch_tensors(ProcessedBatch(len(part), {"": part}, {}, 0))[""] for part in parts]
@@ -250,18 +251,31 @@ class DeviceWindows:
         return torch.empty_like(source, device=self._device).copy_(source, non_blocking=True)
 
 
+class _Batches(NamedTuple):
+    """Batches of a window that follow each other.
+
+    Attributes:
+        first: The number of the first one.
+        first_row: Its first row.
+        rows: The rows of all.
+        sizes: The rows of each.
+    """
+
+    first: int
+    first_row: int
+    rows: int
+    sizes: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """A column of rows of one width, ``[rows, ...]``; `bounds` as in `_Rows`."""
+    """A column of rows of one width, ``[rows, ...]``."""
 
     rows: torch.Tensor
-    bounds: list[int]
 
-    def cut(self, first: int, last: int) -> Sequence[torch.Tensor]:
-        bounds = self.bounds[first : last + 1]
-        sizes = [stop - start for start, stop in pairwise(bounds)]
+    def cut(self, some: _Batches) -> Sequence[torch.Tensor]:
         # As in `window_batches`: autograd lets callers write to these views.
-        return torch.unsafe_split_with_sizes(self.rows[bounds[0] : bounds[-1]], sizes)
+        return torch.unsafe_split_with_sizes(self.rows.narrow(0, some.first_row, some.rows), some.sizes)
 
     def tensors(self) -> list[Any]:
         return [self.rows]
@@ -285,9 +299,9 @@ class _Rows:
     bounds: list[int]
     kind: Any
 
-    def cut(self, first: int, last: int) -> Sequence[Ragged]:
+    def cut(self, some: _Batches) -> Sequence[Ragged]:
         batches = []
-        for number in range(first, last):
+        for number in range(some.first, some.first + len(some.sizes)):
             # Each batch before has one offset more than it has rows.
             start, stop = self.bounds[number] + number, self.bounds[number + 1] + number + 1
             values = self.values[self.value_bounds[number] : self.value_bounds[number + 1]]
@@ -304,8 +318,8 @@ class _Nested:
 
     batches: list[Ragged]
 
-    def cut(self, first: int, last: int) -> Sequence[Ragged]:
-        return self.batches[first:last]
+    def cut(self, some: _Batches) -> Sequence[Ragged]:
+        return self.batches[some.first : some.first + len(some.sizes)]
 
     def tensors(self) -> list[Any]:
         return list(self.batches)
@@ -333,8 +347,9 @@ def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ra
 def _cut(columns: dict[str, _Column], bounds: list[int], upload: Upload) -> Iterator[Batch]:
     """Yield the batches of a window, as views of its columns."""
     for first in range(0, len(bounds) - 1, SPLIT_BATCHES):
-        last = min(first + SPLIT_BATCHES, len(bounds) - 1)
-        slices = [column.cut(first, last) for column in columns.values()]
+        some = bounds[first : first + SPLIT_BATCHES + 1]
+        batches = _Batches(first, some[0], some[-1] - some[0], [stop - start for start, stop in pairwise(some)])
+        slices = [column.cut(batches) for column in columns.values()]
         for values in zip(*slices, strict=True):
             yield UploadedBatch(zip(columns, values, strict=True), upload)
         del slices
@@ -356,13 +371,20 @@ def _select(stored: torch.Tensor, column: BlockColumn, slots: int, order: torch.
 
     They are permuted as words of 1 to 8 bytes: torch does not permute all dtypes, and copies words faster than bytes.
     """
-    dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
-    rows, width = len(order), column.nbytes // slots
+    width = column.nbytes // slots
+    dtype, word = _dtypes_of(column.dtype, width)
     if not width:
-        return torch.empty((rows, *column.shape), dtype=dtype, device=order.device)
-    word = next(size for size in _WORDS if width % size == 0)
-    words = stored.view(_WORDS[word]).view(slots, width // word) if width > word else stored.view(_WORDS[word])
-    return words.index_select(0, order).view(dtype).view(rows, *column.shape)
+        return torch.empty((len(order), *column.shape), dtype=dtype, device=order.device)
+    words = stored.view(word)
+    is_one = len(words) == slots
+    rows = (words if is_one else words.view(slots, -1)).index_select(0, order).view(dtype)
+    return rows if is_one and not column.shape else rows.view(-1, *column.shape)
+
+
+@cache
+def _dtypes_of(dtype: np.dtype[Any], width: int) -> tuple[torch.dtype, torch.dtype]:
+    """Return torch's dtype, and that of the words as which rows of `width` bytes are permuted."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype, _WORDS[next(size for size in _WORDS if width % size == 0)]
 
 
 def _words(values: torch.Tensor, width: int) -> torch.Tensor:
