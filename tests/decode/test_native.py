@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -190,6 +191,47 @@ def test_any_numbers_are_those_that_arrow_decodes(
             at += some
         with pytest.raises(NotDecodedError):
             native_chunks.read(1)
+
+
+def differences(dtype: type[np.signedinteger[Any]], bits: int, rows: int) -> npt.NDArray[Any]:
+    """Numbers whose differences, modulo the range of the type, take so many bits each."""
+    rng = np.random.default_rng(bits)
+    steps = rng.integers(0, 2**bits - 1, rows, np.uint64, endpoint=True) if bits else np.full(rows, 3, np.uint64)
+    return np.cumsum(steps, dtype=np.uint64).astype(np.dtype(f"u{np.dtype(dtype).itemsize}")).view(dtype)
+
+
+def is_read_as_by_arrow(path: Path, rows: int) -> bool:
+    """Whether kernels decode all columns of a row group, in steps that begin anywhere in a group of packed values."""
+    expected = pq.read_table(path).combine_chunks()
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        same, at = native_chunks.names == expected.column_names, 0
+        for step in [1, 30, 33, 64, 1023, 1025, rows]:
+            some = min(step, rows - at)
+            parts = zip(native_chunks.read(some), expected.columns, strict=True)
+            same &= all(is_same(array, column.chunk(0).slice(at, some)) for array, column in parts)
+            at += some
+    return same
+
+
+def test_differences_of_any_width_are_those_that_arrow_decodes(tmp_path: Path) -> None:
+    rows = 5000
+    table = {f"i{bits}": differences(np.int32, bits, rows) for bits in range(33)}
+    table |= {f"l{bits}": differences(np.int64, bits, rows) for bits in range(65)}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(table), path, use_dictionary=False, column_encoding="DELTA_BINARY_PACKED")
+    assert is_read_as_by_arrow(path, rows)
+
+
+def test_codes_of_any_width_are_looked_up_as_arrow_does(tmp_path: Path) -> None:
+    rows, rng = 2**17 + 5, np.random.default_rng(0)
+    table = {}
+    for bits in range(1, 18):
+        codes = np.concatenate([np.arange(2**bits), rng.integers(0, 2**bits, rows)])[:rows]
+        dtype = np.int8 if bits < 7 else np.int16 if bits < 13 else (np.int32, np.int64)[bits % 2]
+        table[f"c{bits}"] = (rng.permutation(codes) * 7).astype(dtype)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(table), path, dictionary_pagesize_limit=2**21, row_group_size=rows)
+    assert is_read_as_by_arrow(path, rows)
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ static int look_up_rows(
     if (out && column->is_literal) {
       int64_t skipped = column->run_done % 8, whole = (skipped + some + 7) / 8 * 8;
       const uint8_t *from = column->run + column->run_done / 8 * column->bits;
-      /* What is read beyond these bytes is less than a group of 8 codes and 8 bytes, and so within SLACK. */
+      /* What is read beyond these bytes is less than a group of 8 codes and 16 bytes, and so within SLACK. */
       if (column->next - from < ((skipped + some) * column->bits + 7) / 8) return OTHER;
       unpack(from, codes, whole, column->bits);
       if ((int64_t)largest(codes + skipped, some) >= column->entries) return OTHER;

@@ -11,6 +11,7 @@
 /* The same code for several generations of processors; the system's loader chooses. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)
 #define FOR_EACH_TARGET __attribute__((target_clones("arch=skylake-avx512", "avx512f", "avx2", "default")))
+#define HAS_TARGETS 1
 #else
 #define FOR_EACH_TARGET
 #endif

@@ -1,6 +1,9 @@
 #include "delta.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "../kernels.h"
 #include "runs.h"
@@ -93,7 +96,23 @@ typedef uint32_t __attribute__((aligned(1), may_alias)) HalfWord;
   }
 ADD_UP(add_up, uint64_t, Word, uint32_t)
 ADD_UP(add_up_wide, uint64_t, Word, uint64_t)
+#ifdef __SSE2__
+static uint32_t add_up_narrow(const uint32_t *in, uint32_t least, uint32_t last, HalfWord *out) {
+  const __m128i leasts = _mm_set1_epi32((int)least);
+  __m128i before = _mm_set1_epi32((int)last);
+  for (int i = 0; i < DELTA_GROUP; i += 4) {
+    __m128i four = _mm_add_epi32(_mm_loadu_si128((const __m128i *)(in + i)), leasts);
+    four = _mm_add_epi32(four, _mm_slli_si128(four, 4));
+    four = _mm_add_epi32(four, _mm_slli_si128(four, 8));
+    four = _mm_add_epi32(four, before);
+    _mm_storeu_si128((__m128i *)(out + i), four);
+    before = _mm_shuffle_epi32(four, 0xFF);
+  }
+  return (uint32_t)_mm_cvtsi128_si32(before);
+}
+#else
 ADD_UP(add_up_narrow, uint32_t, HalfWord, uint32_t)
+#endif
 
 /* Writes the next group, of integers of 4 or 8 bytes: the rest of a miniblock, in groups. What lies behind its last value is
  * unpacked in vain. */

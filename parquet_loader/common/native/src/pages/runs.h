@@ -52,7 +52,7 @@ INLINE int read_run(const uint8_t **next, const uint8_t *stop, int64_t values, i
 /* Whether runs give so many values of so many bits, and end with their bytes. */
 int runs_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int bits);
 
-/* Unpacks codes, a multiple of 8; up to 8 bytes behind the last one are read in vain. */
+/* Unpacks codes, a multiple of 8; up to 16 bytes behind the last one are read in vain. */
 void unpack(const uint8_t *in, uint32_t *out, int64_t count, int bits);
 
 #endif
