@@ -210,7 +210,7 @@ def is_read_as_by_arrow(path: Path, rows: int) -> bool:
             parts = zip(native_chunks.read(some), expected.columns, strict=True)
             same &= all(is_same(array, column.chunk(0).slice(at, some)) for array, column in parts)
             at += some
-    return same
+    return bool(same)
 
 
 def test_differences_of_any_width_are_those_that_arrow_decodes(tmp_path: Path) -> None:
