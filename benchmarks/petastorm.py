@@ -36,7 +36,7 @@ from parquet_loader.petastorm import copy_dataset
 from parquet_loader.petastorm.codecs import CompressedImageCodec, NdarrayCodec, ScalarCodec
 from parquet_loader.petastorm.etl.dataset_metadata import write_metadata
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
-from parquet_loader.source.unischema import SparkType
+from parquet_loader.source.unischema.records import SparkType
 
 MEASURE = """
 import json, sys, time, warnings

@@ -77,7 +77,8 @@ from parquet_loader.petastorm.transform import edit_field
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField, encode_row
 from parquet_loader.petastorm.weighted_sampling_reader import WeightedSamplingReader
 from parquet_loader.source import declared_unischema, schema_of
-from parquet_loader.source.unischema import ROW_GROUPS_KEY, UNISCHEMA_KEY, SparkType, read_indexes, read_unischema
+from parquet_loader.source.unischema.metadata_files import ROW_GROUPS_KEY, UNISCHEMA_KEY
+from parquet_loader.source.unischema.records import SparkType, read_indexes, read_unischema
 from tests.support import petastorm_oracle as oracle
 
 EVERYTHING = f"file://{oracle.EVERYTHING}"

@@ -101,7 +101,7 @@ def test_a_block_that_fails_writes_no_metadata_and_spark_is_as_before(spark: Any
     from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
     from parquet_loader.petastorm.etl.dataset_metadata import get_schema_from_dataset_url, materialize_dataset
     from parquet_loader.petastorm.unischema import Unischema, UnischemaField
-    from parquet_loader.source.unischema import SparkType
+    from parquet_loader.source.unischema.records import SparkType
 
     schema = Unischema("S", [UnischemaField("id", np.int64, (), ScalarCodec(SparkType("LongType")), False)])
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()

@@ -22,7 +22,7 @@ from parquet_loader import BatchedDataLoader, DataError, Encoded, Ragged, Schema
 from parquet_loader.decode.array_formats import BlobProblem, image_array, npy_array, npz_array
 from parquet_loader.decode.encoded_columns import unpack
 from parquet_loader.schema.encode.blobs import encode_array
-from parquet_loader.source.unischema import UNISCHEMA_KEY
+from parquet_loader.source.unischema.metadata_files import UNISCHEMA_KEY
 from tests.support import petastorm_oracle as oracle
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from parquet_loader import DataError
-from parquet_loader.source.unischema import Codec, FieldRecord, SparkType, read_indexes, read_unischema
 from parquet_loader.source.unischema.allowlist import LISTED
+from parquet_loader.source.unischema.records import Codec, FieldRecord, SparkType, read_indexes, read_unischema
 from tests.support import pickles
 
 FIELDS = (

@@ -14,7 +14,7 @@ import sys
 import time
 
 from parquet_loader.errors import DataError
-from parquet_loader.source.unischema import read_indexes, read_unischema
+from parquet_loader.source.unischema.records import read_indexes, read_unischema
 from tests.support.pickles import Mutator
 
 CAP_BYTES = 256 * 2**20

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from parquet_loader.source.unischema import INDEX_KEY, UNISCHEMA_KEY
+from parquet_loader.source.unischema.metadata_files import INDEX_KEY, UNISCHEMA_KEY
 from tests.support import petastorm_oracle as oracle
 
 PACKAGES = ("petastorm", "av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit")
