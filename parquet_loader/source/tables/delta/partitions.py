@@ -73,16 +73,6 @@ def _boolean(text: str) -> bool:
 
 def _microseconds(text: str) -> int:
     """Return a time as microseconds since 1970: of text without a zone, as of UTC."""
-    head, dot, fraction = text.partition(".")
-    zone = ""
-    for sign in ("Z", "+", "-"):
-        cut = fraction.find(sign)
-        if dot and cut >= 0:
-            fraction, zone = fraction[:cut], fraction[cut:]
-            break
-    whole = dt.datetime.fromisoformat(head + zone)
-    whole = whole.replace(tzinfo=dt.UTC) if whole.tzinfo is None else whole
-    if dot and not (fraction.isdecimal() and fraction.isascii()):
-        raise ValueError(text)
-    since = whole - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds + int(f"{fraction[:6]:0<6}" or 0)
+    when = dt.datetime.fromisoformat(text)
+    when = when.replace(tzinfo=dt.UTC) if when.tzinfo is None else when
+    return (when - _EPOCH) // dt.timedelta(microseconds=1)
