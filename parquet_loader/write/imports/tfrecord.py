@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import gzip
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from parquet_loader.common import PathLike
 from parquet_loader.errors import SourceError
@@ -111,38 +111,8 @@ def _open(path: str) -> Any:
         return gzip.open(path, "rb")
     is_plain = len(first) == _HEAD.size and _masked(first, 8) == _HEAD.unpack(first)[1]
     if not is_plain and len(first) > 2 and first[0] == 0x78 and int.from_bytes(first[:2], "big") % 31 == 0:
-        return _ZlibFile(path)
+        return pa.input_stream(path, compression="gzip")  # Arrow tells zlib from gzip by the header
     return open(path, "rb", buffering=2**20)
-
-
-class _ZlibFile:
-    """A file compressed by zlib, read from its beginning."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = open(path, "rb")  # noqa: SIM115  # closed by __exit__
-        self._inflate = zlib.decompressobj()
-        self._ready = bytearray()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def read(self, count: int) -> bytes:
-        """Return so many bytes, or fewer at the end."""
-        while len(self._ready) < count and not self._inflate.eof:
-            data = self._file.read(2**16)
-            if not data:
-                raise SourceError(f"{self._path}: the file is truncated")
-            try:
-                self._ready += self._inflate.decompress(data)
-            except zlib.error as error:
-                raise SourceError(f"{self._path}: damaged ({error})") from None
-        taken = bytes(self._ready[:count])
-        del self._ready[:count]
-        return taken
 
 
 def _masked(data: bytes, length: int) -> int:
