@@ -37,7 +37,6 @@ class HubError(OSError):
 
     Attributes:
         is_transient: Whether a later attempt may succeed.
-        is_busy: Whether the Hub asked for fewer requests.
         wait_s: How long it said to wait, or None.
         code: The Hub's own code, such as ``"EntryNotFound"``; empty if it gave none.
         status: The HTTP status, or 0.
@@ -48,19 +47,17 @@ class HubError(OSError):
         words: str,
         *,
         is_transient: bool = False,
-        is_busy: bool = False,
         wait_s: float | None = None,
         code: str = "",
         status: int = 0,
     ) -> None:
         super().__init__(words)
-        self.is_transient, self.is_busy, self.wait_s, self.code, self.status = (
-            is_transient,
-            is_busy,
-            wait_s,
-            code,
-            status,
-        )
+        self.is_transient, self.wait_s, self.code, self.status = is_transient, wait_s, code, status
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the Hub, or the store that it redirects to, asked for fewer requests."""
+        return self.status in (429, 503)
 
     @property
     def is_missing_repository(self) -> bool:
@@ -262,7 +259,7 @@ class HubApi:
             said = f"{status} {response.reason} from {_host(url)}, to which the Hub redirects"
             is_transient = status in _TRANSIENT
             wait_s = _wait_s(response) if is_transient else None
-            return HubError(said, is_transient=is_transient, is_busy=status in (429, 503), wait_s=wait_s, status=status)
+            return HubError(said, is_transient=is_transient, wait_s=wait_s, status=status)
         page = f"{self.endpoint}/datasets/{address.repository}"
         has_token = self._own_token() is not None
         if status == 429 or status in _TRANSIENT:
@@ -270,7 +267,7 @@ class HubApi:
             what = f"{status} {response.reason}" + (f": {words}" if words else "")
             if status == 429:
                 what += " (the Hub's rate limit" + ("" if has_token else f"; it is higher with a token: {_LOGIN}") + ")"
-            return HubError(what, is_transient=True, is_busy=status in (429, 503), wait_s=wait_s, status=status)
+            return HubError(what, is_transient=True, wait_s=wait_s, status=status)
         if code == "GatedRepo":
             do = f"{_LOGIN}, and accept its conditions at {page}"
             if has_token:
