@@ -33,6 +33,7 @@ from parquet_loader.common.hints import (
     named,
     needs_package,
 )
+from parquet_loader.common.lru_cache import LruCache
 from parquet_loader.common.native.bindings import (
     ENDED,
     FULL,
@@ -149,6 +150,7 @@ __all__ = [
     "IntArray",
     "Literal",
     "LockedFile",
+    "LruCache",
     "Node",
     "NotCopied",
     "NotIndexed",

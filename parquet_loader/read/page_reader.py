@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, ReadOptions, in_order, is_shortage
+from parquet_loader.common import IntArray, LruCache, ReadOptions, in_order, is_shortage
 from parquet_loader.decode import (
     READ_ERRORS,
     BeyondNanosecondsError,
@@ -39,7 +39,6 @@ from parquet_loader.decode import (
 )
 from parquet_loader.errors import DataError, ParquetLoaderError
 from parquet_loader.read.column_chunks import ColumnSelection
-from parquet_loader.read.page_cache import PageCache
 from parquet_loader.read.row_group_reader import RowGroupReader, beyond_nanoseconds
 from parquet_loader.read.views import without_views
 from parquet_loader.source import ByteRange, Fetcher, FileSchema, Metadata, RowGroupRef, SparseFile, selected
@@ -134,14 +133,14 @@ class PageReader:
         self._snapshot = reader.snapshot
         self._options = options
         self._num_threads = num_threads
-        self._pages = PageCache(cache_bytes - cache_bytes // 4)
-        self._places = PageCache(cache_bytes // 4)
+        self._pages = LruCache(cache_bytes - cache_bytes // 4)
+        self._places = LruCache(cache_bytes // 4)
         self._columns_of: dict[tuple[int, bytes], tuple[PageColumn, ...]] = {}
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the decoded pages and of the locations that are kept."""
-        return self._pages.nbytes + self._places.nbytes
+        return self._pages.size + self._places.size
 
     def close(self) -> None:
         """Release what is kept."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
+from parquet_loader.common import LruCache, is_out_of_descriptors, out_of_descriptors
 from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import OpenFilesError
 from parquet_loader.source.byte_ranges import ByteRange
@@ -114,8 +113,7 @@ class BlockingClient:
     def __init__(self, filesystem: pafs.FileSystem, most: int) -> None:
         self._filesystem = filesystem
         self._threads = CallThreads(most)
-        self._lock = Lock()
-        self._open: OrderedDict[str, Any] = OrderedDict()
+        self._open = LruCache(_MOST_OPEN)
         self._checked: set[str] = set()
         self._fsspec = fsspec_of(filesystem)
 
@@ -149,15 +147,11 @@ class BlockingClient:
             if file.etag is not None and file.path not in self._checked:
                 self._check_same(self._fsspec, file)
             return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
-        with self._lock:
-            opened = self._open.get(file.path)
+        opened = self._open.get(file.path)
         if opened is None:
             opened = self._filesystem.open_input_file(file.path)
             check_same(file, opened.size())
-            with self._lock:
-                self._open[file.path] = opened
-                if len(self._open) > _MOST_OPEN:
-                    self._open.popitem(last=False)
+            self._open.put(file.path, opened)
         return opened.read_at(span.size, span.start)
 
     def _check_same(self, fs: Any, file: SourceFile) -> None:

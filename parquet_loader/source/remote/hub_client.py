@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,7 +12,7 @@ from threading import Lock, local
 from time import monotonic
 from typing import Any
 
-from parquet_loader.common import HubAddress, HubApi, HubError, abort
+from parquet_loader.common import HubAddress, HubApi, HubError, LruCache, abort
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.blocking_client import CallThreads
@@ -23,46 +21,10 @@ from parquet_loader.source.remote.client import Bytes, PermanentError, Transient
 # Bytes of one read; each read takes the GIL a few times.
 _CHUNK_BYTES = 2**18
 _PROGRESS_S = 0.1
-_MOST_URLS = 4096
 # The Hub may send files that are not in LFS or Xet as a whole; those are small.
 _MOST_WHOLE_BYTES = 16 * 2**20
 # A signed URL that has expired is refused by any of these; the Hub then gives a new one.
 _EXPIRED = (400, 401, 403, 404, 410)
-
-
-class SignedUrls:
-    """The signed URLs of files, so that the Hub is asked once for each file and not for each range.
-
-    Any thread may use it. Their number is bounded; those used longest ago are forgotten. The URLs are secrets: anyone
-    who has one may read the file until its signature expires.
-    """
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._lock = Lock()
-        self._urls: OrderedDict[str, str] = OrderedDict()
-
-    def get(self, path: str) -> str | None:
-        """Return the URL of a file, or None."""
-        with self._lock:
-            url = self._urls.get(path)
-            if url is not None:
-                self._urls.move_to_end(path)
-            return url
-
-    def keep(self, path: str, url: str) -> None:
-        """Remember the URL of a file."""
-        with self._lock:
-            self._urls[path] = url
-            self._urls.move_to_end(path)
-            if len(self._urls) > _MOST_URLS:
-                self._urls.popitem(last=False)
-
-    def forget(self, path: str, url: str) -> None:
-        """Forget a URL, unless another one has replaced it."""
-        with self._lock:
-            if self._urls.get(path) == url:
-                del self._urls[path]
 
 
 class _Sink:
@@ -120,14 +82,15 @@ class HubClient:
 
     Args:
         api: The Hub.
-        urls: Signed URLs of earlier requests.
+        urls: Signed URLs by path, so that the Hub is asked once for each file and not for each range. They are secrets:
+            anyone who has one may read the file until its signature expires.
         most: Requests in flight at most.
         stall_s: Seconds without a byte after which a request fails.
     """
 
     tells_progress = True
 
-    def __init__(self, api: HubApi, urls: SignedUrls, most: int, stall_s: float) -> None:
+    def __init__(self, api: HubApi, urls: LruCache, most: int, stall_s: float) -> None:
         self._api = api
         self._urls = urls
         self._stall_s = stall_s
@@ -159,7 +122,7 @@ class HubClient:
 
     def _read(self, file: SourceFile, span: ByteRange, sink: _Sink) -> None:
         address = HubAddress.parse(file.path)
-        known = self._urls.get(file.path)
+        known: str | None = self._urls.get(file.path)
         if known is not None:
             try:
                 self._read_from(known, address, file, span, sink)
@@ -176,7 +139,7 @@ class HubClient:
             with self._api.opened(url, address, self._stall_s, headers, sink.watch) as (response, found):
                 skip = _checked(response, file, span)
                 if found != url:
-                    self._urls.keep(file.path, found)
+                    self._urls.put(file.path, found)
                 sink.begin()
                 self._receive(response, skip, span.size, sink)
                 sink.end()  # before the connection goes back to those that are idle

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import RemoteOptions, hub_of, is_local, shown
+from parquet_loader.common import LruCache, RemoteOptions, hub_of, is_local, shown
 from parquet_loader.common.storage import hdfs
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.source.byte_ranges import ByteRange
@@ -20,10 +20,11 @@ from parquet_loader.source.remote.blocking_client import BlockingClient, forked
 from parquet_loader.source.remote.client import Bytes, Client
 from parquet_loader.source.remote.concurrency import FIRST_REQUESTS
 from parquet_loader.source.remote.fetcher import Fetcher
-from parquet_loader.source.remote.hub_client import HubClient, SignedUrls
+from parquet_loader.source.remote.hub_client import HubClient
 from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for, is_usable
 from parquet_loader.source.remote.request_scheduler import RequestScheduler
 
+_MOST_URLS = 4096
 _SCHEMES = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 
 
@@ -47,7 +48,7 @@ class RemoteStore:
         self._pid = os.getpid()
         self._obstore: tuple[int, ObstoreClient | None] | None = None
         self._is_plain = False
-        self._signed_urls = SignedUrls()
+        self._signed_urls = LruCache(_MOST_URLS)
         self._shared: Fetcher | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,8 +124,6 @@ class RemoteStore:
         wanted = self.options.connections
         hub = hub_of(self.filesystem)
         if hub is not None and wanted != "obstore":
-            if self._signed_urls.pid != os.getpid():  # a lock of a thread that a fork has left behind
-                self._signed_urls = SignedUrls()
             return HubClient(hub, self._signed_urls, 2 * self.options.max_requests, self.options.stall_s)
         if not self._is_plain and wanted != "native":
             if self._obstore is None or self._obstore[0] != os.getpid():

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections import OrderedDict
 from collections.abc import Mapping
-from threading import Lock
 from typing import Any
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, LruCache
 from parquet_loader.errors import ParquetLoaderError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
@@ -22,7 +20,7 @@ _KEPT_BYTES = 8 * 2**20
 
 
 class DeletedRows:
-    """Positions of deleted rows by file. Any thread may use it; the lock guards the table only, never a read.
+    """Positions of deleted rows by file. Any thread may use it.
 
     Args:
         by_file: How the deleted rows of a file are obtained, by the number of the file.
@@ -42,13 +40,7 @@ class DeletedRows:
         self._files = files
         self._filesystem = filesystem
         self._remote = remote
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._lock = Lock()
-        self._kept: OrderedDict[int, IntArray] = OrderedDict()
-        self._held_bytes = 0
+        self._kept = LruCache(_KEPT_BYTES)
         self._sizes: dict[str, int] = {}  # of remote files; threads that ask for the same one both ask the store
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -76,13 +68,9 @@ class DeletedRows:
         deletes = self.by_file.get(file)
         if deletes is None:
             return None
-        if self._pid != os.getpid():
-            self._begin()
-        with self._lock:
-            kept = self._kept.get(file)
-            if kept is not None:
-                self._kept.move_to_end(file)
-                return kept
+        kept: IntArray | None = self._kept.get(file)
+        if kept is not None:
+            return kept
         name = self._files[file].name
         try:
             found = deletes.positions(self._read)
@@ -92,13 +80,7 @@ class DeletedRows:
             raise SourceError(f"{name}: its deleted rows cannot be read: {error}") from error
         except ParquetLoaderError as error:
             raise type(error)(f"{name}: its deleted rows cannot be read: {error}") from error
-        with self._lock:
-            if file not in self._kept:
-                self._kept[file] = found
-                self._held_bytes += found.nbytes
-            while self._held_bytes > _KEPT_BYTES and len(self._kept) > 1:
-                _, dropped = self._kept.popitem(last=False)
-                self._held_bytes -= dropped.nbytes
+        self._kept.put(file, found, min(found.nbytes, _KEPT_BYTES))  # the file that is read now is kept in any case
         return found
 
     def _note(self, file: int) -> str:

@@ -1,4 +1,4 @@
-"""Keeps the values used last within a limit in bytes: decoded pages, and where the rows of column chunks are."""
+"""Keeps the values used last within a limit, for any number of threads."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from threading import Lock
 from typing import Any
 
 
-class PageCache:
+class LruCache:
     """Values by key, the least recently used dropped beyond a limit. Any thread may use it.
 
     The lock guards the table only, and is never held while a value is made: two threads that miss the same value both
     make it. A forked child keeps the values, and makes its own lock.
 
     Args:
-        most_bytes: The most bytes that the values take together.
+        most: The most that the sizes of the values, such as their bytes, add up to.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._begin()
 
     def _begin(self) -> None:
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._nbytes = 0
+        self._size = 0
         self._renew_lock()
 
     def _renew_lock(self) -> None:
@@ -33,12 +33,12 @@ class PageCache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process without the values."""
-        return PageCache, (self._most_bytes,)
+        return LruCache, (self._most,)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the values."""
-        return self._nbytes
+    def size(self) -> int:
+        """The sizes of the values together."""
+        return self._size
 
     def get(self, key: Hashable) -> Any:
         """Return a value; None if it is not kept."""
@@ -64,19 +64,29 @@ class PageCache:
                 found.append(None if kept is None else kept[0])
         return found
 
-    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
-        """Keep a value of that many bytes, unless it exceeds the limit by itself."""
-        if nbytes > self._most_bytes:
+    def put(self, key: Hashable, value: Any, size: int = 1) -> None:
+        """Keep a value of that size, unless it exceeds the limit by itself."""
+        if size > self._most:
             return
         if self._pid != os.getpid():
             self._renew_lock()
         with self._lock:
             before = self._kept.pop(key, None)
-            self._nbytes += nbytes - (0 if before is None else before[1])
-            self._kept[key] = value, nbytes
-            while self._nbytes > self._most_bytes:
+            self._size += size - (0 if before is None else before[1])
+            self._kept[key] = value, size
+            while self._size > self._most:
                 _, (_, gone) = self._kept.popitem(last=False)
-                self._nbytes -= gone
+                self._size -= gone
+
+    def forget(self, key: Hashable, value: Any) -> None:
+        """Drop a value, unless another one has replaced it."""
+        if self._pid != os.getpid():
+            self._renew_lock()
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and kept[0] == value:
+                del self._kept[key]
+                self._size -= kept[1]
 
     def clear(self) -> None:
         """Release all values."""
@@ -84,4 +94,4 @@ class PageCache:
             self._renew_lock()
         with self._lock:
             self._kept.clear()
-            self._nbytes = 0
+            self._size = 0
