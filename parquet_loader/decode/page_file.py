@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -30,11 +30,12 @@ from parquet_loader.source import (
     LIST,
     STRUCT,
     ColumnChunk,
-    CompactReader,
     FileSchema,
     Metadata,
     ReadableChunk,
     RowGroupFooter,
+    SchemaElement,
+    schema_tree,
 )
 
 _MARK = b"PAR1"
@@ -60,7 +61,7 @@ class PageFileSchema(NamedTuple):
 
     Attributes:
         leaf: Its number in the other file.
-        path: Names of its schema elements, below the root.
+        path: Names of its schema elements, below the root, each with its length before it.
         elements: The list of schema elements, as a footer has it.
         key_values: The list of keys and values, as a footer has it; b"": there is none.
     """
@@ -155,7 +156,7 @@ def page_file_footer(
         (
             _field(1, I32, _number(original.physical_type)),
             _field(1, LIST, _list(I32, [_number(encoding) for encoding in encodings])),
-            _field(1, LIST, _list(BINARY, [_binary(name) for name in schema.path])),
+            _field(1, LIST, _list(BINARY, schema.path)),
             _field(1, I32, _number(original.codec)),
             _field(1, I64, _number(chunk.values)),
             _field(1, I64, _number(chunk.encoded_bytes)),
@@ -254,11 +255,9 @@ def decode_pages(
 
 def page_file_schema(schema: FileSchema, leaf: int) -> PageFileSchema | None:
     """Return the schema of a file that has one leaf column of another; None if Arrow's types cannot be divided so."""
-    elements = _parsed(schema.elements)
-    chain = _chain_to(elements, leaf)
-    steps = _steps(elements, chain)
-    kept = [elements[number] for number in chain]
-    lines = [one.data if not one.children else one.with_one_child() for one in kept]
+    chain = next(itertools.islice(_chains(schema_tree(schema.elements)), leaf, None))
+    steps = [parent.children.index(child) for parent, child in itertools.pairwise(chain)]
+    lines = [_with_one_child(one, schema.elements) for one in chain]
     key_values = b""
     if _ARROW_SCHEMA in schema.key_values:
         field = _pruned(schema.arrow.field(steps[0]), steps[1:])
@@ -269,66 +268,28 @@ def page_file_schema(schema: FileSchema, leaf: int) -> PageFileSchema | None:
         key_values = _list(STRUCT, [pair])
     elif _pruned(schema.arrow.field(steps[0]), steps[1:]) is None:
         return None
-    return PageFileSchema(leaf, tuple(one.name for one in kept[1:]), _list(STRUCT, lines), key_values)
+    names = tuple(schema.elements[slice(*one.name_span)] for one in chain[1:])
+    return PageFileSchema(leaf, names, _list(STRUCT, lines), key_values)
 
 
 def top_level_of(schema: FileSchema) -> IntArray:
     """Return the number of the top-level column of each leaf, int64 ``[leaves]``."""
-    elements = _parsed(schema.elements)
-    return np.array([_steps(elements, _chain_to(elements, n))[0] for n in range(len(schema.leaves))], np.int64)
+    tops = schema_tree(schema.elements).children
+    return np.array([number for number, top in enumerate(tops) for _ in _chains(top)], np.int64)
 
 
-class _Element(NamedTuple):
-    data: bytes
-    name: bytes
-    children: int
-    children_at: tuple[int, int]  # where their number stands
-    end: int  # the number of the first element that is not below it
-
-    def with_one_child(self) -> bytes:
-        """Return it as a group of one member."""
-        return self.data[: self.children_at[0]] + _number(1) + self.data[self.children_at[1] :]
+def _chains(element: SchemaElement) -> Iterator[list[SchemaElement]]:
+    """Yield the elements from this one to each leaf below it, in the order of the leaves."""
+    if not element.children:
+        yield [element]
+    for child in element.children:
+        yield from ([element, *chain] for chain in _chains(child))
 
 
-def _parsed(data: bytes) -> list[_Element]:
-    reader = CompactReader(data)
-    found: list[_Element] = []
-    for _ in range(reader.count(STRUCT)):
-        begin, name, children, at = reader.position, b"", 0, (0, 0)
-        for field, kind in reader.fields():
-            before = reader.position
-            if (field, kind) == (4, BINARY):
-                name = reader.binary()
-            elif (field, kind) == (5, I32):
-                children = reader.number(I32)
-                at = before - begin, reader.position - begin
-            else:
-                reader.skip(kind)
-        found.append(_Element(data[begin : reader.position], name, children, at, 0))
-    for number in range(len(found) - 1, -1, -1):
-        end = number + 1
-        for _ in range(found[number].children):
-            end = found[end].end
-        found[number] = found[number]._replace(end=end)
-    return found
-
-
-def _chain_to(elements: Sequence[_Element], leaf: int) -> list[int]:
-    """Return the elements from the root to a leaf."""
-    leaves = [number for number, one in enumerate(elements) if not one.children and number]
-    wanted = leaves[leaf]
-    return [number for number, one in enumerate(elements[: wanted + 1]) if number <= wanted < one.end]
-
-
-def _steps(elements: Sequence[_Element], chain: Sequence[int]) -> list[int]:
-    """Return which member of each element of a chain the next one is."""
-    steps = []
-    for parent, child in itertools.pairwise(chain):
-        number, at = 0, parent + 1
-        while at != child:
-            number, at = number + 1, elements[at].end
-        steps.append(number)
-    return steps
+def _with_one_child(element: SchemaElement, elements: bytes) -> bytes:
+    """Return the bytes of an element; those of a group as of one that has one member."""
+    (first, last), (begin, end) = element.span, element.children_span
+    return elements[first:begin] + _number(1) + elements[end:last] if element.children else elements[first:last]
 
 
 def _pruned(field: pa.Field, steps: Sequence[int]) -> pa.Field | None:

@@ -17,6 +17,8 @@ from parquet_loader.source.metadata import (
     MetadataError,
     ReadableChunk,
     RowGroupFooter,
+    SchemaElement,
+    schema_tree,
 )
 from parquet_loader.source.remote.concurrency import ConcurrencyLimit
 from parquet_loader.source.remote.fetcher import Fetcher
@@ -95,6 +97,7 @@ __all__ = [
     "RemoteStore",
     "RowGroupFooter",
     "RowGroupRef",
+    "SchemaElement",
     "Selection",
     "Snapshot",
     "Source",
@@ -132,6 +135,7 @@ __all__ = [
     "roots_of",
     "row_group_ranges",
     "schema_of",
+    "schema_tree",
     "selected",
     "selection_of",
     "table_source",

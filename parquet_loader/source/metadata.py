@@ -96,18 +96,22 @@ class SchemaElement:
         number: Its number in the list.
         children: The elements below it.
         name: Its name.
-        name_span: Where the name lies in the bytes of the list, with its length before it.
+        span: Where it lies in the bytes of the list.
+        name_span: Where the name lies in them, with its length before it.
+        children_span: Where the number of its children lies in them.
         field_id: Its field id, or None.
         is_repeated: Whether its values are repeated.
         annotation: Its logical type, as the format numbers them; None: it has none.
-        annotation_span: Where the field of the logical type lies in the bytes of the list.
+        annotation_span: Where the field of the logical type lies in them.
         annotation_step: By how much the number of that field is above that of the field before it.
     """
 
     number: int
     children: list[SchemaElement]
     name: str = ""
+    span: tuple[int, int] = (0, 0)
     name_span: tuple[int, int] = (0, 0)
+    children_span: tuple[int, int] = (0, 0)
     field_id: int | None = None
     is_repeated: bool = False
     annotation: int | None = None
@@ -548,11 +552,11 @@ def schema_tree(elements: bytes) -> SchemaElement:
 
 def _element(reader: CompactReader, elements: bytes, number: int) -> tuple[SchemaElement, int]:
     """Return an element, and how many children it claims to have."""
-    element, children = SchemaElement(number, []), 0
-    before, end = 0, reader.position  # the number of the last field, and where it ended
+    element, children, first = SchemaElement(number, []), 0, reader.position
+    before, end = 0, first  # the number of the last field, and where it ended
     for field, kind in reader.fields():
+        start = reader.position
         if (field, kind) == (_NAME, BINARY):
-            start = reader.position
             begin, size = reader.span()
             element.name_span = start, begin + size
             element.name = elements[begin : begin + size].decode("utf-8", "replace")
@@ -566,12 +570,13 @@ def _element(reader: CompactReader, elements: bytes, number: int) -> tuple[Schem
             if field == _REPETITION:
                 element.is_repeated = value == _REPEATED
             elif field == _CHILDREN:
-                children = value
+                children, element.children_span = value, (start, reader.position)
             else:
                 element.field_id = value
         else:
             reader.skip(kind)
         before, end = field, reader.position
+    element.span = first, reader.position
     return element, children
 
 
