@@ -31,29 +31,21 @@ from parquet_loader.write.rewrite.report import COLUMN_HEADS
 @click.option("--mode", type=click.Choice(["error", "append", "overwrite"]), default="error", show_default=True)
 @click.option("--progress", is_flag=True, help="Show a progress bar (needs tqdm).")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
-def rewrite(source: tuple[str, ...], target: str, **options: Any) -> None:
+def rewrite(source: tuple[str, ...], target: str, *, columns: str | None, as_json: bool, **options: Any) -> None:
     """Rewrite SOURCE (files, directories, globs or URLs) to the directory TARGET in the layout that loads fastest."""
     if not source:
         raise click.UsageError(f"Missing argument: expected SOURCE and TARGET, found {target!r} alone")
-    schema = options["schema"]
+    schema = options.pop("schema")
     report = rewrite_dataset(
         source[0] if len(source) == 1 else list(source),
         target,
         schema=None if schema is None else Schema.from_json(schema.read()),
-        columns=None if options["columns"] is None else [name.strip() for name in options["columns"].split(",")],
-        split=options["split"],
-        read_options=ReadOptions(ignore_table_format=options["ignore_table_format"]),
-        shuffle=options["shuffle"],
-        seed=options["seed"],
-        pack=True if options["pack"] else None,
-        objective=options["objective"],
-        memory_limit=options["memory_limit"],
-        row_group_bytes=options["row_group_bytes"],
-        file_bytes=options["file_bytes"],
-        mode=options["mode"],
-        progress=options["progress"],
+        columns=None if columns is None else [name.strip() for name in columns.split(",")],
+        read_options=ReadOptions(ignore_table_format=options.pop("ignore_table_format")),
+        pack=options.pop("pack") or None,
+        **options,
     )
-    if options["as_json"]:
+    if as_json:
         show_json(report.to_dict())
     else:
         _show(report)

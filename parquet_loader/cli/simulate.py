@@ -11,6 +11,7 @@ import click
 from parquet_loader.cli.console import show_json, show_lines, show_table, working
 from parquet_loader.cli.setups import loader_options, setup_of
 from parquet_loader.common import format_bytes
+from parquet_loader.loader.report.charts import duration
 from parquet_loader.loader.simulation.calibration import Calibrated, LoaderSetup, calibrate, loader_of, opened
 from parquet_loader.loader.simulation.model import EpochForecast
 from parquet_loader.loader.simulation.prices import LISTED_AT_ONCE, PRICES, Prices, provider_of
@@ -141,16 +142,12 @@ def _ranges(found: Calibrated, step_s: float) -> dict[str, list[float]]:
     }
 
 
-def _seconds(value: float) -> str:
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.3g} s" if value < 1000 else f"{value:,.0f} s"
-
-
 _ROWS = {
-    "first_batch_s": ("first batch", _seconds),
-    "seconds": ("epoch", _seconds),
+    "first_batch_s": ("first batch", duration),
+    "seconds": ("epoch", duration),
     "rows_per_s": ("rows per second", lambda value: f"{value:,.0f}"),
     "wait_share": ("of it waiting", lambda value: f"{value:.0%}"),
-    "longest_wait_s": ("longest later wait", _seconds),
+    "longest_wait_s": ("longest later wait", duration),
     "peak_bytes": ("most memory held", lambda value: format_bytes(int(value))),
     "requests": ("requests", lambda value: f"{value:,}"),
 }
@@ -160,15 +157,15 @@ def _show(found: Calibrated, predicted: EpochForecast, value: dict[str, Any], me
     rank = f"one of {found.ranks} ranks: " if found.ranks > 1 else ""
     show_lines(
         f"{rank}{predicted.rows:,} rows in {predicted.batches:,} batches, {found.limits.num_threads} threads, steps of "
-        f"{_seconds(value['step_s'])}",
-        f"calibrated in {_seconds(value['calibration']['seconds'])} by {_trials(found)} of up to "
+        f"{duration(value['step_s'])}",
+        f"calibrated in {duration(value['calibration']['seconds'])} by {_trials(found)} of up to "
         f"{found.read_windows:,} of {_windows(found, predicted):,} windows",
-        f"files opened in {_seconds(found.opening_s)}",
+        f"files opened in {duration(found.opening_s)}",
     )
     network = found.rates.network
     if network is not None:
         show_lines(
-            f"store: {_seconds(network.latency_s)} to the first byte, "
+            f"store: {duration(network.latency_s)} to the first byte, "
             f"{format_bytes(int(network.connection_bytes_per_s))}/s a connection, "
             f"{format_bytes(int(network.link_bytes_per_s))}/s together"
         )
@@ -194,7 +191,7 @@ def _show(found: Calibrated, predicted: EpochForecast, value: dict[str, Any], me
     heads = ["", "predicted", "range", *(["measured", "off by"] if given is not None else [])]
     show_table(heads, rows, numbers=frozenset(heads[1:]))
     if measured is not None and given is not None and value["step_s"]:
-        show_lines("", f"steps took {_seconds(given['step_s'])}, for which the prediction is shown")
+        show_lines("", f"steps took {duration(given['step_s'])}, for which the prediction is shown")
     store = value["object_store"]
     what = "in an object store" if found.is_local else "without a local cache"
     show_lines(
