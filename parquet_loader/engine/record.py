@@ -7,7 +7,6 @@ their beginning. Samples cover the whole epoch: when there are too many, every s
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -18,6 +17,7 @@ SAMPLED_EVERY_S = 0.01
 
 # When it began (seconds of `time.perf_counter`), its wall and processor seconds, its kind, and its worker.
 _EVENT = struct.Struct("<dffBB")
+_MOST_BYTES = MOST_EVENTS * _EVENT.size
 
 
 class Event(NamedTuple):
@@ -78,27 +78,27 @@ class EventLog:
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._next = 0  # the oldest event, once the log is full
         self.added = 0
 
     def add(self, began: float, seconds: float, cpu_s: float, kind: int, worker: int) -> None:
         """Add an event; drop the oldest if there are too many."""
         self.added += 1
-        if len(self._bytes) < MOST_EVENTS * _EVENT.size:
-            self._bytes += _EVENT.pack(began, seconds, cpu_s, kind, worker & 255)
-        else:
-            _EVENT.pack_into(self._bytes, self._next * _EVENT.size, began, seconds, cpu_s, kind, worker & 255)
-            self._next = (self._next + 1) % MOST_EVENTS
+        self.extend(_EVENT.pack(began, seconds, cpu_s, kind, worker & 255))
+
+    def extend(self, packed: bytes) -> None:
+        """Add the events of `packed` without counting them; drop the oldest if there are too many."""
+        self._bytes += packed
+        if len(self._bytes) >= 2 * _MOST_BYTES:
+            del self._bytes[:-_MOST_BYTES]
 
     def packed(self) -> bytes:
         """Return the events in their order, for `events_of`."""
-        first = self._next * _EVENT.size
-        return bytes(self._bytes[first:]) + bytes(self._bytes[:first])
+        return bytes(self._bytes[-_MOST_BYTES:])
 
     def take(self) -> bytes:
         """Return the events, as `packed` does, and forget them."""
         packed = self.packed()
-        self._bytes, self._next = bytearray(), 0
+        self._bytes = bytearray()
         return packed
 
 
@@ -161,22 +161,15 @@ class JoinedRecord:
     """The records that an engine in another process sends one after another. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._jobs = deque[bytes]()
-        self._nbytes = 0
+        self._jobs = EventLog()
         self._samples = SampleLog[Sample]()
-        self._added = 0
 
     def add(self, record: EngineRecord) -> None:
         """Add the next record."""
         self._samples.extend(record.samples)
-        self._added = record.jobs_added
-        if record.jobs:
-            self._jobs.append(record.jobs)
-            self._nbytes += len(record.jobs)
-        while self._jobs and self._nbytes - len(self._jobs[0]) >= MOST_EVENTS * _EVENT.size:
-            self._nbytes -= len(self._jobs.popleft())
+        self._jobs.extend(record.jobs)
+        self._jobs.added = record.jobs_added
 
     def joined(self) -> EngineRecord:
         """Return all of them as one."""
-        jobs = b"".join(self._jobs)[-MOST_EVENTS * _EVENT.size :]
-        return EngineRecord(jobs, tuple(self._samples.copy()), self._added)
+        return EngineRecord(self._jobs.packed(), tuple(self._samples.copy()), self._jobs.added)

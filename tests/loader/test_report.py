@@ -136,11 +136,11 @@ def test_names_of_files_are_no_markup(source: str, tmp_path: Path) -> None:
 
 def test_a_log_keeps_the_latest_events_in_order() -> None:
     log = EventLog()
-    for number in range(MOST_EVENTS + 10):
+    for number in range(2 * MOST_EVENTS + 10):
         log.add(float(number), 0.0, 0.0, 0, 0)
     found = [event.began for event in events_of(log.packed())]
-    assert found == [float(number) for number in range(10, MOST_EVENTS + 10)]
-    assert log.added == MOST_EVENTS + 10
+    assert found == [float(number) for number in range(MOST_EVENTS + 10, 2 * MOST_EVENTS + 10)]
+    assert log.added == 2 * MOST_EVENTS + 10
     assert len(events_of(log.take())) == MOST_EVENTS
     assert log.packed() == b""
 
