@@ -51,7 +51,6 @@ from parquet_loader.common.native.permute import (
     order_ragged,
     take_columns,
     take_ragged,
-    take_rows,
     take_runs,
 )
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
@@ -249,7 +248,6 @@ __all__ = [
     "system_error",
     "take_columns",
     "take_ragged",
-    "take_rows",
     "take_runs",
     "uninterrupted",
     "url_prefix",

@@ -65,7 +65,7 @@ from parquet_loader.decode.page_file import (
 )
 from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
-from parquet_loader.decode.routes import Arrangement, ColumnRoute, ColumnSource, arrangement_of, routes_of
+from parquet_loader.decode.routes import Arrangement, ColumnRoute, ColumnSource, arrangement_of, holds_rows, routes_of
 from parquet_loader.decode.value_ranges import ValueRange, packed_ranges
 
 __all__ = [
@@ -119,6 +119,7 @@ __all__ = [
     "decode_pages",
     "file_of_pages",
     "first_beyond_nanoseconds",
+    "holds_rows",
     "image_array",
     "image_formats",
     "image_pixels",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from parquet_loader.decode.native.column_reader import decodable_columns
 from parquet_loader.decode.opened_chunks import RAW_BYTES
 from parquet_loader.decode.plain_pages import why_not_raw
-from parquet_loader.decode.routes import Arrangement, ColumnRoute, arrangement_of
+from parquet_loader.decode.routes import ColumnRoute, holds_rows
 from parquet_loader.source import ReadableChunk, RowGroupFooter
 
 # From the fastest to the slowest.
@@ -51,7 +51,7 @@ def chunk_routes(
         if route.window == "pages":
             no_raw[route.stored] = _why_not_pages(route, footer, rows, is_local=is_local)
             raw |= set() if no_raw[route.stored] else {route.stored}
-        elif route.window and _is_rows(route):
+        elif route.window and route.source.column is not None and holds_rows(route.source.column):
             no_raw[route.stored] = "it is a list" if route.source.is_list_of_row else "it is nullable"
     to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
     demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
@@ -74,12 +74,6 @@ def chunk_routes(
             way = ChunkRoute("arrow", not_kernel.get(stored) or route.reason)
         found[route.source.name] = way
     return found
-
-
-def _is_rows(route: ColumnRoute) -> bool:
-    """Whether plain pages of the column could be copied as they are, if it were not nullable."""
-    column = route.source.column
-    return column is not None and arrangement_of(column) in (Arrangement.DIRECT, Arrangement.STAGED)
 
 
 def _why_not_pages(route: ColumnRoute, footer: RowGroupFooter, rows: int, *, is_local: bool) -> str:

@@ -36,30 +36,30 @@ class Arrangement(Enum):
 
     Attributes:
         DIRECT: Each row is copied to its final slot as soon as it is decoded.
-        STAGED: Fixed-width bytes are staged in a buffer until all rows of the window are decoded.
-        SCALAR: Numbers are staged likewise; one kernel call orders many columns.
+        NARROW: Numbers and short rows are staged in a buffer until all rows of the window are decoded. One kernel call
+            orders many columns.
         RAGGED: Variable-width bytes are staged likewise.
         GATHERED: Arrow arrays are kept, and Arrow's take orders them.
     """
 
     DIRECT = "direct"
-    STAGED = "staged"
-    SCALAR = "scalar"
+    NARROW = "narrow"
     RAGGED = "ragged"
     GATHERED = "gathered"
+
+
+def holds_rows(column: Column) -> bool:
+    """Return whether values are rows of bytes of one width that is not a number's."""
+    return pa.types.is_fixed_size_binary(column.arrow_type) and column.row_bytes not in (None, *WORD_BYTES)
 
 
 def arrangement_of(column: Column, *, kernels: bool = IS_BUILT) -> Arrangement:
     """Return how a window orders the rows of a column, with or without kernels."""
     if column.is_ragged:
         return Arrangement.RAGGED
-    width = column.row_bytes
-    if width is not None and pa.types.is_fixed_size_binary(column.arrow_type):
-        if width >= WIDE_BYTES:
-            return Arrangement.DIRECT
-        if width not in WORD_BYTES:
-            return Arrangement.STAGED
-    return Arrangement.SCALAR if kernels and width is not None else Arrangement.GATHERED
+    if column.row_bytes is None or not (kernels or holds_rows(column)):
+        return Arrangement.GATHERED
+    return Arrangement.DIRECT if holds_rows(column) and column.row_bytes >= WIDE_BYTES else Arrangement.NARROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,6 @@ def _route(
     decoder: Literal["kernel", "arrow"] = "arrow" if missing else "kernel"
     if column is None or not source.is_as_decoded:
         return None, decoder, missing or "its values are converted"
-    are_rows = arrangement_of(column, kernels=not missing) in (Arrangement.DIRECT, Arrangement.STAGED)
-    if are_rows and source.is_always_as_stored and pages:
+    if holds_rows(column) and source.is_always_as_stored and pages:
         return "pages", decoder, ""
     return (None, decoder, missing) if missing else ("kernel", decoder, "")

@@ -20,13 +20,12 @@ from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.window.fixed_width import (
     DirectRows,
     Rows,
-    StagedRows,
     as_delivered,
     copy_column,
     fixed_rows,
     padded,
 )
-from parquet_loader.window.scalars import ScalarColumns
+from parquet_loader.window.narrow_columns import NarrowColumns
 from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow
 from parquet_loader.window.variable_width import RaggedRows, Scattered, ragged_rows
 
@@ -66,7 +65,7 @@ class Remainder:
     Attributes:
         rows: Number of rows, less than a batch.
         gathered: Canonical tables, one for each part of `ColumnGroups.gathered`.
-        fixed: uint8 ``[rows, width]`` by name: wide, staged and narrow columns.
+        fixed: uint8 ``[rows, width]`` by name: wide and narrow columns.
         ragged: Large binaries by name.
     """
 
@@ -83,24 +82,24 @@ class ColumnGroups:
     Attributes:
         columns: All columns, in the order of delivery.
         wide: Columns whose rows are written to their final slot when they are decoded.
-        staged, ragged: Columns whose rows are staged when they are decoded, and gathered when all are decoded.
-        narrow: Columns of numbers, in parts that are permuted in parallel.
+        ragged: Columns of varying width.
+        narrow: Columns of numbers and of short rows, in parts that are permuted in parallel.
+        narrow_ranges: Number of ranges of rows in which each of these parts is permuted in parallel.
         gathered: The other columns, in parts of about equal size that Arrow gathers in parallel.
         names: Column names of each part of `gathered`.
         row_bytes: Bytes of a row of each part of `gathered`; None if rows differ.
-        ranges: Number of ranges of rows in which staged and ragged columns are gathered in parallel; 0 if a device
-            permutes them.
-        stored: If a device permutes rows, all columns of fixed width that are not `gathered`; then `staged` and
-            `narrow` are empty, and `wide` only says which columns take their memory before the first read.
+        ranges: Number of ranges of rows in which ragged columns are gathered in parallel; 0 if a device permutes them.
+        stored: If a device permutes rows, all columns of fixed width that are not `gathered`; then `narrow` is empty,
+            and `wide` only says which columns take their memory before the first read.
         keeps_stored: Whether a device permutes rows, so that `Assembly.finish` returns a `StoredWindow`.
         scattered: Names of ragged columns that are not gathered, see `Window.scattered`; if a device permutes, all.
     """
 
     columns: tuple[Column, ...]
     wide: tuple[Column, ...]
-    staged: tuple[Column, ...]
     ragged: tuple[Column, ...]
     narrow: tuple[tuple[Column, ...], ...]
+    narrow_ranges: int
     gathered: tuple[tuple[Column, ...], ...]
     names: tuple[list[str], ...]
     row_bytes: tuple[int | None, ...]
@@ -124,24 +123,24 @@ class ColumnGroups:
         by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
         for column in columns:
             by_kind[arrangement_of(column)].append(column)
-        wide, staged, ragged = (tuple(by_kind[k]) for k in (Arrangement.DIRECT, Arrangement.STAGED, Arrangement.RAGGED))
+        wide, ragged = tuple(by_kind[Arrangement.DIRECT]), tuple(by_kind[Arrangement.RAGGED])
         gathered = _divided(by_kind[Arrangement.GATHERED], parts)
-        narrow = _divided(by_kind[Arrangement.SCALAR], parts)
+        narrow = _divided(by_kind[Arrangement.NARROW], parts)
         stored: tuple[Column, ...] = ()
         if keeps_stored:
-            stored, staged, narrow = (*by_kind[Arrangement.SCALAR], *staged, *wide), (), ()
+            stored, narrow = (*by_kind[Arrangement.NARROW], *wide), ()
         names = tuple([c.name for c in part] for part in gathered)
         sizes = [[c.row_bytes for c in part] for part in gathered]
         row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
         apart = frozenset(column.name for column in ragged)
         apart = apart if keeps_stored else apart.intersection(scattered)
-        ranges = parts if len(apart) < len(ragged) or staged else 0
+        ranges = parts if len(apart) < len(ragged) else 0
         return cls(
             tuple(columns),
             wide,
-            staged,
             ragged,
             narrow,
+            parts // max(1, len(narrow)),
             gathered,
             names,
             row_bytes,
@@ -154,7 +153,7 @@ class ColumnGroups:
     @property
     def jobs(self) -> int:
         """Number of steps that order the rows; they may run in parallel."""
-        return len(self.narrow) + len(self.gathered) + self.ranges
+        return self.narrow_ranges * len(self.narrow) + len(self.gathered) + self.ranges
 
 
 def _divided(columns: Sequence[Column], parts: int) -> tuple[tuple[Column, ...], ...]:
@@ -224,15 +223,12 @@ class Assembly:
         self._order: IntArray | None = None
         self._wide = () if parts.keeps_stored else parts.wide
         self._direct = DirectRows(self._wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
-        self._staged = StagedRows(
-            parts.staged, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
-        )
         self._stored: BlockColumns | None = None
         if parts.keeps_stored:
             self._stored = BlockColumns(
                 parts.stored, parts.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator
             )
-        self._narrow = self._stored or ScalarColumns(
+        self._narrow = self._stored or NarrowColumns(
             parts.narrow, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
         )
         self._ragged = RaggedRows(
@@ -255,7 +251,6 @@ class Assembly:
 
     def prepare(self, draw: Callable[[OrderMemory], IntArray | None]) -> None:
         """Allocate the buffers of fixed-width columns, and draw the permutation, see `Plan.order`."""
-        self._staged.prepare()
         self._narrow.prepare()
         self._ragged.prepare()
         self._order = draw(self._order_memory)
@@ -270,10 +265,10 @@ class Assembly:
     def to_be_written(self) -> tuple[list[Memory], list[Block]]:
         """Return the parts of the buffers that will be written, and the blocks that will be allocated later."""
         rows = self._planned_carry + int(self._ends[-1])
-        stages = (self._direct, self._staged, self._narrow, self._ragged)
+        stages = (self._direct, self._narrow, self._ragged)
         buffers = [memory for stage in stages for memory in stage.memory(rows)]
         ragged = self._ragged.blocks(rows / max(1, self._buffer_sizes.rows))
-        return buffers, [*self._staged.blocks(rows), *self._narrow.blocks(rows), *ragged]
+        return buffers, [*self._narrow.blocks(rows), *ragged]
 
     def write_rows(self, number: int, at_row: int, rows: LazyRows, skipped: int, count: int) -> int:
         """Write rows of one slice to the window's buffers.
@@ -299,7 +294,6 @@ class Assembly:
             table = table.slice(skipped, count)
         targets = self._narrow.targets(first, count, deferred.straight_names)
         targets += self._direct.targets(first, count)
-        targets += self._staged.targets(first, count)
         left = [target for target in targets if target[0] in deferred.columns]
         views = {
             c.name: np.empty((count, 2), np.int64) for c in self._parts.ragged if c.name in deferred.straight_names
@@ -315,7 +309,7 @@ class Assembly:
                 np.not_equal(views[column][:, :1], null, out=out[slots].view(np.bool_))
             elif name not in done:
                 copy_column(table.column(name), out, slots)
-        kept: int = count * (self._narrow.row_bytes + self._staged.row_bytes)
+        kept: int = count * self._narrow.row_bytes
         if self._parts.ragged:
             ragged = {c.name: views[c.name] if c.name in views else table.column(c.name) for c in self._parts.ragged}
             kept += self._ragged.write_rows(first, ragged, dictionaries)
@@ -341,12 +335,11 @@ class Assembly:
         """Return where kernels write rows of these columns, or views of them; None: of none."""
         if not names:
             return None
-        staged, direct = self._staged, self._direct
+        direct = self._direct
         addresses = self._narrow.addresses(first, names)
         for number in np.flatnonzero(addresses == 0).tolist():
             name = names[number]
-            address = views[name].ctypes.data if name in views else staged.address(name, first)
-            addresses[number] = address or direct.address(name, first)
+            addresses[number] = views[name].ctypes.data if name in views else direct.address(name, first)
         slots = [direct.slots(name, first, count) for name in names] if self._wide else []
         return StraightTargets(addresses, slots)
 
@@ -363,7 +356,6 @@ class Assembly:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
         indices = _after_carried(carry.rows, order)
-        self._staged.set_order({c.name: carry.fixed[c.name] for c in self._parts.staged if carry.rows}, indices)
         columns = [c for part in self._parts.narrow for c in part] + list(self._parts.stored)
         narrow = [c.name for c in columns if carry.rows]
         self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
@@ -391,16 +383,18 @@ class Assembly:
 
     def gather(self, job: int) -> None:
         """Do one step of `ColumnGroups.jobs`: order a part of the columns, or a range of rows."""
-        narrow, gathered, ranges = len(self._parts.narrow), len(self._parts.gathered), self._parts.ranges
+        ranges = self._parts.narrow_ranges
+        narrow, gathered = ranges * len(self._parts.narrow), len(self._parts.gathered)
         if job < narrow:
-            self._narrow.gather(job)
+            part, number = divmod(job, ranges)
+            total = self._total_rows
+            self._narrow.gather(part, total * number // ranges, total * (number + 1) // ranges)
         elif job < narrow + gathered:
             self._gather_part(job - narrow)
         else:
-            number = job - narrow - gathered
-            delivered, total = self._delivered_rows, self._total_rows
+            number, ranges = job - narrow - gathered, self._parts.ranges
+            delivered = self._delivered_rows
             self._ragged.gather(delivered * number // ranges, delivered * (number + 1) // ranges)
-            self._staged.gather(total * number // ranges, total * (number + 1) // ranges)
 
     def _gather_part(self, part: int) -> None:
         columns = self._parts.gathered[part]
@@ -457,11 +451,9 @@ class Assembly:
         is_complete = self._carry.rows == self._planned_carry and not self._missing
         carried = {c.name: self._carry.fixed[c.name] for c in self._wide if self._carry.rows}
         direct, left_direct = self._direct.finish(carried, None if is_complete else self._present, total, rows)
-        staged, left_staged = self._staged.finish(rows)
         stored = None if self._stored is None else self._stored.finish_stored(int(self._ends[-1]), rows)
         narrow, left_narrow = self._narrow.finish(rows) if stored is None else ({}, stored[-1])
-        for done in (direct, staged, narrow):
-            self._delivered.update(done)
+        self._delivered.update(direct | narrow)
         scattered: dict[str, Scattered] = {}
         if self._parts.ragged:
             gathered_lists, scattered = self._ragged.finish()
@@ -469,7 +461,7 @@ class Assembly:
         carry = Remainder()
         if rows < total:
             gathered = tuple(t for t in self._left if t is not None)
-            carry = Remainder(total - rows, gathered, left_direct | left_staged | left_narrow, self._left_ragged)
+            carry = Remainder(total - rows, gathered, left_direct | left_narrow, self._left_ragged)
         all_names = tuple(c.name for c in self._parts.columns)
         in_block = {c.name for c in self._parts.stored}
         names = [name for name in all_names if name not in in_block and name not in scattered]

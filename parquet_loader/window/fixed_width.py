@@ -1,9 +1,4 @@
-"""Assembles a window's fixed-width columns.
-
-Rows of at least `WIDE_BYTES` are copied once, directly to their final slot. Narrower rows are staged: copied one after
-another into reused memory as they are decoded, and permuted when all are decoded. For rows of 52 bytes, gathering them
-from a window costs half as much as scattering them over one.
-"""
+"""Assembles a window's wide columns: rows of at least `WIDE_BYTES` are copied once, directly to their final slot."""
 
 from __future__ import annotations
 
@@ -14,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, take_rows
+from parquet_loader.common import IntArray
 from parquet_loader.decode import Column, Target
-from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
+from parquet_loader.window.arena import Allocation, Allocator, Memory
 
 Rows = npt.NDArray[np.uint8]
 Bytes = TypeVar("Bytes", int, IntArray)
@@ -101,96 +96,6 @@ class DirectRows:
 
     def _rows_of(self, column: Column) -> Rows:
         return self._arenas[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
-
-
-class StagedRows:
-    """The narrower columns of one window.
-
-    Several threads may write to `targets` and call `gather`, each for its own rows.
-
-    Args:
-        columns: The columns.
-        capacity: Capacity in rows.
-        carried_rows: Rows that the previous window leaves over, according to the plan; their space comes first.
-        staging: Provides the staging buffers.
-        allocator: Provides the memory of delivered rows.
-
-    Attributes:
-        row_bytes: Bytes of a row of all columns.
-    """
-
-    def __init__(
-        self, columns: Sequence[Column], capacity: int, carried_rows: int, staging: Arenas, allocator: Allocator
-    ) -> None:
-        self._columns = columns
-        self.row_bytes = sum(column.arrow_type.byte_width for column in columns)
-        self._capacity = capacity
-        self._carried_rows = carried_rows
-        self._staging = staging
-        self._allocator = allocator
-        self._staged: dict[str, Rows] = {}
-        self._out: dict[str, Allocation] = {}
-        self._indices: npt.NDArray[Any] = np.zeros(0, np.int64)
-
-    def prepare(self) -> None:
-        """Allocate the staging buffers."""
-        for column in self._columns:
-            width = column.arrow_type.byte_width
-            self._staged[column.name] = self._staging.allocate(self._capacity * width).array.reshape(-1, width)
-
-    def memory(self, rows: int) -> list[Memory]:
-        """Return the part of the buffers that `rows` rows will occupy."""
-        return [staged[:rows].reshape(-1) for staged in self._staged.values()]
-
-    def blocks(self, rows: int) -> list[Block]:
-        """Return the blocks that `set_order` will allocate for `rows` rows."""
-        widths = [column.arrow_type.byte_width for column in self._columns]
-        return [Block(self._capacity * width, ((0, rows * width),)) for width in widths]
-
-    def targets(self, first: int, count: int) -> list[Target]:
-        """Return where in the staging buffers rows go; arguments as in `DirectRows.targets`."""
-        slots = slice(self._carried_rows + first, self._carried_rows + first + count)
-        return [(name, staged, slots) for name, staged in self._staged.items()]
-
-    def address(self, name: str, first: int) -> int:
-        """Return the address of a column to which rows go; 0: there is none. `first` as in `targets`."""
-        staged = self._staged.get(name)
-        if staged is None:
-            return 0
-        found: int = staged.__array_interface__["data"][0] + (self._carried_rows + first) * staged.shape[1]
-        return found
-
-    def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
-        """Fix the order: `indices` count the carried rows first, then the rows that the window reads."""
-        if not self._columns:
-            return
-        before = len(next(iter(carried.values()))) if carried else 0
-        self._carried_rows += shift_staged(self._staged.values(), self._carried_rows, before)
-        begin = self._carried_rows - before
-        # If fewer rows were carried than planned, there is free space before them.
-        self._indices = indices + indices.dtype.type(begin) if begin else indices
-        for column in self._columns:
-            if before:
-                self._staged[column.name][begin : self._carried_rows] = carried[column.name]
-            self._out[column.name] = self._allocator.allocate(self._capacity * column.arrow_type.byte_width)
-
-    def gather(self, start: int, stop: int) -> None:
-        """Copy rows to slots ``start`` to ``stop`` (exclusive); calls for different ranges may run in parallel."""
-        for column in self._columns:
-            take_rows(self._staged[column.name], self._indices[start:stop], self._rows_of(column)[start:stop])
-
-    def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
-        """Return the delivered rows by name, and a copy of the rows after them."""
-        done, left = dict[str, Delivered](), dict[str, Rows]()
-        for column in self._columns:
-            out = self._rows_of(column)
-            left[column.name] = out[delivered : len(self._indices)].copy()
-            done[column.name] = as_delivered(column, out[:delivered]), self._out[column.name].owner
-        self._staged, self._out = {}, {}
-        return done, left
-
-    def _rows_of(self, column: Column) -> Rows:
-        return self._out[column.name].array.reshape(self._capacity, column.arrow_type.byte_width)
 
 
 def copy_column(array: pa.ChunkedArray, out: Rows, slots: IntArray | slice) -> None:

@@ -18,7 +18,7 @@ from parquet_loader.decode import Column
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
 from parquet_loader.window.fixed_width import Rows, padded
-from parquet_loader.window.scalars import ScalarColumns
+from parquet_loader.window.narrow_columns import NarrowColumns
 from parquet_loader.window.variable_width import Scattered
 
 Array = npt.NDArray[Any] | Ragged
@@ -121,16 +121,16 @@ class KeptWindow:
     order: npt.NDArray[Any]
 
 
-class BlockColumns(ScalarColumns):
+class BlockColumns(NarrowColumns):
     """All columns of fixed width of one window, narrow and wide, in one block of delivered memory.
 
-    Rows are written and counted as in `ScalarColumns`. They are not gathered: `finish_stored` returns them as they
+    Rows are written and counted as in `NarrowColumns`. They are not gathered: `finish_stored` returns them as they
     are, with their order.
 
     Args:
         columns: The columns.
         wide: Those whose memory the engine counts when it is allocated, not by rows.
-        capacity, carried_rows, allocator: As in `ScalarColumns`.
+        capacity, carried_rows, allocator: As in `NarrowColumns`.
     """
 
     def __init__(
@@ -175,8 +175,7 @@ class BlockColumns(ScalarColumns):
             outs: IntArray = np.zeros(len(self._columns) + 1, np.int64)
             np.cumsum(padded(len(more) * self._widths), out=outs[1:])
             space = np.empty(outs[-1], np.uint8)
-            some = self._widths > 0
-            take_columns(self._staged, self._starts[:-1][some], self._widths[some], more, space, outs[:-1][some])
+            take_columns(self._staged, self._starts[:-1], self._widths, more, space, outs[:-1])
             for column, start, width in zip(self._columns, outs.tolist(), self._widths.tolist(), strict=False):
                 left[column.name] = space[start : start + len(more) * width].reshape(len(more), width)
         order = self._indices[:delivered]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.common import KERNELS, join_columns, order_ragged, take_columns, take_ragged, take_rows
+from parquet_loader.common import KERNELS, join_columns, order_ragged, take_columns, take_ragged
 from parquet_loader.common.native import permute
 
 
@@ -26,7 +26,10 @@ def _way(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])
 def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
     rng = np.random.default_rng(0)
-    columns = [rng.integers(0, 256, (300, width)).astype(np.uint8) for width in (1, 2, 4, 8, 3)]
+    columns = [
+        rng.integers(0, 256, (300, width)).astype(np.uint8)
+        for width in (1, 2, 4, 8, 0, 3, 15, 16, 17, 52, 64, 104, 255)
+    ]
     rows = rng.integers(0, 300, 500).astype(dtype)
     widths = np.array([column.shape[1] for column in columns])
     starts = np.concatenate([[0], np.cumsum(300 * widths + 5)])
@@ -42,7 +45,7 @@ def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
 
 
 @given(
-    width=st.sampled_from([1, 2, 4, 8, 3]),
+    width=st.sampled_from([1, 2, 4, 8, 3, 17, 52]),
     count=st.integers(0, 400),
     before=st.integers(0, 70),
     is_large=st.booleans(),
@@ -59,17 +62,6 @@ def test_a_window_is_written_through_or_past_the_caches_wherever_it_begins(
     assert np.array_equal(memory[before : before + count * width].reshape(count, width), column[rows])
     assert not memory[:before].any()
     assert not memory[before + count * width :].any()
-
-
-@pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 52, 64, 104, 255])
-def test_rows_of_bytes_are_put_into_any_order(width: int) -> None:
-    rng = np.random.default_rng(width)
-    rows_in, rows = rng.integers(0, 256, (100, width)).astype(np.uint8), rng.integers(0, 100, 70).astype(np.uint32)
-    out = np.zeros((72, width), np.uint8)
-    take_rows(rows_in, rows, out[1:71])
-    assert np.array_equal(out[1:71], rows_in[rows])
-    assert not out[0].any()
-    assert not out[71].any()
 
 
 @given(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquet_loader import Bytes, Category, Group, Image, RaggedList, ReadOptions, Scalar, Schema, Tensor, Text
-from parquet_loader.decode import Arrangement, Column, ColumnRoute, Decoder, arrangement_of, routes_of
+from parquet_loader.decode import Arrangement, Column, ColumnRoute, Decoder, arrangement_of, holds_rows, routes_of
 from parquet_loader.decode.columns import columns_of
 from parquet_loader.schema import Field
 
@@ -204,10 +204,7 @@ def test_only_values_that_are_delivered_as_stored_stay_in_the_file(
         assert not is_checked
     if found.window == "kernel":
         assert kernels
-        is_row = (
-            arrangement_of(Column("x", "fixed", type_, dtype, tuple(shape)), kernels=True) is not Arrangement.SCALAR
-        )
-        assert nullable or not is_row or not pages
+        assert nullable or not holds_rows(Column("x", "fixed", type_, dtype, tuple(shape))) or not pages
     if found.window == "pages":
         assert pages
         assert shape
@@ -217,9 +214,9 @@ def test_only_values_that_are_delivered_as_stored_stay_in_the_file(
 @pytest.mark.parametrize("kernels", [True, False])
 def test_windows_arrange_rows_by_their_width_and_numbers_by_whether_there_are_kernels(*, kernels: bool) -> None:
     schema = {
-        "number": (Scalar("float32"), Arrangement.SCALAR if kernels else Arrangement.GATHERED),
-        "eight": (Tensor("float32", (2,)), Arrangement.SCALAR if kernels else Arrangement.GATHERED),
-        "staged": (RAW, Arrangement.STAGED),
+        "number": (Scalar("float32"), Arrangement.NARROW if kernels else Arrangement.GATHERED),
+        "eight": (Tensor("float32", (2,)), Arrangement.NARROW if kernels else Arrangement.GATHERED),
+        "short": (RAW, Arrangement.NARROW),
         "wide": (WIDE, Arrangement.DIRECT),
         "text": (Text(), Arrangement.RAGGED),
         "list": (RaggedList("int32"), Arrangement.RAGGED),

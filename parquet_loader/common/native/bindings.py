@@ -63,8 +63,6 @@ def _load(path: Path) -> tuple[Any, str]:
     library.columns_take.restype = None
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
     library.columns_join.restype = None
-    library.rows_take.argtypes = (pointer, number, pointer, number, pointer)
-    library.rows_take.restype = None
     library.ragged_take.argtypes = (pointer, number, pointer, pointer, number, pointer, pointer)
     library.ragged_take.restype = None
     library.ragged_order.argtypes = (pointer, pointer, pointer, number, pointer, pointer)

@@ -43,6 +43,8 @@ def take_columns(
     """
     if KERNELS is None or rows.dtype != np.uint32:
         for start, width, out_start in zip(starts.tolist(), widths.tolist(), out_starts.tolist(), strict=True):
+            if not width:
+                continue
             column = source[start : start + (len(source) - start) // width * width].reshape(-1, width)
             taken = out[out_start : out_start + len(rows) * width].reshape(-1, width)
             np.take(column, rows, axis=0, out=taken, mode="clip")
@@ -73,21 +75,6 @@ def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> 
         block = out[start : start + at_once]
         for number, column in enumerate(columns):
             block[:, number] = column[start : start + at_once]
-
-
-def take_rows(rows_in: npt.NDArray[np.uint8], rows: npt.NDArray[Any], out: npt.NDArray[np.uint8]) -> None:
-    """Put rows of bytes into order: row `i` of `out` becomes row ``rows[i]`` of `rows_in`.
-
-    Args:
-        rows_in: ``[m, width]``, contiguous.
-        rows: ``[n]``, contiguous, uint32 for the kernel, other integers for numpy; not checked.
-        out: ``[n, width]``, contiguous and writable.
-    """
-    if KERNELS is None or rows.dtype != np.uint32:
-        np.take(rows_in, rows, axis=0, out=out, mode="clip")
-        return
-    source, numbers, target = map(_address, (rows_in, rows, out))
-    KERNELS.rows_take(source, rows_in.shape[1], numbers, len(rows), target)
 
 
 def order_ragged(

@@ -23,9 +23,36 @@ INLINE void take_values(const uint8_t *in, const uint32_t *rows, int64_t count, 
   for (; i < count; i++) memcpy(out + width * i, in + width * rows[i], (size_t)width);
 }
 
+/* Copies a row of 16 bytes or more. */
+INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
+  for (int64_t done = 0; done + 16 <= width; done += 16) memcpy(out + done, in + done, 16);
+  memcpy(out + width - 16, in + width - 16, 16);
+}
+
+#define ROWS_AHEAD 16  /* that are fetched from memory before their turn: measured, a third less time on rows of 52 bytes */
+
+/* Takes rows of any width. */
+static void take_rows(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
+  for (int64_t i = 0; i < count; i++, out += width) {
+    if (i + ROWS_AHEAD < count) {
+      const uint8_t *later = in + (int64_t)rows[i + ROWS_AHEAD] * width;
+      for (int64_t at = 0; at < width; at += 64) __builtin_prefetch(later + at);
+      __builtin_prefetch(later + width - 1);
+    }
+    const uint8_t *row = in + (int64_t)rows[i] * width;
+    if (width >= 16) copy_row(row, width, out);
+    else memcpy(out, row, (size_t)width);
+  }
+}
+
 static void take(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
-#define TAKE(w) take_values(in, rows, count, w, out)
-  FOR_WIDTH(width, TAKE)
+  switch (width) {
+    case 1: take_values(in, rows, count, 1, out); break;
+    case 2: take_values(in, rows, count, 2, out); break;
+    case 4: take_values(in, rows, count, 4, out); break;
+    case 8: take_values(in, rows, count, 8, out); break;
+    default: take_rows(in, rows, count, width, out);
+  }
 }
 
 /* As `take_values`, past the cache: a line that is written whole need not be read before. */
@@ -57,13 +84,6 @@ static void take_past_cache(const uint8_t *in, const uint32_t *rows, int64_t cou
 #endif
 }
 
-/* Copies a row of 16 bytes or more. */
-INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
-  for (int64_t done = 0; done + 16 <= width; done += 16) memcpy(out + done, in + done, 16);
-  memcpy(out + width - 16, in + width - 16, 16);
-}
-
-#define ROWS_AHEAD 16  /* that are fetched from memory before their turn: measured, a third less time on rows of 52 bytes */
 #define BYTES_AHEAD 64  /* as many, of those that differ in length: and if they are short, the line in which they may end */
 #define MATRIX_BLOCK_BYTES (1 << 14)  /* of rows that are written column by column: measured, those that stay in the first cache */
 
@@ -114,20 +134,6 @@ EXPORT void columns_take(
   for (int64_t c = 0; c < column_count; c++) {
     if (is_large) take_past_cache(columns[c], rows, count, widths[c], outs[c]);
     else take(columns[c], rows, count, widths[c], outs[c]);
-  }
-}
-
-/* Row i of `out` becomes row `rows[i]` of `in`, both of `width` bytes a row. */
-EXPORT void rows_take(const uint8_t *in, int64_t width, const uint32_t *rows, int64_t count, uint8_t *out) {
-  for (int64_t i = 0; i < count; i++, out += width) {
-    if (i + ROWS_AHEAD < count) {
-      const uint8_t *later = in + (int64_t)rows[i + ROWS_AHEAD] * width;
-      for (int64_t at = 0; at < width; at += 64) __builtin_prefetch(later + at);
-      __builtin_prefetch(later + width - 1);
-    }
-    const uint8_t *row = in + (int64_t)rows[i] * width;
-    if (width >= 16) copy_row(row, width, out);
-    else memcpy(out, row, (size_t)width);
   }
 }
 
