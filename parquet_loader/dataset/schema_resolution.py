@@ -114,11 +114,7 @@ def _fields_of(
         own = {**hub_features(schema), **features}
         return infer_columns(schema, lambda name: name not in of_nulls and is_wanted(name), own)
     except SchemaError as error:
-        raise SchemaError(f"{_file_of(snapshot, number)}: {error}") from error
-
-
-def _file_of(snapshot: Snapshot, number: int) -> str:
-    return snapshot.example_of(number)
+        raise SchemaError(f"{snapshot.example_of(number)}: {error}") from error
 
 
 def _wanting(columns: Sequence[str] | None, declared: Collection[str] = frozenset()) -> Callable[[str], bool]:
@@ -157,7 +153,7 @@ def _differ(snapshot: Snapshot, different: Mapping[str, Mapping[Field | None, li
 
 def _some_files(snapshot: Snapshot, numbers: Sequence[int]) -> str:
     count = int(files_by_schema(snapshot)[numbers].sum())
-    return _file_of(snapshot, numbers[0]) + (f" (and {count - 1} more)" if count > 1 else "")
+    return snapshot.example_of(numbers[0]) + (f" (and {count - 1} more)" if count > 1 else "")
 
 
 def _has(snapshot: Snapshot, numbers: Sequence[int]) -> str:
@@ -213,7 +209,7 @@ def decoders_of(schema: Schema, snapshot: Snapshot, *, finds_ranges: bool = Fals
     for number, file_schema in enumerate(snapshot.schemas):
         decoders.append(None)
         if files[number] or not files.any():
-            name = _file_of(snapshot, number)
+            name = snapshot.example_of(number)
             try:
                 decoders[-1] = Decoder(schema, file_schema, snapshot.partition_schema, name, finds_ranges=finds_ranges)
             except ColumnProblems as error:
