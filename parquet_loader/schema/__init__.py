@@ -21,7 +21,7 @@ from parquet_loader.schema.arrow_types import (
     type_name,
 )
 from parquet_loader.schema.base import NullPolicy, describe
-from parquet_loader.schema.encode.blobs import encode_array
+from parquet_loader.schema.encode.blobs import encode_array, encode_png
 from parquet_loader.schema.encode.columns import constant
 from parquet_loader.schema.encode.images import sixteen_bits
 from parquet_loader.schema.encode.sources import slices_of
@@ -93,6 +93,7 @@ __all__ = [
     "describe",
     "encode_array",
     "encode_columns",
+    "encode_png",
     "heads",
     "hub_features",
     "infer_columns",

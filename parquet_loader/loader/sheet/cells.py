@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import struct
 import wave
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -40,6 +39,7 @@ from parquet_loader.schema import (
     Schema,
     Video,
     describe,
+    encode_png,
     with_nulls,
 )
 
@@ -243,7 +243,7 @@ def _of_array(value: Any, budget: _Budget) -> Cell:
         return Cell("text", text)
     frames = _frames_of(value)
     if frames:
-        encoded = tuple(_png(frame) for frame in frames)
+        encoded = tuple(encode_png(frame) for frame in frames)
         if budget.takes(sum(map(len, encoded))):
             return Cell("frames" if len(encoded) > 1 else "image", text, encoded, "image/png")
     numbers = ", ".join(f"{number:.4g}" for number in value.reshape(-1)[:_MOST_WORDS].tolist())
@@ -278,20 +278,6 @@ def _levels(value: Any) -> Any:
     known = value[np.isfinite(value)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
     return np.nan_to_num((value - low) / (high - low)) if high - low > 0 else np.zeros_like(value)
-
-
-def _png(pixels: Any) -> bytes:
-    """Return uint8 ``[height, width, channels]`` as PNG, without another package."""
-    height, width, channels = pixels.shape
-    rows = np.zeros((height, 1 + width * channels), np.uint8)
-    rows[:, 1:] = pixels.reshape(height, -1)
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, {1: 0, 3: 2, 4: 6}[channels], 0, 0, 0)
-    body = zlib.compress(rows.tobytes(), 6)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
 def _cut(text: str) -> str:

@@ -80,15 +80,15 @@ def encode_array(array: np.ndarray[Any, Any], encoding: str, quality: int = _JPE
     elif array.dtype == np.uint16:
         if encoding != "png":
             raise Misfit("JPEG holds 8 bits a channel; use PNG for uint16")
-        return _png16(array)
+        return encode_png(array)
     else:
         options = {"quality": quality} if encoding == "jpeg" else {}
         pillow().fromarray(np.ascontiguousarray(array)).save(out, format=encoding, **options)
     return out.getvalue()
 
 
-def _png16(pixels: np.ndarray[Any, Any]) -> bytes:
-    """Return a PNG of 16 bits a channel, of which Pillow writes grey ones only.
+def encode_png(pixels: np.ndarray[Any, Any]) -> bytes:
+    """Return uint8 or uint16 ``[h, w]`` or ``[h, w, channels]`` as PNG; of 16 bits, Pillow writes grey ones only.
 
     Each row is stored as its difference from the row above.
     """
@@ -96,12 +96,12 @@ def _png16(pixels: np.ndarray[Any, Any]) -> bytes:
     colour_type = {2: 0, 3: {1: 0, 3: 2, 4: 6}.get(pixels.shape[-1], -1)}.get(pixels.ndim, -1)
     if colour_type < 0 or not pixels.size:
         raise Misfit(f"no PNG has the shape {pixels.shape}")
-    rows = np.ascontiguousarray(pixels, ">u2").reshape(height, -1).view(np.uint8)
+    rows = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder(">")).reshape(height, -1).view(np.uint8)
     filtered = np.empty((height, rows.shape[1] + 1), np.uint8)
     filtered[:, 0] = 2
     filtered[0, 1:] = rows[0]
     filtered[1:, 1:] = rows[1:] - rows[:-1]
-    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8 * pixels.itemsize, colour_type, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered.tobytes())), (b"IEND", b""))
     parts = [PNG]
     for kind, body in chunks:
