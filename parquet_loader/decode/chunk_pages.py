@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import BoolArray, IntArray
-from parquet_loader.decode.native.page_list import Peek, pages_between
-from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, bounds_of, page_header
+from parquet_loader.decode.native.page_list import pages_between
+from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Peek, bounds_of, page_header
 from parquet_loader.source import I32, I64, LIST, STRUCT, CompactReader, ReadableChunk, ThriftError
 
 # How Arrow calls the codecs that it decompresses by itself.
@@ -105,7 +105,7 @@ def _locations(reader: CompactReader) -> Iterator[tuple[int, int, int]]:
 
 
 def walked_pages(
-    source: int | pa.Buffer | Peek, size: int, chunk: ReadableChunk, rows: int, read: Callable[[int, int], bytes]
+    source: int | pa.Buffer | Peek, size: int, chunk: ReadableChunk, rows: int, read: Peek
 ) -> PageMap | None:
     """Return the pages of a column chunk by their headers; None if these do not tell the rows of each.
 

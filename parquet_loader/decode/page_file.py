@@ -23,6 +23,7 @@ from parquet_loader.decode.native.column_reader import NativeChunks, NotDecodedE
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.native.page_list import pages_between
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, bounds_of_chunks
+from parquet_loader.schema import plain_type
 from parquet_loader.source import (
     BINARY,
     I32,
@@ -302,15 +303,15 @@ def _pruned(field: pa.Field, steps: Sequence[int]) -> pa.Field | None:
             return None
         member = _pruned(type_.field(steps[0]), steps[1:])
         return None if member is None else field.with_type(pa.struct([member]))
-    return field if _leaves_in(type_) == 1 else None
+    return field if leaves_in(type_) == 1 else None
 
 
-def _leaves_in(type_: pa.DataType) -> int:
-    if isinstance(type_, pa.BaseExtensionType):
-        return _leaves_in(type_.storage_type)
+def leaves_in(type_: pa.DataType) -> int:
+    """Return how many leaves a type has in Parquet."""
+    type_ = plain_type(type_)
     if not pa.types.is_nested(type_):
         return 1
-    return sum(_leaves_in(type_.field(number).type) for number in range(type_.num_fields))
+    return sum(leaves_in(type_.field(number).type) for number in range(type_.num_fields))
 
 
 # ---- Thrift's compact protocol ----

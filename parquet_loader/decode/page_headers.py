@@ -9,9 +9,9 @@ kernels it uses `HeaderWalk`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from parquet_loader.source import (
     ThriftError,
     TruncatedThriftError,
 )
+
+Peek: TypeAlias = Callable[[int, int], bytes]
+"""Returns bytes of a file from an offset on, as many as asked for or more; fewer at its end."""
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
@@ -322,6 +325,22 @@ def page_header(data: bytes) -> PageHeader:
     if top[1] == DATA_PAGE_V2:
         return PageHeader(reader.position, top[1], top[2], top[3], body[1], body[4], body[2], body[3], body[5], body[6])
     return PageHeader(reader.position, top[1], top[2], top[3], body[1], body[2])
+
+
+def header_at(peek: Peek, at: int, end: int) -> PageHeader | None:
+    """Return the page header at an offset of a file; None if there is none before `end`."""
+    nbytes = FIRST_READ_BYTES
+    while nbytes <= _LONGEST_HEADER_BYTES:
+        data = peek(at, min(nbytes, end - at))
+        try:
+            return page_header(data)
+        except TruncatedThriftError:
+            if len(data) < nbytes:
+                return None
+            nbytes *= 8
+        except ThriftError:
+            return None
+    return None
 
 
 def _read_struct(reader: CompactReader, part: int, structs: dict[int, dict[int, int]]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, page_header
+from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, Peek, header_at
 from parquet_loader.errors import UnsupportedError
-from parquet_loader.source import ColumnChunk, Leaf, ReadableChunk, ThriftError, TruncatedThriftError
+from parquet_loader.source import ColumnChunk, Leaf, ReadableChunk
 
 # Whether the system can read into several buffers at once (scatter read).
 IS_POSSIBLE = hasattr(os, "preadv")
@@ -48,8 +48,6 @@ _PREADV = _system_preadv()
 _SCATTERED_BYTES = 2048
 _SCRATCH_BYTES = 2**18
 _MOST_BUFFERS = 1024  # IOV_MAX
-_FIRST_READ_BYTES = 96
-_LONGEST_HEADER_BYTES = 2**20
 
 _PLAIN = 0
 _PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "FIXED_LEN_BYTE_ARRAY": 0}
@@ -261,9 +259,7 @@ def _is_plain(header: PageHeader) -> bool:
     return header.kind == DATA_PAGE or is_second
 
 
-def _plain_pages(
-    peek: Callable[[int, int], bytes], at: int, end: int, rows: int, width: int
-) -> tuple[IntArray, IntArray] | None:
+def _plain_pages(peek: Peek, at: int, end: int, rows: int, width: int) -> tuple[IntArray, IntArray] | None:
     starts, first_rows = list[int](), [0]
     while first_rows[-1] < rows:
         header = header_at(peek, at, end)
@@ -279,24 +275,3 @@ def _plain_pages(
     if at != end:
         return None
     return np.array(starts, np.int64), np.array(first_rows, np.int64)
-
-
-def header_at(peek: Callable[[int, int], bytes], at: int, end: int) -> PageHeader | None:
-    """Return the page header at an offset of a file; None if there is none before `end`.
-
-    Args:
-        peek: Returns bytes of the file from an offset on: a number of them, fewer at the end of the file.
-        at: The offset.
-        end: Where the column chunk ends.
-    """
-    nbytes = _FIRST_READ_BYTES
-    while True:
-        data = peek(at, min(nbytes, end - at))
-        try:
-            return page_header(data)
-        except TruncatedThriftError:
-            if len(data) < nbytes or nbytes >= _LONGEST_HEADER_BYTES:
-                return None
-            nbytes *= 8
-        except ThriftError:
-            return None

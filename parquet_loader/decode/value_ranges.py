@@ -7,18 +7,13 @@ values are read. A window then holds a `ValueRange` of each row instead of its b
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import NamedTuple, Self
 
-from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE
-from parquet_loader.decode.plain_pages import header_at
+from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Peek, header_at
 from parquet_loader.source import ReadableChunk, SourceFile
 
 _PLAIN = 0
 _NUMBERS = struct.Struct("<QQQq")
-
-Peek = Callable[[int, int], bytes]
-"""Returns bytes of the file from an offset on: a number of them, fewer at the end of the file."""
 
 
 class ValueRange(NamedTuple):

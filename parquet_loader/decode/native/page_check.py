@@ -25,22 +25,18 @@ def check_pages(source: str | pa.Buffer, bounds: IntArray) -> None:
         OSError: the file cannot be read.
     """
     if not isinstance(source, str):
-        if KERNELS is None:
-            _walk_in_memory(memoryview(source), bounds)
-        else:
-            _check_by_kernel(-1, source.address, source.size, bounds)
+        _check(-1, source.address, source.size, bounds, pa.BufferReader(source))
         return
     with open(source, "rb", buffering=0) as file:
-        nbytes = os.fstat(file.fileno()).st_size
-        if KERNELS is None:
-            _walk_in_file(file, nbytes, bounds)
-        else:
-            _check_by_kernel(file.fileno(), None, nbytes, bounds)
+        _check(file.fileno(), None, os.fstat(file.fileno()).st_size, bounds, file)
 
 
-def _check_by_kernel(file: int, address: int | None, nbytes: int, bounds: IntArray) -> None:
+def _check(descriptor: int, address: int | None, nbytes: int, bounds: IntArray, file: FileIO | pa.BufferReader) -> None:
+    if KERNELS is None:
+        _walk(file, nbytes, bounds)
+        return
     lines, report = np.ascontiguousarray(bounds), np.zeros(5, np.int64)
-    code = KERNELS.pages_check(file, address, nbytes, lines.ctypes.data, len(lines), report.ctypes.data)
+    code = KERNELS.pages_check(descriptor, address, nbytes, lines.ctypes.data, len(lines), report.ctypes.data)
     if code == SYSTEM:
         raise OSError(errno.EIO, "the system could not read the file")
     if code == NO_MEMORY:
@@ -49,13 +45,7 @@ def _check_by_kernel(file: int, address: int | None, nbytes: int, bounds: IntArr
         raise FalseClaimError(FalseClaim(*report.tolist()))
 
 
-def _walk_in_memory(memory: memoryview, bounds: IntArray) -> None:
-    for walk in walks(bounds, len(memory)):
-        while not walk.is_done:
-            walk.take_header(memory[walk.at : walk.behind])
-
-
-def _walk_in_file(file: FileIO, size: int, bounds: IntArray) -> None:
+def _walk(file: FileIO | pa.BufferReader, size: int, bounds: IntArray) -> None:
     for walk in walks(bounds, size):
         nbytes = FIRST_READ_BYTES
         while not walk.is_done:

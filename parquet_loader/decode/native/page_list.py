@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM, IntArray
-from parquet_loader.decode.page_headers import BEHIND_CHUNK_BYTES, DATA_PAGE, DATA_PAGE_V2, page_header
-from parquet_loader.source import ThriftError, TruncatedThriftError
+from parquet_loader.decode.page_headers import BEHIND_CHUNK_BYTES, DATA_PAGE, DATA_PAGE_V2, Peek, header_at
 
 # Numbers of a page: first byte of the header, its bytes, kind, bytes behind the header, values, and rows of a page of
 # version 2, else -1.
 PAGE_NUMBERS = 6
 
 _FEW_PAGES = 256
-_FIRST_READ_BYTES = 128
-_LONGEST_HEADER_BYTES = 2**24
-
-
-Peek: TypeAlias = Callable[[int, int], bytes]
-"""Returns bytes of a file from an offset on, as many as asked for or more; fewer at its end."""
 
 
 def pages_between(source: int | pa.Buffer | Peek, size: int, start: int, stop: int, values: int) -> IntArray | None:
@@ -72,17 +63,9 @@ def _peek_of(source: int | pa.Buffer | Peek) -> Peek:
 def _walked(peek: Peek, size: int, start: int, stop: int, values: int) -> IntArray | None:
     lines, at, behind = list[tuple[int, ...]](), start, min(stop + BEHIND_CHUNK_BYTES, size)
     while values > 0 and 0 <= at < min(stop, size):
-        header, nbytes = None, _FIRST_READ_BYTES
-        while header is None:
-            some = min(nbytes, behind - at)
-            try:
-                header = page_header(peek(at, some))
-            except TruncatedThriftError:
-                nbytes *= 8
-                if some < nbytes // 8 or nbytes > _LONGEST_HEADER_BYTES:
-                    return None
-            except ThriftError:
-                return None
+        header = header_at(peek, at, behind)
+        if header is None:
+            return None
         found = header.values if header.kind in (DATA_PAGE, DATA_PAGE_V2) else 0
         if not 0 <= header.page_bytes <= behind - at - header.nbytes or not 0 <= found <= values:
             return None

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.decode import ChunkRoute, Column
+from parquet_loader.decode import ChunkRoute, Column, leaves_in
 from parquet_loader.read import RowGroupReader
 from parquet_loader.schema import Audio, plain_type
 from parquet_loader.source import ColumnChunk, Metadata, RowGroupRef, Snapshot
@@ -221,10 +221,4 @@ def _flat(column: pa.Field, prefix: str, *, is_nullable: bool) -> Iterator[tuple
         for child in column.type:
             yield from _flat(child, f"{name}.", is_nullable=nullable)
     else:
-        yield name, column.type, nullable, _count(column.type)
-
-
-def _count(type_: pa.DataType) -> int:
-    """Return how many leaves a type has in Parquet."""
-    type_ = plain_type(type_)
-    return sum(_count(type_.field(i).type) for i in range(type_.num_fields)) if type_.num_fields else 1
+        yield name, column.type, nullable, leaves_in(column.type)
