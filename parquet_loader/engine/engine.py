@@ -398,7 +398,7 @@ class Engine:
         if self._released:
             return self._release_job(self._released.popleft())
         if self._batches is not None and not self._is_ahead and not self._has_lanes:
-            job = self._process_job(self._batches)
+            job = self._taking_windows(self._batches.job)
             if job is not None:
                 return job
         most = 1 if self._is_ahead else max(self._ahead, 1 + self._fills_first)
@@ -571,9 +571,6 @@ class Engine:
             self.usage.reserve(-window.held_bytes)
 
         return Job("gather", run, done, window.fail)
-
-    def _process_job(self, batches: Batches) -> Job[Any] | None:
-        return self._taking_windows(batches.job)
 
     def _taking_windows(self, choose: Callable[[deque[WindowTask]], Job[Any] | None]) -> Job[Any] | None:
         before = len(self._windows)

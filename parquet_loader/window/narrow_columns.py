@@ -83,11 +83,8 @@ class NarrowColumns:
         for first, last in pairwise(self._bounds):
             starts = (self._starts[first:last] - self._starts[first]).tolist()
             ends = (starts + rows * self._widths[first:last]).tolist()
-            found.append(Block(self._part_bytes(first, last), tuple(zip(starts, ends, strict=True))))
+            found.append(Block(int(self._starts[last] - self._starts[first]), tuple(zip(starts, ends, strict=True))))
         return found
-
-    def _part_bytes(self, first: int, last: int) -> int:
-        return int(self._starts[last] - self._starts[first])
 
     def _rows_of(self, number: int) -> Rows:
         """Return the staging buffer of a column."""
