@@ -75,6 +75,7 @@ class RowSizes:
         ragged: Of `gathered`, the bytes of each column of varying width, by name.
         sampled_rows: Rows that were decoded to measure these; 0 if all columns have fixed width.
         cursor_bytes: Bytes that an open cursor in the largest row group holds, without decoded rows.
+        media: Bytes of decoded media, if they are decoded window by window; 0: batch by batch, or there are none.
     """
 
     gathered: float
@@ -84,6 +85,7 @@ class RowSizes:
     ragged: tuple[tuple[str, float], ...] = ()
     sampled_rows: int = 0
     cursor_bytes: int = 0
+    media: float = 0.0
 
     @property
     def decoded(self) -> float:
@@ -98,7 +100,7 @@ class RowSizes:
     @property
     def in_windows(self) -> float:
         """Bytes of a row in the window delivered and in the one being made."""
-        return 2 * self.decoded + self.gathered + ORDER_BYTES
+        return 2 * self.decoded + self.gathered + 2 * self.media + ORDER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,7 @@ def row_sizes(
     counts: IntArray,
     *,
     processes: bool,
+    decodes_windows: bool = False,
     ragged: tuple[tuple[str, float], ...] = (),
     sampled_rows: int = 0,
 ) -> RowSizes:
@@ -224,6 +227,7 @@ def row_sizes(
         reader: Provides the canonical columns and their routes.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         processes: Whether batches are made one by one (images, `transform`).
+        decodes_windows: Whether media are decoded window by window.
         ragged: Bytes of a row of each column of varying width.
         sampled_rows: Rows that were decoded to measure these.
     """
@@ -250,17 +254,27 @@ def row_sizes(
         stays = [c for c in columns if holds_rows(c) and arrangement_of(c) is Arrangement.NARROW]
         staged = sum(c.row_bytes or 0 for c in stays if c.name in as_stored)
         cursor = _cursor_bytes(snapshot, largest)
-    return RowSizes(gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor)
+    media = image_bytes if decodes_windows else 0.0
+    return RowSizes(gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media)
 
 
-def guessed_sizes(snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool) -> RowSizes:
+def guessed_sizes(
+    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool, decodes_windows: bool = False
+) -> RowSizes:
     """Return an upper estimate of the bytes of a row: `_GUESS_FACTOR` times the footers' sizes for varying columns."""
     encoded = (snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)).max(initial=0.0)
-    return row_sizes(snapshot, reader, counts, processes=processes, ragged=(("", _GUESS_FACTOR * float(encoded)),))
+    ragged = (("", _GUESS_FACTOR * float(encoded)),)
+    return row_sizes(snapshot, reader, counts, processes=processes, decodes_windows=decodes_windows, ragged=ragged)
 
 
 def sampled_sizes(
-    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool, skips: bool
+    snapshot: Snapshot,
+    reader: RowGroupReader,
+    counts: IntArray,
+    *,
+    processes: bool,
+    skips: bool,
+    decodes_windows: bool = False,
 ) -> RowSizes:
     """Return the bytes of a row; those of columns of varying width are measured on a sample.
 
@@ -268,7 +282,7 @@ def sampled_sizes(
         snapshot: The row groups.
         reader: Reads the sample: the first rows of the row group with most bytes.
         counts: int64 ``[row groups]``, rows of each that pass the filter; not all are 0.
-        processes: As in `row_sizes`.
+        processes, decodes_windows: As in `row_sizes`.
         skips: Whether a row group that cannot be read is skipped for the next smaller one.
     """
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
@@ -278,7 +292,15 @@ def sampled_sizes(
     scale = float(np.average(density, weights=counts)) / max(1.0, float(density[largest.index]))
     scale = min(1.0, max(0.25, scale)) / max(rows, 1)
     ragged = tuple((c.name, sample.column(c.name).nbytes * scale) for c in reader.columns if c.row_bytes is None)
-    return row_sizes(snapshot, reader, counts, processes=processes, ragged=ragged, sampled_rows=rows)
+    return row_sizes(
+        snapshot,
+        reader,
+        counts,
+        processes=processes,
+        decodes_windows=decodes_windows,
+        ragged=ragged,
+        sampled_rows=rows,
+    )
 
 
 def _sample_of_largest(
@@ -378,7 +400,7 @@ def divide(
             f"use memory_limit={int(needed_bytes(smallest)) // 2**20 + 1}MiB or more"
         )
     if window_rows is None:
-        default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / row_bytes), 16 * batch_size, smallest)
+        default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / (row_bytes + row.media)), 16 * batch_size, smallest)
         window_rows = _largest(smallest, default, lambda window: needed_bytes(window) <= limit_bytes)
     lanes = lanes_of(window_rows)
     windows = window_rows * row.in_windows + batches + (lanes * cursor if lanes > 1 else 0)

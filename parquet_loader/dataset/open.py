@@ -119,13 +119,14 @@ def open_dataset(
     ranks: Ranks | None = None,
     row_numbers: str | None = None,
     names_rows: bool = False,
+    decodes_windows: bool = False,
     known: PriorCounts | None = None,
 ) -> Dataset:
     """Count the rows that pass the filter, and divide the memory limit; arguments as in `BatchedDataLoader`.
 
     `batch_size` and `side_by_side` (parts of the epoch in each window) are those of the fewest ranks. All `ranks`
     together count rows, except those that are `known`. With `names_rows`, columns that are decoded batch by batch come
-    with the rows' numbers.
+    with the rows' numbers. With `decodes_windows`, media are decoded window by window instead.
 
     With a filter, this reads the filter's columns of all row groups that may match. If columns vary in width, a few
     thousand rows are decoded at the first use of the memory budget: the first plan, or `state_dict` before it. They are
@@ -160,15 +161,16 @@ def open_dataset(
         side_by_side=side_by_side,
         num_threads=num_threads,
     )
-    processes = transform or any(c.image is not None for c in reader.columns)
+    processes = transform or (not decodes_windows and any(c.image is not None for c in reader.columns))
     if known is not None and known.row is not None:
         budget = LazyBudget(memory_limit_bytes, known.row, divided)
     elif has_varying(reader.columns) and counts.any():
-        sample = partial(sampled_sizes, snapshot, reader, counts, processes=processes, skips=skips)
+        measured = {"processes": processes, "decodes_windows": decodes_windows}
+        sample = partial(sampled_sizes, snapshot, reader, counts, skips=skips, **measured)
         budget = LazyBudget(memory_limit_bytes, sample, divided)
-        budget.get_if_tight(guessed_sizes(snapshot, reader, counts, processes=processes))
+        budget.get_if_tight(guessed_sizes(snapshot, reader, counts, **measured))
     else:
-        row = row_sizes(snapshot, reader, counts, processes=processes)
+        row = row_sizes(snapshot, reader, counts, processes=processes, decodes_windows=decodes_windows)
         budget = LazyBudget(memory_limit_bytes, row, divided)
     return Dataset(snapshot, opened.schema, reader, opened.counted, budget)
 

@@ -21,6 +21,7 @@ from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_by
 from parquet_loader.engine.usage import EngineFigures, Usage
+from parquet_loader.engine.window_media import WindowMedia
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import STAGES, Job
 
@@ -55,6 +56,7 @@ __all__ = [
     "Transform",
     "TransformProcesses",
     "Usage",
+    "WindowMedia",
     "WindowTask",
     "check_transform_workers",
     "events_of",

@@ -319,7 +319,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             "transform": transform is not None and self._processes_rows,
             "num_threads": self.num_threads,
             "row_numbers": None if output_options is None else output_options.row_numbers,
-            "names_rows": self._options.replaces,
+            "names_rows": self._options.replaces or not self._processes_rows,
+            "decodes_windows": not self._processes_rows,
         }
         skips = self._options.skips
 

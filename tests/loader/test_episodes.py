@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -18,9 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import (
+    Audio,
     BatchedDataLoader,
     ConfigurationError,
     DataError,
+    Encoded,
     EpisodeLoader,
     Episodes,
     Image,
@@ -39,6 +43,7 @@ from parquet_loader import (
     split,
     split_rows,
 )
+from parquet_loader.engine import WindowMedia
 from parquet_loader.loader.episodes.sample_writer import SampleWriter
 from tests.support.gloo import on_ranks
 
@@ -268,6 +273,106 @@ def test_a_transform_gets_samples_in_the_background(folder: Path) -> None:
 
 def shifted(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {"row": columns["row"] + 1000}
+
+
+def with_photos(folder: Path, lengths: Sequence[int] = LENGTHS, *, wrong: int | None = None) -> Path:
+    """Write rows with an image each: its red and green are the row's number, its blue that of the pixel's column."""
+    folder.mkdir()
+    rows = np.arange(sum(lengths))
+    photos = []
+    for row in rows.tolist():
+        file = io.BytesIO()
+        pixels = np.full((6, 5, 3), row % 256, np.uint8)
+        pixels[..., 2] = np.arange(5)
+        PIL.Image.fromarray(pixels).save(file, "PNG")
+        photos.append(b"no image" if row == wrong else file.getvalue())
+    table = pa.table({"episode": np.repeat(np.arange(len(lengths)), lengths), "row": rows, "photo": photos})
+    for number, part in enumerate(np.array_split(rows, 2)):
+        pq.write_table(table.take(part), folder / f"{number}.parquet", row_group_size=16)
+    return folder
+
+
+def photos_of(folder: Path, photo: Image | None = None, **arguments: Any) -> EpisodeLoader:
+    schema = Schema({"episode": Scalar("int64"), "row": Scalar("int64"), "photo": photo or Image((6, 5, 3))})
+    return loader_of(folder, schema=schema, shuffle=True, **arguments)
+
+
+@pytest.mark.parametrize("window_rows", [None, 40])
+@pytest.mark.parametrize("device", [None, "tensors"])
+def test_images_are_decoded_once_for_all_samples_of_their_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_rows: int | None, device: str | None
+) -> None:
+    folder = with_photos(tmp_path / "data")
+    decoded: list[int] = []
+    decode = WindowMedia.decode
+
+    def counted(self: WindowMedia, window: Any, start: int, stop: int, out: Any) -> None:
+        decode(self, window, start, stop, out)
+        decoded.extend(out["photo"][start:stop, 0, 0, 0].tolist())
+
+    monkeypatch.setattr(WindowMedia, "decode", counted)
+    output = NUMPY if device is None else OutputOptions()
+    with photos_of(folder, window_rows=window_rows, output_options=output) as loader:
+        rows = np.concatenate([batch["row"] for batch in checked_photos(loader)])
+        assert np.array_equal(np.unique(rows), np.arange(sum(LENGTHS)))
+        # Where an episode continues in a row group of another window, the first rows of that row group are read again.
+        assert sorted(set(decoded)) == list(range(sum(LENGTHS)))
+        assert len(decoded) <= sum(LENGTHS) * (1 if window_rows is None else 1.5)
+        assert loader.plan().predicted_peak_bytes > 0
+        loader.seek(1, 9)
+        rest = [batch["row"].tolist() for batch in checked_photos(loader)]
+        loader.set_epoch(1)
+        assert [batch["row"].tolist() for batch in loader][9:] == rest
+
+
+def checked_photos(loader: EpisodeLoader) -> Iterator[dict[str, Any]]:
+    for batch in loader:
+        assert batch["photo"].shape == (len(batch["row"]), 8, 6, 5, 3)
+        assert (np.asarray(batch["photo"])[..., 2, 3, 1] == np.asarray(batch["row"])).all()
+        assert list(batch) == ["mask", "episode", "row", "photo"]
+        yield batch
+
+
+def test_encoded_arrays_are_decoded_into_samples(tmp_path: Path) -> None:
+    folder = with_photos(tmp_path / "data")
+    schema = Schema({"episode": Scalar("int64"), "row": Scalar("int64"), "photo": Encoded("uint8", (6, 5, 3), "png")})
+    with loader_of(folder, schema=schema, shuffle=True) as loader:
+        assert sum(len(batch["row"]) for batch in checked_photos(loader)) == sum(LENGTHS)
+
+
+def test_random_flips_of_a_row_are_the_same_in_all_samples_and_differ_by_epoch(tmp_path: Path) -> None:
+    folder = with_photos(tmp_path / "data", [12, 9])
+    photo = Image((6, 5, 3), flip=0.5)
+    epochs = []
+    with photos_of(folder, photo, num_threads=1) as one, photos_of(folder, photo, num_threads=3) as other:
+        for _ in range(2):
+            flipped: dict[int, set[bool]] = {}
+            for batch, same in zip(one, other, strict=True):
+                assert np.array_equal(batch["photo"], same["photo"])
+                for row, left in zip(batch["row"].flat, batch["photo"][..., 0, 0, 2].flat, strict=True):
+                    flipped.setdefault(int(row), set()).add(bool(left))
+            epochs.append(flipped)
+    assert all(len(found) == 1 for flipped in epochs for found in flipped.values())
+    assert len(epochs[0]) == 21
+    assert epochs[0] != epochs[1]
+
+
+def test_an_image_that_is_damaged_is_named(tmp_path: Path) -> None:
+    folder = with_photos(tmp_path / "data", wrong=20)
+    with photos_of(folder) as loader, pytest.raises(DataError, match=r"0\.parquet, row group 1, row 4, column 'photo'"):
+        list(loader)
+
+
+def test_windows_of_images_count_decoded_bytes(tmp_path: Path) -> None:
+    folder = with_photos(tmp_path / "data", [30] * 10)
+    large = Image((6, 5, 3), size=(256, 256))
+    with photos_of(folder, large, memory_limit="64MiB") as loader:
+        assert loader.window_rows < 100
+        assert sum(len(batch["row"]) for batch in loader) == 300
+        stats = loader.stats()
+        assert stats.peak_bytes <= stats.memory_limit_bytes
+    with pytest.raises(MemoryLimitError, match="memory_limit"):
+        photos_of(folder, large, memory_limit="12MiB")
 
 
 def test_an_error_of_a_transform_comes_in_the_place_of_its_batch(folder: Path) -> None:
@@ -518,7 +623,13 @@ def test_nulls_in_the_column_of_episodes_are_refused(tmp_path: Path) -> None:
 def test_names_of_masks_and_images_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"episode": [0], "photo": [b"x"]}), tmp_path / "a.parquet")
     schema = Schema({"episode": Scalar("int64"), "photo": Image()})
-    with pytest.raises(UnsupportedError, match="column 'photo' holds Image values"):
+    with pytest.raises(UnsupportedError, match="column 'photo': rows of a sample have one shape"):
+        EpisodeLoader(str(tmp_path), 1, episodes=Episodes("episode"), schema=schema)
+    schema = Schema({"episode": Scalar("int64"), "photo": Image((8, 8, 3))})
+    with pytest.raises(UnsupportedError, match="column 'photo' with isolation='process'"):
+        EpisodeLoader(str(tmp_path), 1, episodes=Episodes("episode"), schema=schema, isolation="process")
+    schema = Schema({"episode": Scalar("int64"), "photo": Audio(8000)})
+    with pytest.raises(UnsupportedError, match="column 'photo' holds Audio values"):
         EpisodeLoader(str(tmp_path), 1, episodes=Episodes("episode"), schema=schema)
     pq.write_table(pa.table({"episode": [0], "mask": [1]}), tmp_path / "a.parquet")
     with pytest.raises(ConfigurationError, match="column 'mask': a batch has something else of this"):

@@ -24,7 +24,8 @@ from parquet_loader.common import (
     parse_bytes,
 )
 from parquet_loader.dataset import Counted, Dataset, ListedDataset, digest
-from parquet_loader.engine import BatchProcessor, Engine, EngineOptions, NextPlan, Transform, Usage
+from parquet_loader.decode import columns_of
+from parquet_loader.engine import BatchProcessor, Engine, EngineOptions, NextPlan, Transform, Usage, WindowMedia
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.episodes.episode_scan import read_episodes
@@ -37,9 +38,10 @@ from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_source import list_fixed
+from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score
 from parquet_loader.read import Filters, LocalCache
-from parquet_loader.schema import Audio, Image, Scalar, Schema, Tensor, Video, masks_of
+from parquet_loader.schema import Audio, Scalar, Schema, Tensor, Video, masks_of
 from parquet_loader.source import Source, TableLike
 from parquet_loader.window import Allocator, Arenas
 
@@ -119,7 +121,8 @@ class EpisodeLoader(BatchedDataLoader):
     window, the first rows of that row group are read once more.
 
     All else is as in `BatchedDataLoader`, with samples in the place of rows: epochs, states, ranks, threads and memory.
-    The background threads make the batches, and call `transform`. With ``isolation="process"``, the caller's thread
+    The background threads make the batches, and call `transform`. Images of one size are decoded once for all samples
+    of a window; a window holds them decoded, so it has fewer rows. With ``isolation="process"``, the caller's thread
     makes them of the rows that the child process reads.
 
     Args:
@@ -209,7 +212,8 @@ class EpisodeLoader(BatchedDataLoader):
                 shard=shard,
             )
             frames = opened._videos if episodes.by == EPISODE else None
-            _check_columns(opened.schema, episodes, output_options, () if frames is None else tuple(frames.cameras))
+            cameras = () if frames is None else tuple(frames.cameras)
+            _check_columns(opened.schema, episodes, output_options, isolation, cameras)
             bounds = read_episodes(
                 opened,
                 episodes.by,
@@ -230,6 +234,7 @@ class EpisodeLoader(BatchedDataLoader):
                     f"window_rows={least} or more, or a smaller batch_size"
                 )
         self.episodes = episodes
+        self._limit_bytes = limit
         self._batch_bytes = _batch_bytes(opened.schema, episodes, batch_size)
         reserved = self._samples.nbytes + _HELD_BATCHES * self._batch_bytes
         if reserved > limit // 2:
@@ -269,6 +274,20 @@ class EpisodeLoader(BatchedDataLoader):
             f"EpisodeLoader({len(self._samples.bounds) - 1} episodes, {self._samples.samples} samples of "
             f"{self._samples.rule.rows} rows, {part}{len(self)} batches of {self.batch_size} {order}, at most "
             f"{format_bytes(self._dataset.budget.limit_bytes)}{', closed' if self._closed else ''})"
+        )
+
+    def stats(self) -> LoaderStats:
+        """Return the figures of the running epoch, or else of the last one; bytes include the bounds of episodes.
+
+        Raises:
+            LoaderStateError: there was no epoch yet.
+        """
+        stats, bounds = super().stats(), self._samples.nbytes
+        return replace(
+            stats,
+            held_bytes=stats.held_bytes + bounds,
+            peak_bytes=stats.peak_bytes + bounds,
+            memory_limit_bytes=self._limit_bytes,
         )
 
     def plan(self) -> EpisodePlan:
@@ -354,7 +373,9 @@ class EpisodeLoader(BatchedDataLoader):
         return SampleOutput(parts.cutter(plan, first_batch), parts.writer(plan), first_batch, output)
 
     def _parts_of_epoch(self) -> _PartsOfEpoch:
-        return _PartsOfEpoch(self._samples, self._form, self._memory, self._options, self._batch_bytes)
+        return _PartsOfEpoch(
+            self._dataset, self._samples, self._form, self._memory, self._staging, self._options, self._batch_bytes
+        )
 
     def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
         return EpisodeLoader, _Opened(self._dataset, self._samples, self._frames), self._own_arguments
@@ -365,19 +386,23 @@ class _PartsOfEpoch:
     """What the batches of epochs are made with; refers to no loader.
 
     Attributes:
+        dataset: The data set.
         samples, form, memory: As in `SampleWriter`.
+        staging: As in `SampleScheduler`.
         options: The `transform`, its seed, and the number of threads.
         batch_bytes: As in `SampleScheduler`.
     """
 
+    dataset: Dataset
     samples: EpisodeSamples
     form: SampleForm
     memory: Allocator
+    staging: Arenas
     options: EngineOptions
     batch_bytes: int
 
     def cutter(self, plan: Plan, first_batch: int) -> SampleCutter:
-        return SampleCutter(plan, self.samples, first_batch)
+        return SampleCutter(plan, self.samples, first_batch, tuple(self.form.offsets))
 
     def writer(self, plan: Plan) -> SampleWriter:
         transform, part = self.options.transform, plan.parts[0].number if plan.parts else 0
@@ -386,6 +411,7 @@ class _PartsOfEpoch:
 
     def scheduler(self, plan: Plan, first_batch: int, usage: Usage) -> SampleScheduler:
         wanted = max(_LEAST_AHEAD, 2 * self.options.num_threads, _AHEAD_BYTES // max(1, self.batch_bytes))
+        has_media = any(column.image is not None for column in self.dataset.reader.columns)
         return SampleScheduler(
             self.cutter(plan, first_batch),
             self.writer(plan),
@@ -393,6 +419,8 @@ class _PartsOfEpoch:
             self.batch_bytes,
             _HELD_BATCHES,
             min(wanted, _MOST_AHEAD),
+            WindowMedia(self.dataset, self.options.seed, plan.epoch) if has_media else None,
+            self.staging,
             usage,
         )
 
@@ -420,13 +448,17 @@ def _opened_ahead(
 
 
 def _check_columns(
-    schema: Schema, episodes: Episodes, output_options: OutputOptions | None, cameras: Sequence[str]
+    schema: Schema,
+    episodes: Episodes,
+    output_options: OutputOptions | None,
+    isolation: str,
+    cameras: Sequence[str],
 ) -> None:
     """Check that the columns can be delivered as samples.
 
     Raises:
         ConfigurationError: `deltas` names a column that there is not, or a mask has the name of a column.
-        UnsupportedError: a column holds images.
+        UnsupportedError: a column holds recordings, or images that differ in size, or the child process would decode.
     """
     names = {*schema, *masks_of(schema).values()}
     if output_options is not None and output_options.row_numbers is not None:
@@ -443,23 +475,40 @@ def _check_columns(
             f"column {taken[0]!r}: a batch has something else of this name; leave the column out with columns=[...]"
         )
     for name, of_column in schema.items():
-        if isinstance(of_column, Image | Audio | Video):
+        if isinstance(of_column, Audio | Video):
             raise UnsupportedError(
                 f"column {name!r} holds {type(of_column).__name__} values, which are not decoded into samples; leave "
                 "it out with columns=[...], "
                 f"or let a schema deliver it undecoded: {name!r}: Bytes()"
+            )
+    for column in columns_of(schema):
+        if column.image is not None and None in column.decoded_shape:
+            raise UnsupportedError(
+                f"column {column.name!r}: rows of a sample have one shape, and this field's may differ; give the field "
+                "one, for images with Image(shape) or Image(size=...)"
+            )
+        if column.image is not None and isolation == "process":
+            raise UnsupportedError(
+                f"column {column.name!r} with isolation='process': images are decoded in this process; leave isolation "
+                "out"
             )
 
 
 def _batch_bytes(schema: Schema, episodes: Episodes, batch_size: int) -> int:
     """Return about the bytes of a batch; a value of varying length counts as 64 bytes."""
     nbytes = 0
+    media = {
+        column.name: math.prod(n or 1 for n in column.decoded_shape) * np.dtype(column.dtype).itemsize
+        for column in columns_of(schema)
+        if column.image is not None
+    }
     for name, of_column in schema.items():
         offsets = episodes.offsets(name)
         width = 64
         if isinstance(of_column, Scalar | Tensor) and pa.types.is_primitive(of_column.type):
             shape = of_column.shape if isinstance(of_column, Tensor) else ()
             width = max(1, of_column.type.bit_width // 8) * math.prod(shape)
+        width = media.get(name, width)
         nbytes += (1 if offsets is None else len(offsets)) * (width + 1)
     return nbytes * batch_size
 

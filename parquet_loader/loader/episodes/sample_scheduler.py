@@ -4,16 +4,41 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from parquet_loader.engine import CutBatches, HeldWindow, Job, Usage, WindowTask
+from parquet_loader.engine import CutBatches, HeldWindow, Job, Usage, WindowMedia, WindowTask
 from parquet_loader.loader.episodes.sample_windows import SampleCutter, SamplePart
 from parquet_loader.loader.episodes.sample_writer import SampleWriter
-from parquet_loader.window import Window
+from parquet_loader.window import Allocator, Window
+
+# Media are decoded in jobs of so many bytes, and of a quarter of a window's share of each thread if that is less.
+_DECODED_BYTES = 2 * 2**20
 
 
-class SampleScheduler(CutBatches[SamplePart, HeldWindow]):
-    """Finds the samples of windows, and writes batches; see `CutBatches`.
+@dataclass(slots=True, eq=False)
+class _Sampled(HeldWindow):
+    """A window from the job that provides memory for its media until it is released.
+
+    Attributes:
+        media: The decoded media of its rows, by column; None: there is no memory yet.
+        chunks: Ranges of rows whose media no job decodes yet.
+        decoding: Ranges of rows that jobs decode.
+    """
+
+    media: dict[str, Any] | None = None
+    chunks: deque[tuple[int, int]] = field(default_factory=deque)
+    decoding: int = 0
+
+    def release(self) -> None:
+        """Release the rows and their media."""
+        self.task.window = self.media = None
+
+
+class SampleScheduler(CutBatches[SamplePart, _Sampled]):
+    """Decodes the media of windows, finds their samples, and writes batches; see `CutBatches`.
+
+    Windows are decoded in any order, each row once, however many samples have it.
 
     Invariant: one window at a time is divided into batches, in the order of windows, because each may continue the rows
     of the one before it.
@@ -25,6 +50,8 @@ class SampleScheduler(CutBatches[SamplePart, HeldWindow]):
         batch_bytes: About the bytes of a batch.
         own_batches: Batches that have their own share of the memory limit; further ones begin if memory is free.
         most_ahead: The most batches in progress or ready.
+        media: Decodes media; None: there are none.
+        staging: Provides the memory of decoded media.
         usage: The counters of the epoch.
     """
 
@@ -36,6 +63,8 @@ class SampleScheduler(CutBatches[SamplePart, HeldWindow]):
         batch_bytes: int,
         own_batches: int,
         most_ahead: int,
+        media: WindowMedia | None,
+        staging: Allocator,
         usage: Usage,
     ) -> None:
         at_once = None if writer.processor is None else 1  # so that an error of `transform` is that of its batch
@@ -43,6 +72,8 @@ class SampleScheduler(CutBatches[SamplePart, HeldWindow]):
         self._cutter = cutter
         self._own_batches = own_batches
         self._is_cutting = False
+        self._media = media
+        self._staging = staging
         usage.limit_bytes += own_batches * batch_bytes
 
     def _windows_of(self, parts: Sequence[SamplePart]) -> set[int]:
@@ -53,23 +84,68 @@ class SampleScheduler(CutBatches[SamplePart, HeldWindow]):
         return ahead <= self._own_batches or (ahead <= self._most_ahead and self._usage.fits(count * self._batch_bytes))
 
     def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
-        """Return a job that writes batches, else one that divides a window into batches; see `Batches`."""
-        job = self._write_job(windows)
-        if job is not None or self._is_cutting:
-            return job
-        for task in windows:
-            if task.index < self._cutter.next_window:
+        """Return a job that writes batches, else one that decodes media or finds samples; see `Batches`."""
+        job: Job[Any] | None = self._write_job(windows)
+        for task in windows if job is None else ():
+            held, window = self._held.get(task.index), task.in_order
+            if held is not None and held.is_cut:
                 continue
-            window = task.in_order
-            return None if window is None or task.error is not None else self._cut_job(task, window, windows)
-        return None
+            if window is None or task.error is not None:
+                return None
+            if held is None:
+                job = self._begin_job(task, window, is_first=task is windows[0])
+                held = self._held.get(task.index)
+            if job is None and held is not None:
+                job = self._decode_job(held, window) or self._cut_job(held, window, windows)
+            if job is not None or held is None:
+                return job
+        return job
 
-    def _cut_job(self, task: WindowTask, window: Window, windows: deque[WindowTask]) -> Job[list[Sequence[SamplePart]]]:
+    def _begin_job(self, task: WindowTask, window: Window, *, is_first: bool) -> Job[dict[str, Any]] | None:
+        """Return a job that provides the memory of a window's media; None: there are none, or memory is not free."""
+        media = self._media
+        if media is None or not window.rows:
+            self._held[task.index] = _Sampled(task, media={} if media is None else media.memory(0, self._staging))
+            return None
+        nbytes = window.rows * media.row_bytes
+        if not is_first and not self._usage.fits(nbytes):
+            return None
+        held = self._held[task.index] = _Sampled(task)
+        task.gathered_bytes += nbytes
+        self._usage.reserve(nbytes)
+        step = max(1, min(_DECODED_BYTES // max(1, media.row_bytes), -(-window.rows // 8)))
+
+        def done(memory: dict[str, Any]) -> None:
+            held.media = memory
+            held.chunks.extend((first, min(first + step, window.rows)) for first in range(0, window.rows, step))
+
+        return Job("process", lambda: media.memory(window.rows, self._staging), done, task.fail)
+
+    def _decode_job(self, held: _Sampled, window: Window) -> Job[None] | None:
+        if not held.chunks:
+            return None
+        media, out = self._media, held.media
+        assert media is not None
+        assert out is not None
+        first, last = held.chunks.popleft()
+        held.decoding += 1
+
+        def done(_: None) -> None:
+            held.decoding -= 1
+
+        return Job("process", lambda: media.decode(window, first, last, out), done, held.task.fail)
+
+    def _cut_job(
+        self, held: _Sampled, window: Window, windows: deque[WindowTask]
+    ) -> Job[list[Sequence[SamplePart]]] | None:
+        is_next = not self._is_cutting and held.task.index == self._cutter.next_window
+        if held.media is None or held.decoding or not is_next:
+            return None
         self._is_cutting = True
-        held = self._held[task.index] = HeldWindow(task)
+        arrays = {**window.arrays, **held.media}
 
         def done(complete: list[Sequence[SamplePart]]) -> None:
             self._is_cutting = False
             self._add(held, complete, self._cutter.waiting, windows)
 
-        return Job("process", lambda: self._cutter.add(window.arrays, window.rows), done, task.fail)
+        return Job("process", lambda: self._cutter.add(arrays, window.rows), done, held.task.fail)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,13 +65,15 @@ class SampleCutter:
         plan: The epoch of samples.
         samples: The samples.
         first_batch: The first batch that is made.
+        names: The columns that batches hold.
 
     Attributes:
         next_window: The number of the window that comes next.
     """
 
-    def __init__(self, plan: Plan, samples: EpisodeSamples, first_batch: int) -> None:
+    def __init__(self, plan: Plan, samples: EpisodeSamples, first_batch: int, names: Collection[str]) -> None:
         self._plan = plan
+        self._names = names
         self._samples = samples
         self._first_window, self._begun = plan.beginning_of(first_batch)
         self.next_window = self._first_window
@@ -105,7 +107,7 @@ class SampleCutter:
         """
         number, size = self.next_window, self._plan.batch_size
         self.next_window += 1
-        samples = self._samples_of(arrays, rows, number)
+        samples = self._samples_of({name: arrays[name] for name in self._names}, rows, number)
         complete: list[Sequence[SamplePart]] = []
         at, is_last = 0, self.next_window == self._plan.windows
         while at < len(samples.numbers) and self._left:
