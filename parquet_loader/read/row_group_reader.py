@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -130,6 +130,7 @@ class RowGroupReader:
             {windows: ColumnSelection(tuple(columns), routes, windows) for windows in _WINDOWS}
             for columns, routes in zip(columns_of, self._routes, strict=True)
         ]
+        self._widths_of = [_widths_of(decoder.columns) for decoder in decoders]
         self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
         self._int96_of = [
             _with_int96(schema, names) for schema, names in zip(snapshot.stored_schemas, columns_of, strict=True)
@@ -265,11 +266,11 @@ class RowGroupReader:
         """Return the rows of a batch: more if few of their bytes are decoded before the window, and so take memory."""
         if not left:
             return batch_rows
-        widths = {column.name: column.row_bytes for column in self._decoder(row_group).columns}
-        if None in widths.values():
+        widths = self._widths_of[row_group.schema_number]
+        if widths is None:
             return batch_rows
-        row_bytes = sum(width or 0 for width in widths.values())
-        left_bytes = sum(widths[name] or 0 for name in left)
+        row_bytes = sum(widths.values())
+        left_bytes = sum(map(widths.__getitem__, left))
         as_decoded = batch_rows * row_bytes // max(1, row_bytes - left_bytes)
         return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
@@ -647,7 +648,7 @@ def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
     """Yield the rows after the first `rows`."""
     for batch in batches:
         if rows < len(batch):
-            yield batch.slice(rows)
+            yield batch.slice(rows) if rows else batch
         rows = max(0, rows - len(batch))
 
 
@@ -672,6 +673,13 @@ def _without_columns(rows: int) -> pa.Table:
     return pa.Table.from_batches([_no_columns(rows)])
 
 
+def _widths_of(columns: Sequence[Column]) -> dict[str, int] | None:
+    """Return the bytes of a row of each column, by name; None if rows of a column differ."""
+    widths = {column.name: column.row_bytes for column in columns if column.row_bytes is not None}
+    return widths if len(widths) == len(columns) else None
+
+
+@lru_cache(maxsize=64)
 def _no_columns(rows: int) -> pa.RecordBatch:
     # Nothing here releases the GIL: rows that are read as they are stored take one of these for every read.
     return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.null(), rows, [None])], names=[""])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -160,11 +161,13 @@ class Fills(NamedTuple):
         values: uint8 ``[columns, 16]``: the bytes of a number or view, followed by zeros.
         are_given: bool ``[columns]``: whether a column has such a value.
         viewed: The bytes of each view, by name, and zeros behind them, which the kernels may read.
+        addresses: int64 ``[columns]``: the address of each column's value; 0: it has none.
     """
 
     values: npt.NDArray[np.uint8]
     are_given: npt.NDArray[np.bool_]
     viewed: Mapping[str, npt.NDArray[np.uint8]]
+    addresses: npt.NDArray[np.int64]
 
     @classmethod
     def of_columns(cls, names: Sequence[str], values: Mapping[str, bytes], byte_arrays: Collection[str] = ()) -> Self:
@@ -176,12 +179,10 @@ class Fills(NamedTuple):
             words[name] = np.array([held.ctypes.data, len(values[name])], np.int64).tobytes()
         joined = b"".join(words.get(name, b"").ljust(_VIEW_BYTES, b"\0") for name in names)
         are_given = np.array([name in values for name in names], np.bool_)
-        return cls(np.frombuffer(joined, np.uint8).reshape(-1, _VIEW_BYTES), are_given, viewed)
-
-    def addresses(self) -> npt.NDArray[np.int64]:
-        """Return the address of each column's value, int64 ``[columns]``; 0: it has none."""
-        first = self.values.__array_interface__["data"][0]
-        return np.where(self.are_given, first + _VIEW_BYTES * np.arange(len(self.values)), 0)
+        bytes_of_all = np.frombuffer(joined, np.uint8).reshape(-1, _VIEW_BYTES)
+        first = bytes_of_all.__array_interface__["data"][0]
+        addresses = np.where(are_given, first + _VIEW_BYTES * np.arange(len(names)), 0)
+        return cls(bytes_of_all, are_given, viewed, addresses)
 
 
 def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> DecodableChunks:
@@ -359,19 +360,15 @@ class NativeChunks:
     def __init__(self, source: str | pa.Buffer, known: DecodableChunks, fills: Fills | None = None) -> None:
         self.names, self._types, lines, self._nullable = known
         self._fills = fills  # keeps the memory of `_fillers`
-        self._fillers = None if fills is None else fills.addresses()
+        self._fillers = None if fills is None else fills.addresses
         self._all_names = self.names
         self._refused = np.zeros(len(self.names), np.uint8)
         self._has_byte_arrays = bool((lines[:, 8] >= _BYTE_ARRAY).any())
         self._position = 0
-        self._list_values: list[int] = np.where(lines[:, 11] == 0, lines[:, 10], 0).tolist()
+        self._lines = lines
         self._list_readers = {
             n: ListReader(n, self._types[n], *lines[n, [2, 10]].tolist()) for n in np.flatnonzero(lines[:, 11]).tolist()
         }
-        of_decimals = np.where(lines[:, 12] == _WIDE_DECIMALS, 16, 8)
-        widths: npt.NDArray[np.int64] = np.where(lines[:, 12] == 0, lines[:, 4], of_decimals)
-        widths *= np.maximum(1, self._list_values)
-        self._widths: list[int] = np.where(lines[:, 11] == 0, widths, 0).tolist()
         self._file, self._held, base = -1, None, None
         if isinstance(source, str):
             self._file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -390,6 +387,22 @@ class NativeChunks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @cached_property
+    def _list_values(self) -> list[int]:
+        """Of each column the values of a row in one array; 0: rows are not lists, or differ in length."""
+        lines = self._lines
+        found: list[int] = np.where(lines[:, 11] == 0, lines[:, 10], 0).tolist()
+        return found
+
+    @cached_property
+    def _widths(self) -> list[int]:
+        """The bytes of a row of each array, those of lists of any length left out."""
+        lines = self._lines
+        of_decimals = np.where(lines[:, 12] == _WIDE_DECIMALS, 16, 8)
+        widths: IntArray = np.where(lines[:, 12] == 0, lines[:, 4], of_decimals) * np.maximum(1, self._list_values)
+        found: list[int] = np.where(lines[:, 11] == 0, widths, 0).tolist()
+        return found
 
     def read(self, rows: int) -> list[pa.Array]:
         """Return the next rows of each column, each in its own memory, because they are released at different times.
