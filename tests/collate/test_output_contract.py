@@ -44,6 +44,17 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """600 rows of numbers of one shape, whose batches frameworks cut from windows themselves."""
+    path = str(tmp_path_factory.mktemp("numbers"))
+    rng = np.random.default_rng(6)
+    columns = {f"x{number}": rng.random(600, dtype=np.float32) for number in range(5)}
+    wide = rng.random((600, 16), dtype=np.float32)
+    write_dataset({"id": np.arange(600), "wide": wide, "label": np.arange(600, dtype=np.int8) % 3, **columns}, path)
+    return path
+
+
 def ids_of(form: Form, batches: Any) -> list[list[int]]:
     return [form.read(batch)["id"][0].tolist() for batch in batches]
 
@@ -95,6 +106,32 @@ def test_fields_of_a_schema_and_their_masks(form: Form, tmp_path: Path) -> None:
                 columns["score_valid"] = [valid]
             for name, value in expected.items():
                 assert_same(columns[name], leaves(value), name)
+
+
+def test_batches_that_are_cut_from_windows_are_those_of_tensors_and_stay_so(form: Form, numbers: str) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 2, "window_rows": 320}
+    with BatchedDataLoader(numbers, 16, **options) as tensors, form.loader(numbers, 16, **options) as loader:
+        for _ in range(2):
+            expected = [{name: leaves(value) for name, value in batch.items()} for batch in tensors]
+            kept = list(form.begin(loader))
+            assert loader.state_dict() == tensors.state_dict()
+            gc.collect()
+            for batch, columns in zip(kept, expected, strict=True):
+                for name, arrays in form.read(batch).items():
+                    assert_same(arrays, columns[name], name)
+
+
+def test_a_state_within_a_window_that_is_cut_continues_with_the_next_batch(form: Form, numbers: str) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 2, "window_rows": 320}
+    with BatchedDataLoader(numbers, 16, **options) as loader:
+        whole = [batch["id"].tolist() for batch in loader]
+    for taken in (1, 2, 19, 20, 21):
+        with form.loader(numbers, 16, **options) as loader, form.loader(numbers, 16, **options) as resumed:
+            batches = form.begin(loader)
+            seen = ids_of(form, [next(batches) for _ in range(taken)])
+            resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+            del batches
+            assert seen + ids_of(form, form.begin(resumed)) == whole
 
 
 def changed(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
