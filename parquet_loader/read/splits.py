@@ -26,6 +26,7 @@ from parquet_loader.common import (
 )
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read.virtual_columns import PositionHash, TextHash, Unit, position_hash
+from parquet_loader.schema import is_bytes, is_text
 
 
 def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool = False) -> pc.Expression:
@@ -160,10 +161,7 @@ def _is_number(type_: pa.DataType) -> bool:
 def _is_bytes(type_: pa.DataType) -> bool:
     if pa.types.is_dictionary(type_):
         return _is_bytes(type_.value_type)
-    kinds = pa.types
-    is_text = kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_string_view(type_)
-    is_binary = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_binary_view(type_)
-    return bool(is_text or is_binary or kinds.is_fixed_size_binary(type_))
+    return is_text(type_) or is_bytes(type_) or bool(pa.types.is_fixed_size_binary(type_))
 
 
 def _as_bits(column: str) -> pc.Expression:
