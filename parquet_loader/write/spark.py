@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,6 @@ from parquet_loader.schema import Group, Image, Schema, Tensor, infer_schema
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, check_columns, run_job
 from parquet_loader.write.jobs.job_shuffle import Chunk
-from parquet_loader.write.jobs.spark_vectors import is_vector_type, with_plain_vectors
 from parquet_loader.write.jobs.store_job import Store, schema_of
 from parquet_loader.write.jobs.task import Failure
 from parquet_loader.write.options import WriteOptions
@@ -95,9 +94,11 @@ def write_spark(
             f"write_spark: expected a Spark DataFrame (pyspark 3.5 or newer), found {named(df)}; "
             "write_dataset(data, path) writes what is in memory"
         )
-    schema = schema or schema_of(path) or _infer(df)
+    vectors = [field.name for field in df.schema if type(field.dataType).__name__ == "VectorUDT"]
+    df = _with_arrays(df, vectors)
+    schema = schema or schema_of(path) or _infer(df, vectors)
     if schema.extra == "infer":
-        known, inferred = schema.column_names(), _infer(df)
+        known, inferred = schema.column_names(), _infer(df, vectors)
         schema = schema.over({name: field for name, field in inferred.items() if name not in known}, df.columns)
     empty = _empty_batch(df)
     if empty is not None:
@@ -162,7 +163,7 @@ def _write_part(spec: JobSpec, task: PartitionTask, batches: Iterator[pa.RecordB
     assert context is not None
     partition = context.partitionId()
     with _marked(partition):
-        yield _reported(task(spec, partition, _plain_batches(batches)))
+        yield _reported(task(spec, partition, batches))
 
 
 def _run_steps(spec: JobSpec, task: StepTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -171,13 +172,6 @@ def _run_steps(spec: JobSpec, task: StepTask, batches: Iterator[pa.RecordBatch])
         for index in batch.column(0).to_pylist():
             with _marked(index):
                 yield _reported(task(spec, index))
-
-
-def _plain_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    first_row = 0
-    for batch in batches:
-        yield with_plain_vectors(batch, first_row)
-        first_row += batch.num_rows
 
 
 def _reported(reports: Any) -> pa.RecordBatch:
@@ -293,17 +287,29 @@ def _empty_batch(df: Any) -> pa.Table | None:
         arrow = to_arrow_schema(df.schema)
     except Exception:  # a type that Spark cannot send as Arrow: the job itself says so, in Spark's words
         return None
-    return with_plain_vectors(arrow.empty_table())
+    return arrow.empty_table()
 
 
-def _infer(df: Any) -> Schema:
-    """Return fields by Spark's types; vectors are tensors of the length of the first one."""
+def _with_arrays(df: Any, vectors: Sequence[str]) -> Any:
+    """Return the frame with these columns of ML vectors, dense and sparse, as arrays of doubles."""
+    if not vectors:
+        return df
+    from pyspark.ml.functions import vector_to_array  # noqa: PLC0415  (loads much that other frames do not need)
+    from pyspark.sql.functions import col, when  # noqa: PLC0415
+
+    for name in vectors:
+        quoted = name.replace("`", "``")
+        vector = col(f"`{quoted}`")
+        df = df.withColumn(name, when(vector.isNotNull(), vector_to_array(vector)))
+    return df
+
+
+def _infer(df: Any, vectors: Sequence[str]) -> Schema:
+    """Return fields by Spark's types; columns that were vectors are tensors of the length of the first one."""
     row = df.limit(1)
-    first = row.toArrow() if hasattr(row, "toArrow") else pa.Table.from_batches(row._collect_as_arrow())
-    vectors = {field.name for field in first.schema if is_vector_type(field.type)}
-    if vectors and first.num_rows == 0:
+    table = row.toArrow() if hasattr(row, "toArrow") else pa.Table.from_batches(row._collect_as_arrow())
+    if vectors and table.num_rows == 0:
         raise SchemaError("the frame has no rows to take the length of its vectors from; pass schema=")
-    table = with_plain_vectors(first)
     fields: dict[str, Any] = dict(infer_schema(dict(zip(table.column_names, table.columns, strict=True))))
     for name in vectors:
         vector = table[name][0].as_py()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -63,6 +64,17 @@ def test_vectors_dense_and_sparse_are_tensors(spark: Any, tmp_path: Path) -> Non
             assert table["v"].to_pylist()[49:51] == [[49.0, 0.5, -49.0], [0.0, 50.0, 0.0]]
         else:
             assert Schema.from_arrow(table.schema)["v"] == Tensor("float64", (3,), null="mask")
+
+
+def test_vectors_may_be_null_and_have_spaces_in_their_names(spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml.linalg import Vectors
+
+    vectors = [Vectors.dense([1.0, 2.0]), None, Vectors.sparse(2, {1: 5.0})]
+    df = spark.createDataFrame(list(enumerate(vectors)), ["id", "a vector"])
+    schema = Schema({"id": Scalar("int64"), "a vector": Tensor("float64", (2,), null="mask")})
+    write_spark(df, tmp_path / "set", schema)
+    stored = pq.read_table(tmp_path / "set").sort_by("id")["a vector"].to_pylist()
+    assert [None if row is None else np.frombuffer(row).tolist() for row in stored] == [[1.0, 2.0], None, [0.0, 5.0]]
 
 
 def test_files_are_sized_by_bytes_whatever_the_partitions(spark: Any, tmp_path: Path) -> None:

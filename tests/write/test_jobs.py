@@ -48,7 +48,6 @@ from parquet_loader.write.jobs.commit import Journal, publish_files, renames_dir
 from parquet_loader.write.jobs.job import JobSpec, WriteJob, WrittenFile, remove_dead_jobs
 from parquet_loader.write.jobs.job_runner import check_bucket_bytes
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
-from parquet_loader.write.jobs.spark_vectors import with_plain_vectors
 from parquet_loader.write.jobs.task import merge_files, plan_merges, write_partition
 from tests.support.job_places import SCHEMA, SMALL, Hdfs, ObjectStore, Place, rows
 
@@ -696,63 +695,6 @@ def test_buckets_that_arrow_cannot_order_are_refused(kind: Any) -> None:
     check_bucket_bytes(2**30, varying)
     with pytest.raises(ConfigurationError, match=r"bucket_bytes=1.5 GiB: at most 1.0 GiB with columns .* \('a'\)"):
         check_bucket_bytes(3 * 2**29, varying)
-
-
-# ---- vectors -------------------------------------------------------------------------------------------------------
-
-VECTOR = pa.struct(
-    [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]
-)
-
-
-@settings(max_examples=40)
-@given(
-    st.lists(
-        st.one_of(
-            st.none(),
-            st.lists(st.floats(allow_nan=False), max_size=5).map(lambda v: ("dense", v, None)),
-            st.dictionaries(st.integers(0, 6), st.floats(allow_nan=False), max_size=5).map(lambda d: ("sparse", d, 7)),
-        )
-    ),
-    st.integers(0, 3),
-)
-def test_vectors_dense_and_sparse_become_lists(vectors: list[Any], skip: int) -> None:
-    sent: list[Any] = []
-    expected: list[Any] = []
-    for vector in vectors:
-        if vector is None:
-            sent.append(None)
-            expected.append(None)
-        elif vector[0] == "dense":
-            sent.append({"type": 1, "size": None, "indices": None, "values": vector[1]})
-            expected.append(vector[1])
-        else:
-            places = sorted(vector[1])
-            sent.append({"type": 0, "size": 7, "indices": places, "values": [vector[1][i] for i in places]})
-            expected.append([vector[1].get(i, 0.0) for i in range(7)])
-    batch = pa.record_batch([pa.array(sent, VECTOR)], ["v"]).slice(skip)
-    assert with_plain_vectors(batch).column(0).to_pylist() == expected[skip:]
-
-
-def test_what_a_null_vector_hides_is_no_vector() -> None:
-    hidden = pa.StructArray.from_arrays(
-        [
-            pa.array([1, 0], pa.int8()),
-            pa.array([None, 3], pa.int32()),
-            pa.array([[1], [2]], pa.list_(pa.int32())),
-            pa.array([[9.0, 8.0], [5.0]], pa.list_(pa.float64())),
-        ],
-        names=["type", "size", "indices", "values"],
-        mask=pa.array([True, False]),
-    )
-    assert with_plain_vectors(pa.record_batch([hidden], ["v"])).column(0).to_pylist() == [None, [0.0, 0.0, 5.0]]
-
-
-def test_a_sparse_vector_that_leaves_its_size_is_named() -> None:
-    rows_ = [{"type": 0, "size": 2, "indices": [2], "values": [1.0]}]
-    batch = pa.record_batch([pa.array([None, *rows_], VECTOR)], ["v"])
-    with pytest.raises(DataError, match="field 'v', row 11: a sparse vector of size 2 has a value at 2"):
-        with_plain_vectors(batch, 10)
 
 
 def test_errors_name_partition_field_and_row_within_the_partition(tmp_path: Path) -> None:
