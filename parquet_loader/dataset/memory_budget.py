@@ -253,7 +253,7 @@ def row_sizes(
         # takes a sixth less time than with slices of 2 MiB.
         stays = [c for c in columns if holds_rows(c) and arrangement_of(c) is Arrangement.NARROW]
         staged = sum(c.row_bytes or 0 for c in stays if c.name in as_stored)
-        cursor = _cursor_bytes(snapshot, largest)
+        cursor = _cursor_bytes(snapshot, largest, reader.chunks.leaves(largest.file_number))
     media = image_bytes if decodes_windows else 0.0
     return RowSizes(gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media)
 
@@ -289,8 +289,9 @@ def sampled_sizes(
         largest, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)
     rows = len(sample)
     density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
-    scale = float(np.average(density, weights=counts)) / max(1.0, float(density[largest.index]))
-    scale = min(1.0, max(0.25, scale)) / max(rows, 1)
+    mean, of_largest = float(np.average(density, weights=counts)), float(density[largest.index])
+    relative = mean / of_largest if of_largest > 0 else 1.0
+    scale = min(1.0, max(0.25, relative)) / max(rows, 1)
     ragged = tuple((c.name, sample.column(c.name).nbytes * scale) for c in reader.columns if c.row_bytes is None)
     return row_sizes(
         snapshot,
@@ -442,11 +443,11 @@ def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
     return low
 
 
-def _cursor_bytes(snapshot: Snapshot, row_group: RowGroupRef) -> int:
+def _cursor_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequence[int]) -> int:
     """Estimate the bytes of an open cursor: for each column a read buffer, a page, and the decompressed dictionary."""
     footer = snapshot.footers.get(row_group.file_number)
     total, rows = 0, max(row_group.rows, 1)
-    for number in range(footer.num_columns):
+    for number in leaves:
         chunk = footer.chunk(row_group.number, number)
         encoded = min(max(0, chunk.encoded_bytes), row_group.encoded_bytes)
         # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; Arrow checks this only every 1,024 rows.

@@ -361,7 +361,7 @@ class ColumnChunkSource:
     def encoded_bytes(self, row_group: RowGroupRef, columns: Sequence[str] | None = None) -> int:
         """Return the stored bytes of a row group's columns: of all that are read, or of these."""
         footer = self._snapshot.footers.get(row_group.file_number)
-        leaves = self._leaves(row_group.file_number) if columns is None else selected(footer.paths, columns)
+        leaves = self.leaves(row_group.file_number) if columns is None else selected(footer.paths, columns)
         return footer.stored_bytes(row_group.number, leaves)
 
     def column_chunks(self, row_groups: IntArray) -> int:
@@ -369,9 +369,9 @@ class ColumnChunkSource:
         files = self._snapshot.row_group_file[row_groups]
         _, firsts, counts = np.unique(self._snapshot.file_schema[files], return_index=True, return_counts=True)
         of_each = zip(files[firsts].tolist(), counts.tolist(), strict=True)
-        return sum(len(self._leaves(file)) * count for file, count in of_each)
+        return sum(len(self.leaves(file)) * count for file, count in of_each)
 
-    def _leaves(self, file: int) -> Sequence[int]:
+    def leaves(self, file: int) -> Sequence[int]:
         """Return the numbers of the leaf columns that are read of a file; they depend only on its schema."""
         schema = int(self._snapshot.file_schema[file])
         if schema not in self._leaves_of:
