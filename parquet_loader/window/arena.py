@@ -239,14 +239,33 @@ class Arenas:
         dropped: list[Memory] = []  # unmapped after the lock is released
         with self._lock:
             block = self._reused_block(nbytes, dropped)
+            counted = nbytes if block is None else block.nbytes
+            self._leased_bytes += counted  # now, because other threads may also be about to make a block
         dropped.clear()
         if block is None:
-            block = self._new_block(nbytes)
+            try:
+                block = self._made_block(nbytes)
+            except BaseException:
+                with self._lock:
+                    self._leased_bytes -= counted
+                raise
         with self._lock:
-            self._leased_bytes += block.nbytes
+            self._leased_bytes += block.nbytes - counted
             self._peak_bytes = max(self._peak_bytes, self._leased_bytes)
             array = block[:nbytes]
             return Allocation(array if self._is_closed else self._leases.lease(array, block))
+
+    def _made_block(self, nbytes: int) -> Memory:
+        """Return a new block; if memory is short, free blocks of other sizes make room for it."""
+        try:
+            return self._new_block(nbytes)
+        except MemoryError:
+            with self._lock:
+                unused, self._free = self._free, _Free()
+            if not unused.nbytes:
+                raise
+        del unused
+        return self._new_block(nbytes)
 
     def _reused_block(self, nbytes: int, dropped: list[Memory]) -> Memory | None:
         for returned in self._leases.ended():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,43 @@ def test_buffers_of_several_lives_stay_warm_together() -> None:
         made.append(counted.made)
     assert before
     assert made[2:] == made[2:3] * 6
+
+
+def test_blocks_that_several_threads_make_at_once_all_count() -> None:
+    counted, threads = Counted(), 5
+    together = Barrier(threads)
+
+    def block(nbytes: int) -> Memory:
+        if nbytes == 2000:
+            together.wait(60)  # all threads have looked for a free block
+        return counted.block(nbytes)
+
+    arenas = Arenas(10**6, block)
+    before = [arenas.allocate(1000) for _ in range(10)]
+    del before
+    with ThreadPoolExecutor(threads) as pool:
+        made = list(pool.map(arenas.allocate, [2000] * threads))
+    assert len(made) == threads
+    assert counted.nbytes <= 12_500
+
+
+def test_free_blocks_give_way_where_memory_is_short() -> None:
+    counted = Counted()
+
+    def block(nbytes: int) -> Memory:
+        if counted.nbytes + nbytes > 10_000:
+            raise MemoryError
+        return counted.block(nbytes)
+
+    arenas = Arenas(10**6, block)
+    before = [arenas.allocate(1000) for _ in range(10)]
+    del before
+    made = [arenas.allocate(5000) for _ in range(2)]
+    with pytest.raises(MemoryError):
+        arenas.allocate(5000)
+    assert len(made) == 2
+    made.pop()
+    assert arenas.allocate(4000).array.nbytes == 4000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
