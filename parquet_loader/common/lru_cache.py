@@ -25,11 +25,13 @@ class LruCache:
 
     def _begin(self) -> None:
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._size = 0
         self._renew_lock()
 
     def _renew_lock(self) -> None:
-        self._pid, self._lock = os.getpid(), Lock()
+        # A fork may come between two steps of a thread of the parent, which has changed the table only.
+        self._size = sum(size for _, size in self._kept.values())
+        self._lock = Lock()
+        self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process without the values."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,3 +52,20 @@ def test_values_stay_in_their_process() -> None:
     other.put("c", 3)
     other.put("d", 4)
     assert other.get_all("abcd") == [None, None, 3, 4]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_may_come_within_a_step_of_another_thread() -> None:
+    cache = LruCache(10)
+    cache.put("a", 1, 6)
+    cache._lock.acquire()
+    cache._kept.pop("a")  # the first step of `put`
+    child = os.fork()
+    if not child:
+        is_right = False
+        try:
+            cache.put("b", 2, 8)
+            is_right = (cache.get("b"), cache.size) == (2, 8)
+        finally:
+            os._exit(not is_right)
+    assert os.waitpid(child, 0)[1] == 0
