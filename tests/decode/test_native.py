@@ -49,6 +49,7 @@ from parquet_loader.decode.lazy_rows import _slots_of_all
 from parquet_loader.decode.native import column_reader
 from parquet_loader.schema import decimals_to_float64
 from tests.support.footers import metadata_of
+from tests.support.fuzz_pages import SANITIZERS, VECTORS
 from tests.support.page_rewriter import INT32, KIND, PAGE_BYTES, PLAIN_BYTES, Page, pages_of
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
@@ -796,15 +797,17 @@ def library_of(compiler: str, name: str) -> str:
 
 
 @pytest.mark.slow
-def test_no_byte_is_touched_that_is_not_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("vectors", [VECTORS, ()] if VECTORS else [()], ids=lambda flags: " ".join(flags) or "plain")
+def test_no_byte_is_touched_that_is_not_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: tuple[str, ...]
+) -> None:
     """The tests of damage again, with kernels that look at every access."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("no gcc, whose address sanitizer this needs")
     library = tmp_path / "kernels.so"
     monkeypatch.setenv("CC", compiler)
-    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET")
-    assert build(library, options=flags) is None
+    assert build(library, options=SANITIZERS + vectors) is None
     environment = {
         **os.environ,
         # Arrow's exceptions are thrown through the sanitizer, which has to find the C++ library first.
@@ -812,7 +815,7 @@ def test_no_byte_is_touched_that_is_not_theirs(tmp_path: Path, monkeypatch: pyte
         "ASAN_OPTIONS": "detect_leaks=0",
         "PARQUET_LOADER_KERNELS": str(library),
     }
-    chosen = "arrow_decodes or changed_anywhere or ends_early or any_order or passed_over"
+    chosen = "arrow_decodes or arrow_does or changed_anywhere or ends_early or any_order or passed_over"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
     root = Path(__file__).parents[2]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)

@@ -16,6 +16,7 @@ import pytest
 
 from parquet_loader.common import IS_BUILT
 from parquet_loader.common.native.build import build
+from tests.support.fuzz_pages import SANITIZERS, VECTORS
 from tests.support.mutated_pages import faults, faults_with_deletes
 
 ROOT = Path(__file__).parent.parent.parent
@@ -73,8 +74,7 @@ def test_changed_pages_make_the_kernels_touch_no_byte_that_is_not_theirs(
         pytest.skip("no gcc, whose address sanitizer this needs")
     library = tmp_path / "kernels.so"
     monkeypatch.setenv("CC", compiler)
-    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET")
-    assert build(library, options=flags) is None
+    assert build(library, options=SANITIZERS + VECTORS) is None
     in_a_process(
         5000,
         # Arrow's exceptions are thrown through the sanitizer, which has to find the C++ library first.

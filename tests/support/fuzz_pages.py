@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,10 @@ from parquet_loader.common.native.build import build
 from tests.support.mutated_pages import faults, faults_with_deletes
 
 FILES_A_ROUND = 2000
+# With one target there are no functions that the system's loader chooses, which would run before the sanitizer does.
 SANITIZERS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DONE_TARGET")
+# The loops of the processors of most users, which the kernels choose by themselves.
+VECTORS = ("-DHAS_TARGETS",) if platform.machine() == "x86_64" and sys.platform == "linux" else ()
 
 
 def sanitized(folder: Path) -> dict[str, str]:
@@ -31,7 +35,7 @@ def sanitized(folder: Path) -> dict[str, str]:
     if compiler is None:
         sys.exit("there is no gcc, whose sanitizers this needs; --plain runs without")
     os.environ["CC"] = compiler
-    problem = build(folder / "kernels.so", options=SANITIZERS)
+    problem = build(folder / "kernels.so", options=SANITIZERS + VECTORS)
     if problem:
         sys.exit(f"the kernels were not compiled: {problem}")
     # Arrow's exceptions are thrown through the sanitizer, which has to find the C++ library first.
