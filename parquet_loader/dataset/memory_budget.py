@@ -396,8 +396,8 @@ def divide(
         decoded = f", {BATCHES_AT_ONCE} batches of {format_bytes(batches / BATCHES_AT_ONCE)}" if batches else ""
         raise MemoryLimitError(
             f"memory_limit={format_bytes(limit_bytes)} cannot hold two windows of {smallest} rows of "
-            f"{row_bytes:.0f} bytes{decoded} and the reads for them (batch_size {batch_size}; the largest row group is "
-            f"{name} with {largest_rows} rows, about {format_bytes(largest_rows * row_bytes)}); "
+            f"{row_bytes + row.media:.0f} bytes{decoded} and the reads for them (batch_size {batch_size}; the largest "
+            f"row group is {name} with {largest_rows} rows, about {format_bytes(largest_rows * row_bytes)}); "
             f"use memory_limit={int(needed_bytes(smallest)) // 2**20 + 1}MiB or more"
         )
     if window_rows is None:

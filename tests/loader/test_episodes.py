@@ -372,6 +372,8 @@ def test_windows_of_images_count_decoded_bytes(tmp_path: Path) -> None:
         assert stats.peak_bytes <= stats.memory_limit_bytes
     with pytest.raises(MemoryLimitError, match="memory_limit"):
         photos_of(folder, large, memory_limit="12MiB")
+    with pytest.raises(MemoryLimitError, match=r"rows of 19[67]\d{3} bytes and the reads"):
+        photos_of(folder, large, memory_limit="26MiB")
 
 
 def test_an_error_of_a_transform_comes_in_the_place_of_its_batch(folder: Path) -> None:
