@@ -7,6 +7,7 @@ from parquet_loader.dataset.listed_dataset import ListedDataset, RowGroup, check
 from parquet_loader.dataset.memory_budget import (
     BATCHES_AT_ONCE,
     LARGEST_DEFAULT_WINDOW_BYTES,
+    MOST_OPEN_ROW_GROUPS,
     SHARE_READS,
     SHARE_WINDOWS,
     LazyBudget,
@@ -22,6 +23,7 @@ from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, 
 __all__ = [
     "BATCHES_AT_ONCE",
     "LARGEST_DEFAULT_WINDOW_BYTES",
+    "MOST_OPEN_ROW_GROUPS",
     "SHARE_READS",
     "SHARE_WINDOWS",
     "Counted",

@@ -342,6 +342,7 @@ def divide(
     shuffle: bool,
     side_by_side: int = 1,
     num_threads: int = READS_AT_ONCE,
+    open_row_groups: int | None = None,
 ) -> MemoryBudget:
     """Divide the memory limit, and choose the number of rows of a window.
 
@@ -355,6 +356,7 @@ def divide(
         shuffle: Whether windows are shuffled; if not, large row groups are read one after another.
         side_by_side: Parts of the epoch that share every window, each with its own row groups.
         num_threads: Workers; the window does not depend on it.
+        open_row_groups: Row groups that share a window, as a state names them; None: chosen here.
 
     Raises:
         MemoryLimitError: the smallest window does not fit; the message names the largest row group and a sufficient
@@ -370,6 +372,8 @@ def divide(
 
     def lanes_of(window: int) -> int:
         """Return how many row groups share a window; this depends on the window's size, not on the limit."""
+        if open_row_groups is not None:
+            return open_row_groups
         if side_by_side > 1:
             return side_by_side * max(1, shared(window) // side_by_side)
         return shared(window)

@@ -81,8 +81,16 @@ class Dataset(OpenRows):
         """Rows of an epoch."""
         return int(self.counts.sum())
 
-    def with_window(self, window_rows: int, *, batch_size: int, shuffle: bool, side_by_side: int) -> Dataset:
-        """Return the same data set with windows of another size.
+    def with_window(
+        self,
+        window_rows: int,
+        open_row_groups: int | None = None,
+        *,
+        batch_size: int,
+        shuffle: bool,
+        side_by_side: int,
+    ) -> Dataset:
+        """Return the same data set with windows of another size, which as many row groups share, or None: as chosen.
 
         Raises:
             MemoryLimitError: windows of this size do not fit.
@@ -98,6 +106,7 @@ class Dataset(OpenRows):
             shuffle=shuffle,
             side_by_side=side_by_side,
             num_threads=sizing.num_threads,
+            open_row_groups=open_row_groups,
         )
         return replace(self, budget=LazyBudget(sizing.limit_bytes, sizing.row, divided))
 

@@ -30,6 +30,7 @@ from parquet_loader import (
     SourceError,
 )
 from parquet_loader.common.distributed import Shard
+from parquet_loader.dataset import memory_budget
 from parquet_loader.engine import Engine
 from parquet_loader.source import list_files
 from parquet_loader.source.footers import read_footer
@@ -348,6 +349,29 @@ def test_the_window_of_the_state_is_taken_over_under_another_memory_limit(tmp_pa
         loader.load_state_dict(state)
         assert loader.window_rows == window_rows
         assert [batch["id"].tolist() for batch in loader] == epoch[len(epoch) // 2 :]
+
+
+@pytest.mark.parametrize("window_rows", [None, 50_000])
+def test_the_row_groups_that_share_a_window_are_those_of_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_rows: int | None
+) -> None:
+    """An earlier release took open row groups for larger, so that fewer shared a window."""
+    pq.write_table(pa.table({"id": np.arange(800_000)}), tmp_path / "a.parquet", row_group_size=100_000)
+    options: Options = {"shuffle": True, "window_rows": window_rows, "memory_limit": "24MiB"}
+    with monkeypatch.context() as earlier:
+        cursor_bytes = memory_budget._cursor_bytes
+        earlier.setattr(memory_budget, "_cursor_bytes", lambda *given: 2 * cursor_bytes(*given))
+        with BatchedDataLoader(tmp_path, 640, **options) as loader:
+            open_row_groups = loader.plan().open_row_groups
+            epoch = [batch["id"].tolist() for batch in loader]
+            state = {**loader.state_dict(batches=100), "epoch": 0}
+    with BatchedDataLoader(tmp_path, 640, **options) as loader:
+        assert loader.plan().open_row_groups > open_row_groups
+        with pytest.raises(ResumeError, match="open row groups: 17 in the state"):
+            loader.load_state_dict({**state, "open_row_groups": 17})
+        loader.load_state_dict(state)
+        assert loader.plan().open_row_groups == open_row_groups
+        assert [batch["id"].tolist() for batch in loader] == epoch[100:]
 
 
 def test_a_loader_travels_by_pickle_with_its_place_and_its_snapshot(tmp_path: Path) -> None:

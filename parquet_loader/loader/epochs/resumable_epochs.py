@@ -6,10 +6,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 from parquet_loader.common import check_choice, check_int
+from parquet_loader.dataset import MOST_OPEN_ROW_GROUPS
 from parquet_loader.errors import ResumeError
 from parquet_loader.loader.epochs.loader_epochs import LoaderEpochs
 from parquet_loader.loader.live_view import Following, files_named
 from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity, window_method_of
+
+_OF_WINDOWS = ("window_rows", "open_row_groups")
 
 
 class ResumableEpochs(LoaderEpochs):
@@ -46,8 +49,8 @@ class ResumableEpochs(LoaderEpochs):
         """Continue from a state, with the next batch; ends a running iteration.
 
         At most two windows are read again. If the loader chose `window_rows` itself, it takes that of the state, so
-        that another `memory_limit` does not change the order. From then on the rows come in the order of the release
-        that took the state.
+        that another `memory_limit` does not change the order. Windows share as many row groups as those of the state.
+        From then on the rows come in the order of the release that took the state.
 
         Over a `SampleStore`, the state's own files are read, if the store still has those that the rest of the epoch
         needs; they are leased from now on. All ranks call this together.
@@ -129,9 +132,9 @@ class ResumableEpochs(LoaderEpochs):
         self._end_for_state()
         before, method = self._dataset, self._window_method
         self._use_method(window_method_of(state) or method)
-        window = state.get("window_rows") if isinstance(state, dict) else None
-        if self._chooses_window and isinstance(window, int) and 0 < window != self.window_rows:
-            self._use(before.with_window(window, **self._window_needs()))
+        windows = self._other_windows(state)
+        if windows is not None:
+            self._use(before.with_window(*windows, **self._window_needs()))
         try:
             return check_state(state, self._identity, len(self), table=self._dataset.snapshot.table)
         except ResumeError:
@@ -139,6 +142,19 @@ class ResumableEpochs(LoaderEpochs):
             if self._dataset is not before:
                 self._use(before)
             raise
+
+    def _other_windows(self, state: Any) -> tuple[int, int] | None:
+        """Return the window rows and open row groups of a state; None: they are this loader's, or cannot be used.
+
+        Releases differ in the row groups that share a window, because they measure memory differently.
+        """
+        rows, groups = (state.get(name) if isinstance(state, dict) else None for name in _OF_WINDOWS)
+        if not isinstance(rows, int) or not isinstance(groups, int):
+            return None
+        sizing, most = self._dataset.sizing, max(MOST_OPEN_ROW_GROUPS, self._window_needs()["side_by_side"])
+        if (rows, groups) == (sizing.window_rows, sizing.open_row_groups) or rows < 1 or not 1 <= groups <= most:
+            return None
+        return (rows, groups) if self._chooses_window or rows == sizing.window_rows else None
 
     def _use_method(self, window_method: str) -> None:
         """Divide epochs into windows by this method from now on."""
