@@ -89,9 +89,9 @@ class CutBatches(Batches, Generic[P, H]):
     def _reserved(self, batch: ProcessedBatch | BaseException) -> int:
         return 0 if isinstance(batch, BaseException) else batch.nbytes
 
-    def _may_write(self, count: int) -> bool:
-        """Whether so many batches may be begun now."""
-        return self._next_begun - self._next_delivered + count <= self._most_ahead
+    def _writable(self, count: int) -> int:
+        """Return how many of the next `count` batches one job may write now."""
+        return count if self._next_begun - self._next_delivered + count <= self._most_ahead else 0
 
     def clear(self) -> None:
         """Release batches and windows."""
@@ -128,8 +128,8 @@ class CutBatches(Batches, Generic[P, H]):
 
     def _write_job(self, windows: deque[WindowTask]) -> Job[list[ProcessedBatch]] | None:
         """Return a job that writes the next batches; None if there are none, or enough are ahead."""
-        count = min(self._at_once, len(self._cut))
-        if not count or not self._may_write(count):
+        count = self._writable(min(self._at_once, len(self._cut)))
+        if not count:
             return None
         some = [self._cut.popleft() for _ in range(count)]
         number, expected = self._next_begun, self._batch_bytes

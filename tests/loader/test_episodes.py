@@ -560,6 +560,15 @@ def test_batches_count_within_the_memory_limit(folder: Path) -> None:
         loader_of(folder, 100000, memory_limit="64MiB")
 
 
+def test_batches_are_written_if_only_few_fit(tmp_path: Path) -> None:
+    numbers = pa.array(np.zeros(4000 * 256, np.float32))
+    table = pa.table({"episode": np.arange(4000) // 100, "state": pa.FixedSizeListArray.from_arrays(numbers, 256)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=500)
+    episodes = Episodes(by="episode", history=63, future=0)
+    with loader_of(tmp_path, 16, episodes=episodes, memory_limit="13MiB") as loader:  # batches of 1 MiB
+        assert sum(1 for _ in loader) == len(loader) == 250
+
+
 def test_episodes_in_directories_are_told_apart_by_partition(tmp_path: Path) -> None:
     for name in ("run=a", "run=b"):
         (tmp_path / name).mkdir()

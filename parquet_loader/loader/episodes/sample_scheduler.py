@@ -79,9 +79,11 @@ class SampleScheduler(CutBatches[SamplePart, _Sampled]):
     def _windows_of(self, parts: Sequence[SamplePart]) -> set[int]:
         return {part.samples.window for part in parts}
 
-    def _may_write(self, count: int) -> bool:
-        ahead = self._next_begun - self._next_delivered + count
-        return ahead <= self._own_batches or (ahead <= self._most_ahead and self._usage.fits(count * self._batch_bytes))
+    def _writable(self, count: int) -> int:
+        if super()._writable(count) and self._usage.fits(count * self._batch_bytes):
+            return count
+        # Else windows that leave no memory free would wait for batches, and these for memory.
+        return max(0, min(count, self._own_batches - (self._next_begun - self._next_delivered)))
 
     def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
         """Return a job that writes batches, else one that decodes media or finds samples; see `Batches`."""
