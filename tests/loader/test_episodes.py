@@ -360,6 +360,9 @@ def test_an_image_that_is_damaged_is_named(tmp_path: Path) -> None:
     folder = with_photos(tmp_path / "data", wrong=20)
     with photos_of(folder) as loader, pytest.raises(DataError, match=r"0\.parquet, row group 1, row 4, column 'photo'"):
         list(loader)
+    data = ParquetDataset(folder, Schema({"episode": Scalar("int64"), "photo": Image((6, 5, 3))}), on_error="skip_row")
+    with pytest.raises(UnsupportedError, match="column 'photo' with on_error='skip_row': damaged images in samples"):
+        data.batches(4, episodes=Episodes(by="episode", history=1, future=0))
 
 
 def test_windows_of_images_count_decoded_bytes(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ class EpisodeLoader(BatchedDataLoader):
             )
             frames = opened._videos if episodes.by == EPISODE else None
             cameras = () if frames is None else tuple(frames.cameras)
-            _check_columns(opened.schema, episodes, output_options, isolation, cameras)
+            _check_columns(opened.schema, episodes, output_options, isolation, cameras, opened._on_error)
             bounds = read_episodes(
                 opened,
                 episodes.by,
@@ -453,12 +453,14 @@ def _check_columns(
     output_options: OutputOptions | None,
     isolation: str,
     cameras: Sequence[str],
+    on_error: str,
 ) -> None:
     """Check that the columns can be delivered as samples.
 
     Raises:
         ConfigurationError: `deltas` names a column that there is not, or a mask has the name of a column.
-        UnsupportedError: a column holds recordings, or images that differ in size, or the child process would decode.
+        UnsupportedError: a column holds recordings, or images that differ in size, or the child process would decode,
+            or damaged images would be replaced.
     """
     names = {*schema, *masks_of(schema).values()}
     if output_options is not None and output_options.row_numbers is not None:
@@ -486,6 +488,11 @@ def _check_columns(
             raise UnsupportedError(
                 f"column {column.name!r}: rows of a sample have one shape, and this field's may differ; give the field "
                 "one, for images with Image(shape) or Image(size=...)"
+            )
+        if column.image is not None and on_error == "skip_row":
+            raise UnsupportedError(
+                f"column {column.name!r} with on_error='skip_row': damaged images in samples are not replaced; use "
+                "on_error='raise'"
             )
         if column.image is not None and isolation == "process":
             raise UnsupportedError(
