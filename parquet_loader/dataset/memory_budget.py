@@ -114,7 +114,7 @@ class MemoryBudget:
         open_row_groups: Row groups that share a window by slices; 1 if whole ones are small enough.
         whole_rows: Row groups of up to this many rows are read whole, larger ones by a cursor.
         stream_rows: Rows that a cursor decodes at a time.
-        cursor_bytes: What an open cursor holds, rows decoded and not yet taken included.
+        cursor_bytes: What an open cursor holds, rows decoded and not yet taken included, and kept rows.
         reads_bytes: Share for reads in flight, with what the windows leave of theirs.
         batches_bytes: Share for batches being made.
         fetch_bytes: Share for bytes prefetched from remote files, with half of what the windows leave.
@@ -343,6 +343,7 @@ def divide(
     side_by_side: int = 1,
     num_threads: int = READS_AT_ONCE,
     open_row_groups: int | None = None,
+    kept_rows: int = 0,
 ) -> MemoryBudget:
     """Divide the memory limit, and choose the number of rows of a window.
 
@@ -357,6 +358,7 @@ def divide(
         side_by_side: Parts of the epoch that share every window, each with its own row groups.
         num_threads: Workers; the window does not depend on it.
         open_row_groups: Row groups that share a window, as a state names them; None: chosen here.
+        kept_rows: Rows of each open row group that are kept, with their media, for the windows behind.
 
     Raises:
         MemoryLimitError: the smallest window does not fit; the message names the largest row group and a sufficient
@@ -369,6 +371,8 @@ def divide(
     batches = int(row.processed * batch_size * BATCHES_AT_ONCE)
     smallest = min(2 * batch_size if window_rows is None else window_rows, total_rows)
     cursor = row.cursor_bytes
+    # Kept rows are held once, and for each of two windows joined with as many others.
+    opened = cursor + int(5 * kept_rows * row.media)
 
     def lanes_of(window: int) -> int:
         """Return how many row groups share a window; this depends on the window's size, not on the limit."""
@@ -381,7 +385,7 @@ def divide(
     def shared(window: int) -> int:
         if not shuffle or largest_rows * ENOUGH_ROW_GROUPS <= window or window >= total_rows:
             return 1
-        cursors = int(window * row.in_windows * CURSORS_PER_WINDOWS) // max(cursor, 1)
+        cursors = int(window * row.in_windows * CURSORS_PER_WINDOWS) // max(opened, 1)
         lanes = min(MOST_OPEN_ROW_GROUPS, cursors, int(np.count_nonzero(counts)))
         return lanes if lanes > window // largest_rows else 1
 
@@ -389,7 +393,7 @@ def divide(
         """Return the limit that a window of this size needs."""
         lanes = lanes_of(window)
         streams = lanes > 1 or largest_rows > window
-        windows = window * row.in_windows + batches + (lanes * cursor if streams else 0)
+        windows = window * row.in_windows + batches + (lanes * opened if streams else 0)
         at_once = min(window, largest_rows, 1024)
         streaming = cursor + DECODING_FACTOR * row_bytes * at_once
         whole = DECODING_FACTOR * row_bytes * largest_rows * READS_AT_ONCE
@@ -408,7 +412,7 @@ def divide(
         default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / (row_bytes + row.media)), 16 * batch_size, smallest)
         window_rows = _largest(smallest, default, lambda window: needed_bytes(window) <= limit_bytes)
     lanes = lanes_of(window_rows)
-    windows = window_rows * row.in_windows + batches + (lanes * cursor if lanes > 1 else 0)
+    windows = window_rows * row.in_windows + batches + (lanes * opened if lanes > 1 else 0)
     left = max(0.0, SHARE_WINDOWS * limit_bytes - windows)
     fetched = 0
     if snapshot.remote is not None:
@@ -428,7 +432,7 @@ def divide(
         open_row_groups=lanes,
         whole_rows=whole_rows,
         stream_rows=stream_rows,
-        cursor_bytes=cursor + int(stream_rows * row_bytes),
+        cursor_bytes=opened + int(stream_rows * row_bytes),
         reads_bytes=reads,
         batches_bytes=batches,
         num_threads=num_threads,

@@ -44,6 +44,7 @@ from parquet_loader import (
     split_rows,
 )
 from parquet_loader.engine import WindowMedia
+from parquet_loader.loader.episodes.sample_windows import SampleCutter
 from tests.support.gloo import on_ranks
 
 NUMPY = OutputOptions(format="numpy")
@@ -377,6 +378,30 @@ def test_windows_of_images_count_decoded_bytes(tmp_path: Path) -> None:
         photos_of(folder, large, memory_limit="12MiB")
     with pytest.raises(MemoryLimitError, match=r"rows of 19[67]\d{3} bytes and the reads"):
         photos_of(folder, large, memory_limit="26MiB")
+
+
+def test_images_that_later_windows_need_count_within_the_memory_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pq.read_table(with_photos(tmp_path / "small", [128] * 16))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=128)
+    join, most = SampleCutter._bridge, 0
+
+    def counted(self: SampleCutter, arrays: Any, reads: Any) -> Any:
+        nonlocal most
+        joined = join(self, arrays, reads)
+        held = [tail["photo"].nbytes for tail in self._tails.values()]
+        held += [] if joined is None else [2 * joined.arrays["photo"].nbytes]
+        most = max(most, sum(held))
+        return joined
+
+    monkeypatch.setattr(SampleCutter, "_bridge", counted)
+    episodes = Episodes(by="episode", history=31, future=0)
+    large = Image((6, 5, 3), size=(128, 128))
+    with photos_of(tmp_path / "a.parquet", large, episodes=episodes, memory_limit="64MiB") as loader:
+        for _ in zip(range(100), loader, strict=False):
+            pass
+    assert most < 32 * 2**20
 
 
 def test_an_error_of_a_transform_comes_in_the_place_of_its_batch(folder: Path) -> None:

@@ -330,7 +330,8 @@ class EpisodeLoader(BatchedDataLoader):
 
     def _window_needs(self) -> dict[str, Any]:
         needs = super()._window_needs()
-        return {**needs, "batch_size": max(1, -(-self._samples.most_rows(2 * needs["batch_size"]) // 2))}
+        batch = max(1, -(-self._samples.most_rows(2 * needs["batch_size"]) // 2))
+        return {**needs, "batch_size": batch, "kept_rows": self._samples.rule.rows - 1}
 
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:
         return self._next_plan(division or self._division(), epoch).of_samples(self._dataset)
