@@ -476,7 +476,10 @@ def without_later_annotations(elements: bytes) -> tuple[bytes, tuple[str, ...]]:
             done = stop
             head = elements[stop]
             if head >> 4:  # the next field says how far it is from the one that is left out
-                parts.append(bytes([head + (group.annotation_step << 4)]))
+                step = (head >> 4) + group.annotation_step
+                # A field too far away has its own number behind its kind: twice, because the lowest bit is the sign.
+                number = 2 * (_ANNOTATION + (head >> 4))
+                parts.append(bytes([step << 4 | head & 15] if 0 < step < 16 else [head & 15, number]))
                 done += 1
             if not is_file_reference({child.name for child in group.children}):
                 refused.append(column.name)

@@ -32,7 +32,11 @@ def points() -> pa.Table:
     return pa.table({"a": [1, 2, 3], "p": [{"x": n, "y": n / 2} for n in range(3)], "z": [[n] for n in range(3)]})
 
 
-@pytest.mark.parametrize("more", [{}, {11: (I32, 3)}], ids=["last field", "another field behind it"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {11: (I32, 3)}, {25: (I32, 3)}, {26: (I32, 3)}],
+    ids=["last field", "another field behind it", "one that becomes too far away", "one that is far away"],
+)
 def test_a_group_of_an_unknown_type_is_refused_by_name_and_can_be_left_out(tmp_path: Path, more: ThriftStruct) -> None:
     path = annotated(tmp_path / "a.parquet", points(), "p", LATER, more)
     with pytest.raises(SchemaError, match="column 'p' has the Parquet type an annotation that this version"):
