@@ -43,7 +43,7 @@ def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, Nu
     """
     nulls: dict[str, int | None] = dict.fromkeys(schema, 0)
     rows = chunks = 0
-    leaves: dict[int, dict[str, list[int] | None]] = {}
+    leaves: dict[int, dict[str, list[list[int]] | None]] = {}
     for file in range(len(snapshot.files)):
         if not len(groups := np.flatnonzero(snapshot.row_group_file == file)) or chunks > _MOST_CHUNKS:
             continue
@@ -63,9 +63,9 @@ def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, Nu
     return {name: NullCount(known if rows else None, rows) for name, known in nulls.items()}
 
 
-def _leaves(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> list[int] | None:
-    """Return the numbers of a field's leaf columns; None if a column comes from elsewhere."""
-    schema, paths, found = snapshot.schemas[number], footer.paths, list[int]()
+def _leaves(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> list[list[int]] | None:
+    """Return the numbers of the leaf columns of each of a field's parts; None if a column comes from elsewhere."""
+    schema, paths, found = snapshot.schemas[number], footer.paths, list[list[int]]()
     for part_name, part in parts_of(name, field):
         names = (part_name, *part.aliases)
         source = next((n for n in names if type_at(schema, n) is not None), None)
@@ -75,20 +75,21 @@ def _leaves(snapshot: Snapshot, number: int, footer: Metadata, name: str, field:
         held = [leaf for leaf, path in enumerate(paths) if head in heads(path)]
         if not held:  # a part that a table added to a column later
             return None
-        found += held
+        found.append(held)
     return found
 
 
-def _nulls_of(footer: Metadata, row_group: int, leaves: list[int] | None) -> int | None:
+def _nulls_of(footer: Metadata, row_group: int, leaves: list[list[int]] | None) -> int | None:
     if leaves is None:
         return None
     total = 0
-    for leaf in leaves:
+    for leaf, members in ((leaf, len(part)) for part in leaves for leaf in part):
         column = footer.schema.leaves[leaf]
         if not column.max_definition_level:
             continue
         nulls = footer.null_count(row_group, leaf)
-        if nulls is None or (nulls and column.max_repetition_level):
+        # Which members of a struct are read, and whether their nulls are in the same rows, is not known here.
+        if nulls is None or (nulls and (column.max_repetition_level or members > 1)):
             return None
         total += nulls
     return total

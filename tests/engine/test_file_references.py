@@ -146,6 +146,16 @@ def test_a_field_of_bytes_reads_the_bytes_that_rows_hold(tmp_path: Path) -> None
         assert next(iter(loader))["image"].to_list() == [png(n) for n in range(3)]
 
 
+def test_a_null_among_members_does_not_count_several_times(tmp_path: Path) -> None:
+    data = written(tmp_path, [part(0), {"inline": png(2)}])
+    schema = Schema({"image": Image((4, 5, 3))})
+    with (
+        BatchedDataLoader(data, 2, schema=schema) as loader,
+        pytest.raises(DataError, match="as statistics do not say"),
+    ):
+        next(iter(loader))
+
+
 def test_a_field_of_bytes_over_references_says_how_to_read_them(tmp_path: Path) -> None:
     data = written(tmp_path, [{"uri": "media/pack"}], pa.struct({"uri": pa.string()}))
     with pytest.raises(SchemaError, match="storage='path' reads the files that it names"):
