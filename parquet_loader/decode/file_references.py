@@ -5,12 +5,14 @@ A window holds each as one value, which begins with a zero byte; no path of a fi
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 _INLINE, _NAMED = b"\0i", b"\0f"
+_REFERENCE = re.compile(rb"\0f(-?[0-9]{1,20})?\0(-?[0-9]{1,20})?\0(.*)", re.DOTALL)
 
 
 class FileReference(NamedTuple):
@@ -62,7 +64,8 @@ def unpacked_reference(value: bytes) -> bytes | FileReference | None:
     """Return the bytes or the reference that `packed_references` has packed; None if the value is no reference."""
     if value.startswith(_INLINE):
         return value[len(_INLINE) :]
-    if not value.startswith(_NAMED):
+    found = _REFERENCE.fullmatch(value)
+    if found is None:
         return None
-    offset, size, uri = value[len(_NAMED) :].split(b"\0", 2)
+    offset, size, uri = found.groups()
     return FileReference(uri, int(offset) if offset else None, int(size) if size else None)

@@ -220,10 +220,10 @@ class OpenedFile:
             BlobProblem: the file has no such part.
         """
         begin, whole = offset or 0, self.ranges.size
-        if size is None or begin < 0 or size < 0 or begin + size > whole:
-            raise BlobProblem(
-                f"the reference is to {size} bytes at offset {offset} of {self._path!r}, of {whole} bytes"
-            )
+        if size is None:
+            raise BlobProblem(f"the reference has the offset {offset} of {self._path!r}, and no size; add its size")
+        if begin < 0 or size < 0 or begin + size > whole:
+            raise BlobProblem(f"the reference is to {size} bytes at offset {begin} of {self._path!r}, of {whole} bytes")
         self._begin = begin
         self.ranges = RangeFile(self._read_at, size, self._block_bytes)
 

@@ -104,7 +104,7 @@ def test_rows_name_files_and_parts_of_files_or_hold_the_bytes(tmp_path: Path, is
         ({"uri": "media/pack?version=2"}, "has a query or a fragment"),
         ({"uri": "http://[broken"}, "is not a URI"),
         ({"uri": "media/none.png"}, "cannot be opened"),
-        ({"uri": "media/pack", "offset": 3}, "None bytes at offset 3"),
+        ({"uri": "media/pack", "offset": 3}, r"has the offset 3 of .* and no size"),
         ({"uri": "media/pack", "offset": -1, "size": 9}, "9 bytes at offset -1"),
         ({"uri": "media/pack", "offset": 1, "size": -9}, "-9 bytes at offset 1"),
         ({"uri": "media/pack", "offset": 2**62, "size": 2**62}, "at offset 4611686018427387904"),
@@ -124,6 +124,18 @@ def test_references_that_are_not_valid_name_their_row(tmp_path: Path, reference:
         batch = next(iter(loader))
         assert [row.row for row in loader.stats().first_replaced] == [1]
     assert np.array_equal(batch["image"][1].numpy(), pixels(2))
+
+
+@pytest.mark.parametrize(
+    "text", ["\0f", "\0fa\0b\0media/pack", "\0f-\0\0media/pack", "\0f" + "9" * 5000 + "\0\0media/pack"]
+)
+def test_paths_that_begin_like_packed_references_name_their_row(tmp_path: Path, text: str) -> None:
+    pq.write_table(pa.table({"image": [text], "id": [0]}), tmp_path / "a.parquet")
+    with (
+        BatchedDataLoader(tmp_path, 1, schema=SCHEMA) as loader,
+        pytest.raises(DataError, match=r"column 'image', row 0 .*: the path .* is not one of a file below"),
+    ):
+        next(iter(loader))
 
 
 def test_nulls_are_refused_filled_or_masked(tmp_path: Path) -> None:
