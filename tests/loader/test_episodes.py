@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -376,8 +378,17 @@ def test_windows_of_images_count_decoded_bytes(tmp_path: Path) -> None:
         assert stats.peak_bytes <= stats.memory_limit_bytes
     with pytest.raises(MemoryLimitError, match="memory_limit"):
         photos_of(folder, large, memory_limit="12MiB")
-    with pytest.raises(MemoryLimitError, match=r"rows of 19[67]\d{3} bytes and the reads"):
+    with pytest.raises(MemoryLimitError, match=r"rows of 19[67]\d{3} bytes and the reads") as refused:
         photos_of(folder, large, memory_limit="26MiB")
+    named = re.search(r"use memory_limit=(\d+)MiB or more, and ([\d.]+) MiB more", str(refused.value))
+    assert named is not None
+    assert len(photos_of(folder, large, memory_limit=f"{int(named[1]) + math.ceil(float(named[2]))}MiB"))
+
+
+def test_the_limit_that_batches_of_samples_need_is_rounded_up(tmp_path: Path) -> None:
+    folder = with_photos(tmp_path / "data", [30] * 10)
+    with pytest.raises(MemoryLimitError, match="pass at least 25MiB"):
+        photos_of(folder, Image((6, 5, 3), size=(256, 256)), memory_limit="24MiB")
 
 
 def test_images_that_later_windows_need_count_within_the_memory_limit(

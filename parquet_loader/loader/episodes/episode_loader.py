@@ -241,27 +241,33 @@ class EpisodeLoader(BatchedDataLoader):
             raise MemoryLimitError(
                 f"memory_limit={format_bytes(limit)}: batches of {batch_size} samples take "
                 f"{format_bytes(self._batch_bytes)} each, and two of them with the bounds of the episodes may take at "
-                f"most half of it; pass at least {format_bytes(2 * reserved)}, or a smaller batch_size"
+                f"most half of it; pass at least {-(-2 * reserved // 2**20)}MiB, or a smaller batch_size"
             )
-        super().__init__(
-            opened,
-            batch_size,
-            filters=filters,
-            shuffle=shuffle,
-            seed=seed,
-            window_rows=window_rows,
-            drop_last=drop_last,
-            transform=transform,
-            device=device,
-            memory_limit=limit - reserved,
-            shard=shard,
-            num_threads=num_threads,
-            isolation=isolation,
-            progress=progress,
-            read_options=read_options if isinstance(opened, Dataset) else None,
-            shard_options=shard_options,
-            output_options=output_options,
-        )
+        try:
+            super().__init__(
+                opened,
+                batch_size,
+                filters=filters,
+                shuffle=shuffle,
+                seed=seed,
+                window_rows=window_rows,
+                drop_last=drop_last,
+                transform=transform,
+                device=device,
+                memory_limit=limit - reserved,
+                shard=shard,
+                num_threads=num_threads,
+                isolation=isolation,
+                progress=progress,
+                read_options=read_options if isinstance(opened, Dataset) else None,
+                shard_options=shard_options,
+                output_options=output_options,
+            )
+        except MemoryLimitError as error:
+            raise MemoryLimitError(
+                f"{error}, and {format_bytes(reserved)} more for {_HELD_BATCHES} batches and the bounds of the "
+                f"episodes, which are taken from memory_limit={format_bytes(limit)}"
+            ) from None
         if not np.array_equal(np.diff(self._samples.row_begins), self._dataset.counts):
             self.close()
             raise ConfigurationError("the files changed while the loader was made; make it again")
