@@ -11,7 +11,6 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from select import POLLIN, poll
-from threading import current_thread, main_thread
 from typing import Any
 
 from parquet_loader.common import SIGINT_POLL_S, out_of_descriptors, uninterrupted
@@ -51,14 +50,21 @@ class Channel:
 
         Args:
             pidfd: The process at the other end. Its end shows here even if processes that it forked keep its socket.
+
+        Raises:
+            EOFError: another thread has closed this end.
         """
         waiting = poll()
-        waiting.register(self._end, POLLIN)
+        end = self._end.fileno()
+        if end >= 0:
+            waiting.register(end, POLLIN)
         if pidfd is not None:
             waiting.register(pidfd, POLLIN)
-        step_ms = SIGINT_POLL_S * 1000 if current_thread() is main_thread() else None
-        while not waiting.poll(step_ms):
+        # Another thread may close this end at any time, and its number may then name another file.
+        while self._end.fileno() >= 0 and not waiting.poll(SIGINT_POLL_S * 1000):
             pass
+        if self._end.fileno() < 0:
+            raise EOFError("this end is closed")
 
     @property
     def has_message(self) -> bool:
