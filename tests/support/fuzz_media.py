@@ -23,6 +23,7 @@ import numpy as np
 from parquet_loader import Audio, Image, Video
 from parquet_loader.decode import BlobProblem, image_pixels, write_image
 from parquet_loader.decode.media import RangeFile, decode_audio, decode_clips
+from parquet_loader.decode.media.audio import ogg_checksum
 from tests.support.media import aac, sound, tones, video
 
 
@@ -135,6 +136,20 @@ def sealed(png: bytes) -> bytes:
     return bytes(out)
 
 
+def sealed_ogg(ogg: bytes) -> bytes:
+    """Return a damaged Ogg file with checksums that fit, so that the damage reaches the decoder."""
+    out = bytearray(ogg)
+    at = out.find(b"OggS")
+    while at >= 0:
+        end = out.find(b"OggS", at + 4)
+        page = slice(at, end if end >= 0 else len(out))
+        if page.stop - at >= 27:
+            out[at + 22 : at + 26] = bytes(4)
+            out[at + 22 : at + 26] = ogg_checksum(bytes(out[page])).to_bytes(4, "little")
+        at = end
+    return bytes(out)
+
+
 def decoder_of(kind: str) -> Callable[[bytes, int], object]:
     """Return a function that decodes bytes in the ways in which loaders do."""
     plain, grey, alpha = Image(), Image((None, None, 1)), Image((None, None, 4))
@@ -204,6 +219,8 @@ def main(kind: str, mutations: int, seed: int) -> tuple[Counter[str], dict[str, 
         bad = damaged(data, rng)
         if name.startswith("PNG") and number % 2:
             bad = sealed(bad)
+        if name.startswith("OGG") and number % 2:
+            bad = sealed_ogg(bad)
         try:
             decode(bad, rng.getrandbits(64))
             counts[name]["decoded"] += 1

@@ -12,6 +12,7 @@ import importlib
 import io
 import math
 import struct
+import zlib
 from functools import cache
 from typing import Any, Self, TypeAlias
 
@@ -35,6 +36,8 @@ _MOST_SAMPLES = 2**31 - 1
 _LEAST_UNKNOWN_SIZE = 0x7FFF0000
 _PCM = 1
 _MOST_CHANNELS = 8
+_OGG_HEADER = struct.Struct("<4sBBqIIIB")  # ..., checksum, number of segments
+_REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))  # each byte with its bits reversed
 
 
 @cache
@@ -74,6 +77,8 @@ def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples
     if kind == "wav":
         _refuse_truncated_wav(data)
         opened = _PlainWav.opened(data)
+    elif kind == "ogg":
+        _refuse_damaged_ogg(data)
     elif kind == "aac":
         opened = AacRecording(data)
     try:
@@ -136,6 +141,31 @@ def _refuse_truncated_wav(data: bytes | memoryview) -> None:
             return
         begin += size + (size & 1)
     raise BlobProblem("the WAV recording has no samples: its chunk 'data' is missing")
+
+
+def _refuse_damaged_ogg(data: bytes | memoryview) -> None:
+    """Check the checksum of each page: libsndfile conceals damaged pages, and leaks memory if it is the first."""
+    data = bytes(data)
+    begin = 0
+    while begin < len(data):
+        if len(data) - begin < _OGG_HEADER.size:
+            break
+        magic, *_, stored, segments = _OGG_HEADER.unpack_from(data, begin)
+        content = begin + _OGG_HEADER.size + segments
+        end = content + sum(data[begin + _OGG_HEADER.size : content])
+        if magic != b"OggS" or end > len(data):
+            break
+        if ogg_checksum(data[begin : begin + 22] + bytes(4) + data[begin + 26 : end]) != stored:
+            raise BlobProblem(f"the Ogg recording is damaged: the page at byte {begin} does not have its checksum")
+        begin = end
+    if data.find(b"OggS", begin) >= 0:  # other bytes may follow the last page
+        raise BlobProblem(f"the Ogg recording is damaged or truncated at byte {begin}")
+
+
+def ogg_checksum(page: bytes) -> int:
+    """Return the CRC of an Ogg page whose field for it is 0: zlib's polynomial, from the highest bit, from 0 on."""
+    reversed_checksum = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int.from_bytes(reversed_checksum.to_bytes(4, "little").translate(_REVERSED), "big")
 
 
 class _PlainWav:

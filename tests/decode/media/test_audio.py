@@ -141,6 +141,7 @@ def test_any_cut_at_any_rate_equals_the_slice(length: int, stored: int, rate: in
 
 
 WAV = sound(tones(0.5, 8000), 8000)
+OGG = sound(tones(0.5, 16000), 16000, "OGG")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +153,9 @@ WAV = sound(tones(0.5, 8000), 8000)
         (WAV[:20], "has no samples"),
         (sound(tones(0.5, 8000), 8000, "FLAC")[:3000], "FLAC recording"),
         (sound(tones(0.5, 16000), 16000, "MP3")[:900], "damaged or truncated|cannot be decoded"),
+        (OGG[:-1], "Ogg recording is damaged or truncated at byte"),
+        (OGG[:-1] + bytes([OGG[-1] ^ 1]), "does not have its checksum"),
+        (OGG[:40] + b"\x07" + OGG[41:], "the page at byte 0 does not have its checksum"),
         (sound(tones(0.5, 8000, 3), 8000), "has 3 channels, not 2"),
         (WAV[:24] + struct.pack("<I", 0) + WAV[28:], "cannot be decoded|claims"),
     ],
@@ -159,6 +163,11 @@ WAV = sound(tones(0.5, 8000), 8000)
 def test_damage_is_named(data: bytes, message: str) -> None:
     with pytest.raises(BlobProblem, match=message):
         decode_audio(data, Audio(8000, channels=2), 0)
+
+
+def test_bytes_behind_the_last_page_of_an_ogg_are_ignored() -> None:
+    samples, _ = decode_audio(OGG + b"TAG" + bytes(125), Audio(16000), 0)
+    assert np.array_equal(samples, decode_audio(OGG, Audio(16000), 0)[0])
 
 
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF024, 0xFFFFFFF0])
