@@ -1,4 +1,4 @@
-"""Assembles canonical rows to windows of shuffled arrays, in leased memory."""
+"""Assembles canonical rows into windows of shuffled arrays, in leased memory."""
 
 from __future__ import annotations
 

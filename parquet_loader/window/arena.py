@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 Memory = npt.NDArray[np.uint8]
-# A block may be larger than requested by a quarter, or up to a page; all blocks than the peak of those in use, too.
+# A block may exceed the request by a quarter, or up to a page. All blocks together may exceed the peak of leased blocks
+# by a quarter.
 _LARGER_BY = 4
 _PAGE_BYTES = 4096
 _ALIGNED_TO = 64
-# malloc maps blocks of this size, too, until the first of them is freed.
+# malloc also maps blocks of this size, until the first of them is freed.
 _MAPPED_FROM_BYTES = 128 * 2**10 if hasattr(mmap, "MAP_PRIVATE") else sys.maxsize
 # As numpy does.
 _HUGE_FROM_BYTES = 4 * 2**20
@@ -33,7 +34,8 @@ class Allocation(NamedTuple):
 
     Attributes:
         array: uint8 ``[nbytes]``, writable.
-        owner: The object that owns the memory, from which tensors are made (such as a pinned tensor); None: the array.
+        owner: The object that owns the memory and from which tensors are made, such as a pinned tensor; None if the
+            array itself owns it.
     """
 
     array: Memory
@@ -50,7 +52,7 @@ class Block(NamedTuple):
 
     Attributes:
         nbytes: Its size.
-        written: The byte ranges that will be written: first byte, and the byte after the last.
+        written: The byte ranges that will be written, ``(start, stop)``; `stop` is exclusive.
     """
 
     nbytes: int
@@ -81,7 +83,7 @@ class _Lease:
 
 
 class _End(weakref.ref[_Lease], Generic[T]):
-    """A weak reference to a lease, with a callback at its end; keeps the leased object."""
+    """A weak reference to a lease; its callback runs when the lease ends. Holds the leased object."""
 
     __slots__ = ("leased",)
 
@@ -105,14 +107,14 @@ class Leases(Generic[T]):
         self._ended: deque[_End[T]] = deque()
 
     def lease(self, block: Memory, leased: T) -> Memory:
-        """Return the block as an array. When it and all its views are freed, `ended` returns `leased`."""
+        """Return the block as an array. After the array and all its views are freed, `ended` returns `leased`."""
         lease = _Lease(block)
         self._open.add(_End(lease, self._ended.append, leased))
         return np.asarray(lease)
 
     @property
     def has_ended(self) -> bool:
-        """Whether `ended` would return any."""
+        """Whether a lease has ended since the last call of `ended`."""
         return bool(self._ended)
 
     def ended(self) -> list[T]:
@@ -133,16 +135,16 @@ class Leases(Generic[T]):
 
 
 def heap_block(nbytes: int) -> Memory:
-    """Return ordinary memory from a multiple of 64 bytes on: what JAX and TensorFlow share rather than copy.
+    """Return ordinary memory, aligned to 64 bytes: JAX and TensorFlow share such memory instead of copying it.
 
-    Large blocks are mapped, so that a freed block leaves the process. malloc would keep it, in pieces that fit no other
-    block: measured, 20 columns of short text took 340 MiB of which 120 MiB were in use.
+    Large blocks are mapped, so that freed ones return to the system. malloc would keep them, fragmented: with malloc,
+    20 columns of short text took 340 MiB, of which 120 MiB were in use.
     """
     if nbytes >= _MAPPED_FROM_BYTES:
-        with suppress(OSError):  # too many mappings, or too little memory, which numpy reports as MemoryError
+        with suppress(OSError):  # too many mappings, or too little memory: then np.empty below raises MemoryError
             mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if nbytes >= _HUGE_FROM_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-                with suppress(OSError):  # a kernel without them
+                with suppress(OSError):  # a kernel without huge pages
                     mapped.madvise(mmap.MADV_HUGEPAGE)
             return np.frombuffer(mapped, np.uint8)
     memory = np.empty(nbytes + _ALIGNED_TO, np.uint8)
@@ -198,14 +200,14 @@ class Arenas:
     """Ordinary memory in blocks that are reused.
 
     Newly mapped memory costs a page fault for each 4 KiB, so writing to it is 1.3 to 3 times slower than writing to a
-    used block. Sizes differ a little from epoch to epoch, because windows combine other row groups. A request also
-    takes a somewhat larger block, so all blocks soon have the largest size.
+    used block. Sizes differ a little from epoch to epoch, because windows combine other row groups. A request may be
+    given a somewhat larger block, so all blocks soon have the largest size.
 
     Invariants: A block is either free or leased. It is leased as long as any array or tensor over it lives, so a batch
     that the caller holds is never overwritten. Free blocks take at most `keep_bytes`. Before a new block is allocated,
     free blocks are unmapped, the oldest first, until all blocks together take at most a quarter more than the peak of
-    leased blocks. Without the quarter, a window of many columns of text makes most of its blocks anew: the free ones
-    have the sizes of other buffers.
+    leased blocks. Without that quarter, a window with many columns of text would allocate most of its blocks anew,
+    because the free blocks have the sizes of other buffers.
 
     Args:
         keep_bytes: Limit of free blocks.
@@ -240,7 +242,7 @@ class Arenas:
         with self._lock:
             block = self._reused_block(nbytes, dropped)
             counted = nbytes if block is None else block.nbytes
-            self._leased_bytes += counted  # now, because other threads may also be about to make a block
+            self._leased_bytes += counted  # before the block exists: other threads may be about to make one, too
         dropped.clear()
         if block is None:
             try:
@@ -284,7 +286,7 @@ class Arenas:
         return block
 
     def _reset_after_fork(self) -> None:
-        """Start empty in a forked child, in which a lock that a parent's thread held stays locked."""
+        """Start empty in a forked child: a lock that a thread of the parent held would stay locked there."""
         if self._pid != os.getpid():
             self._lock, self._free, self._leases, self._pid = Lock(), _Free(), Leases(), os.getpid()
             self._leased_bytes = self._peak_bytes = 0

@@ -41,8 +41,8 @@ class Window:
     Attributes:
         rows: Rows delivered: a multiple of the batch size, except at the end of the epoch.
         arrays: ``[rows, ...]`` by name.
-        owners: The owners of memory that is not numpy's, by name; tensors are made from them.
-        scattered: Further columns, of `ColumnGroups.scattered`, by name.
+        owners: The objects that own memory not allocated by numpy, by column name; tensors are made from them.
+        scattered: The columns of `ColumnGroups.scattered`, by name; they are not in `arrays`.
     """
 
     rows: int
@@ -84,15 +84,16 @@ class ColumnGroups:
         wide: Columns whose rows are written to their final slot when they are decoded.
         ragged: Columns of varying width.
         narrow: Columns of numbers and of short rows, in parts that are permuted in parallel.
-        narrow_ranges: Number of ranges of rows in which each of these parts is permuted in parallel.
+        narrow_ranges: Number of row ranges in which each part of `narrow` is permuted in parallel.
         gathered: The other columns, in parts of about equal size that Arrow gathers in parallel.
         names: Column names of each part of `gathered`.
-        row_bytes: Bytes of a row of each part of `gathered`; None if rows differ.
-        ranges: Number of ranges of rows in which ragged columns are gathered in parallel; 0 if a device permutes them.
+        row_bytes: Bytes of a row of each part of `gathered`; None if rows vary in size.
+        ranges: Number of row ranges in which ragged columns are gathered in parallel; 0 if none are gathered.
         stored: If a device permutes rows, all columns of fixed width that are not `gathered`; then `narrow` is empty,
             and `wide` only says which columns take their memory before the first read.
         keeps_stored: Whether a device permutes rows, so that `Assembly.finish` returns a `StoredWindow`.
-        scattered: Names of ragged columns that are not gathered, see `Window.scattered`; if a device permutes, all.
+        scattered: Names of the ragged columns that are not gathered, see `Window.scattered`; all of them if a device
+            permutes rows.
     """
 
     columns: tuple[Column, ...]
@@ -112,13 +113,13 @@ class ColumnGroups:
     def from_columns(
         cls, columns: Sequence[Column], parts: int, *, keeps_stored: bool = False, scattered: Sequence[str] = ()
     ) -> ColumnGroups:
-        """Group columns, with at most `parts` parts or ranges to a group.
+        """Group columns; each group has at most `parts` parts or row ranges.
 
         Args:
             columns: All columns, in the order of delivery.
-            parts: The number of parts.
+            parts: The largest number of parts.
             keeps_stored: See `ColumnGroups`.
-            scattered: Names of columns that need not be gathered; those that are not ragged are gathered.
+            scattered: Names of columns that need not be gathered; only ragged columns are then left scattered.
         """
         by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
         for column in columns:
@@ -152,7 +153,7 @@ class ColumnGroups:
 
     @property
     def jobs(self) -> int:
-        """Number of steps that order the rows; they may run in parallel."""
+        """Number of `gather` jobs, which order the rows; they may run in parallel."""
         return self.narrow_ranges * len(self.narrow) + len(self.gathered) + self.ranges
 
 
@@ -184,9 +185,9 @@ class BufferSizes:
 class Assembly:
     """Assembles one window. The engine calls each step once, in this order.
 
-    `prepare` allocates buffers. `write_rows` takes the rows of all slices, in any order and in parallel. When the
-    previous window is finished, `begin_gathering` fixes the order. `gather` does each of `ColumnGroups.jobs`, in
-    parallel. `finish` returns the window.
+    `prepare` allocates buffers. `write_rows` takes the rows of all slices, in any order and in parallel. After the
+    previous window is finished, `begin_gathering` fixes the order. `gather` runs once for each of the
+    `ColumnGroups.jobs`, in parallel. `finish` returns the window.
 
     Args:
         parts: The columns.
@@ -196,7 +197,7 @@ class Assembly:
         buffer_sizes: Sizes and allocators of the buffers.
         deliver_rest: Whether rows that fill no batch are delivered (at the end of the epoch) instead of carried.
         left_out: Number of rows at the end of the order that are neither delivered nor carried.
-        origins: For each slice its row group, and its first row there; needed for a `StoredWindow` only.
+        origins: The row group of each slice, and the slice's first row in it; only `StoredWindow` needs them.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class Assembly:
         self._direct.prepare(self._order)
 
     def _order_memory(self, rows: int) -> tuple[IntArray, Memory | None]:
-        """Return memory that is faulted in: the staging buffer is free until rows are written to it."""
+        """Return an array for the order, and scratch memory: the staging buffer is unused until rows are written."""
         nbytes = max(8 * rows, 8 * self._buffer_sizes.rows, 1)  # the same for all windows, so that it is reused
         order: IntArray = self._buffer_sizes.staging.allocate(nbytes).array[: 8 * rows].view(np.int64)
         return order, self._narrow.unwritten(8 * rows)
@@ -275,18 +276,18 @@ class Assembly:
 
         Args:
             number: Number of the slice.
-            at_row: Number of the first of these rows in the slice.
-            rows: Rows of its row group; columns that are still in the file are read now.
-            skipped: How many of them come before those to write.
-            count: How many to write.
+            at_row: Position in the slice of the first row to write.
+            rows: Rows of the slice's row group; columns that are still in the file are read now.
+            skipped: Number of these rows before the first row to write.
+            count: Number of rows to write.
 
         Returns:
             The bytes that the window now holds for these rows.
 
         Raises:
-            NotDecodedError: Arrow has to decode some columns, from these rows to the end of their row group; the rows
-                have to be written again.
-            DataError: see `RowGroupReader.read`.
+            NotDecodedError: Arrow has to decode some columns, from these rows to the end of their row group; then the
+                rows have to be written again.
+            DataError: See `RowGroupReader.read`.
         """
         first = int(self._ends[number]) + at_row
         deferred, table = rows.deferred, rows.table
@@ -301,7 +302,7 @@ class Assembly:
         straight = self._straight(first, count, deferred.straight_names, views)
         dictionaries: Mapping[str, Dictionary] = {}
         if straight is not None or left:
-            dictionaries = deferred.write(skipped, count, straight, left)  # first of all: it may refuse
+            dictionaries = deferred.write(skipped, count, straight, left)  # first, because it may raise NotDecodedError
         done = {*deferred.straight_names, *deferred.columns}
         for name, out, slots in targets:
             if name in deferred.masks:
@@ -332,7 +333,7 @@ class Assembly:
     def _straight(
         self, first: int, count: int, names: Sequence[str], views: Mapping[str, IntArray]
     ) -> StraightTargets | None:
-        """Return where kernels write rows of these columns, or views of them; None: of none."""
+        """Return where kernels write rows of these columns, or views of the rows; None without such columns."""
         if not names:
             return None
         direct = self._direct
@@ -344,7 +345,7 @@ class Assembly:
         return StraightTargets(addresses, slots)
 
     def leave_out(self, number: int) -> None:
-        """Leave out a slice that cannot be read, with those of its rows that were written already."""
+        """Leave out a slice that cannot be read, including rows of it that are written already."""
         self._chunks[number] = None
         self._missing.add(number)
 
@@ -382,7 +383,7 @@ class Assembly:
         return total if self._deliver_rest else total - total % self._batch_size
 
     def gather(self, job: int) -> None:
-        """Do one step of `ColumnGroups.jobs`: order a part of the columns, or a range of rows."""
+        """Run one of the `ColumnGroups.jobs`: order a part of the columns, or a range of rows."""
         ranges = self._parts.narrow_ranges
         narrow, gathered = ranges * len(self._parts.narrow), len(self._parts.gathered)
         if job < narrow:
@@ -436,7 +437,7 @@ class Assembly:
         return sum(padded(self._buffer_sizes.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
 
     def _check_rows(self, found: int) -> None:
-        """Check that every index is within the rows, because `boundscheck` is off."""
+        """Check the number of rows, because `take` runs without bounds checks."""
         missing = sum(int(self._ends[n + 1] - self._ends[n]) for n in self._missing)
         expected = self._carry.rows + int(self._ends[-1]) - missing
         if found != expected:
@@ -503,7 +504,7 @@ def ordered_window(stored: StoredWindow) -> Window:
 
 
 def nested_rows(array: pa.Array, column: Column) -> Array:
-    """Return nested lists as numpy arrays: views of the array if its memory is writable, else copies."""
+    """Return a canonical column as numpy arrays: views of the Arrow array if its memory is writable, else copies."""
     if column.kind == "fixed":
         assert column.dtype is not None
         rows = fixed_rows(array, column.row_bytes or 1)

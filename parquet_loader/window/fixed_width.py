@@ -60,13 +60,13 @@ class DirectRows:
         return [(column.name, self._rows_of(column), slots) for column in self._columns]
 
     def address(self, name: str, first: int) -> int:
-        """Return the address from which on `slots` count, or to which rows go; arguments as in `targets`."""
+        """Return the address of slot 0 if rows have `slots`, else of row `first`; arguments as in `targets`."""
         arena: int = self._arenas[name].array.__array_interface__["data"][0]
         skipped = 0 if self._slots is not None else self._carried_rows + first
         return arena + skipped * int(self._widths[name])
 
     def slots(self, name: str, first: int, count: int) -> IntArray | None:
-        """Return the slots of a column's rows; None: one behind another, or it is not a column of these."""
+        """Return the slots of a column's rows; None if they are consecutive, or if the column is not wide."""
         return self._slots[first : first + count] if self._slots is not None and name in self._widths else None
 
     def finish(
@@ -76,8 +76,8 @@ class DirectRows:
 
         Args:
             carried: Rows that the previous window left over.
-            present: Returns the slots of the rows that were read; None if all were, and as many rows were carried as
-                planned.
+            present: Returns the positions of the rows that were read; None if all rows were read and the planned number
+                of rows was carried.
             total: Rows delivered or left over.
             delivered: Rows delivered.
         """
@@ -111,9 +111,9 @@ def copy_column(array: pa.ChunkedArray, out: Rows, slots: IntArray | slice) -> N
 
 
 def shift_staged(staged: Iterable[npt.NDArray[Any]], planned: int, carried: int) -> int:
-    """Move staged rows back if more rows are carried than planned; return by how many rows.
+    """Move staged rows back if more rows are carried than planned; return the distance in rows.
 
-    Row groups that could not be read change the number of carried rows.
+    A window that leaves out row groups carries another number of rows than planned.
     """
     more = max(0, carried - planned)
     for rows in staged if more else ():

@@ -18,17 +18,17 @@ from parquet_loader.decode import Column, Target
 from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
 from parquet_loader.window.fixed_width import Delivered, Rows, padded, shift_staged
 
-# Larger windows are written past the CPU caches, from which they would be evicted before they are read. Measured on
-# windows of 427,000 and 214,000 rows: ordering them takes a sixth less time.
+# Larger windows bypass the CPU caches, which would evict them before they are read. Measured with windows of 427,000
+# and 214,000 rows, ordering takes a sixth less time.
 PAST_CACHE_BYTES = 16 * 2**20
 
 
 class NarrowColumns:
     """The columns of numbers and of short rows of one window.
 
-    Several threads may write to `addresses` and `targets` and call `gather`, each for its own rows. All columns are in
-    one staging buffer, and those of a part in one block of delivered rows, so that a step that concerns all columns is
-    arithmetic with arrays of addresses: there may be thousands of columns.
+    Several threads may write to `addresses` and `targets` and call `gather`, each for its own rows. All columns share
+    one staging buffer, and the columns of a part share one block of delivered rows. So a step for all columns, which
+    may be thousands, is arithmetic with arrays of addresses.
 
     Args:
         parts: The columns, in parts that may be permuted in parallel.
@@ -70,7 +70,7 @@ class NarrowColumns:
             self._staged = self._staging.allocate(int(self._starts[-1])).array
 
     def unwritten(self, nbytes: int) -> Memory | None:
-        """Return so many bytes of the staging buffer, to be used before rows are written to it; None: it is smaller."""
+        """Return `nbytes` of the staging buffer as scratch memory until rows are written; None if it is smaller."""
         return self._staged[:nbytes] if len(self._staged) >= nbytes else None
 
     def memory(self, rows: int) -> list[Memory]:
@@ -92,9 +92,10 @@ class NarrowColumns:
         return self._staged[start : start + self._capacity * width].reshape(self._capacity, width)
 
     def addresses(self, first: int, names: Sequence[str]) -> IntArray:
-        """Return the addresses in the staging buffer to which kernels write rows, int64 ``[names]``; 0: there is none.
+        """Return the addresses in the staging buffer to which kernels write rows, int64 ``[names]``.
 
-        `first` is the number of the first one among the rows that the window reads.
+        The address of a column that is not narrow is 0. `first` is the number of the first row among those that the
+        window reads.
         """
         found: IntArray = np.zeros(len(self._columns) + 1, np.int64)
         address: int = self._staged.__array_interface__["data"][0]
@@ -113,7 +114,7 @@ class NarrowColumns:
         return [(name, self._rows_of(number), slots) for name, number in self._positions.items() if name in left]
 
     def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
-        """Fix the order: `indices` count the carried rows first, then the rows that the window reads."""
+        """Fix the order; `indices` number the carried rows first, then the rows that the window reads."""
         before = len(next(iter(carried.values()))) if carried else 0
         staged = map(self._rows_of, range(len(self._columns)))
         self._carried_rows += shift_staged(staged, self._carried_rows, before)
@@ -134,7 +135,7 @@ class NarrowColumns:
         take_columns(self._staged, starts, widths, indices, space, outs, is_large=is_large)
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
-        """Return the delivered rows by name, and a copy of the rows after them if there are some."""
+        """Return the delivered rows by name, and a copy of any rows after them."""
         done, left = dict[str, Delivered](), dict[str, Rows]()
         more = len(self._indices) - delivered
         for (first, last), space in zip(pairwise(self._bounds), self._delivered, strict=True):

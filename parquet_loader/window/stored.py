@@ -1,7 +1,7 @@
 """A window whose rows keep the order of their files, for a device that permutes them.
 
-The columns of fixed width are in one block, so that they are copied to the device together. Everything that uses
-`Window` needs rows in the order of delivery; so `StoredWindow` is not a `Window`, and has other attributes.
+The columns of fixed width share one block and are copied to the device together. `StoredWindow` is not a `Window`,
+because all users of a `Window` need its rows in the order of delivery.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BlockColumn(NamedTuple):
     Attributes:
         name: Its name.
         dtype, shape: Of a row.
-        start: The byte of the block at which row 0 begins; a multiple of 64.
+        start: Offset of row 0 in the block, in bytes; a multiple of 64.
         nbytes: Bytes of all rows.
     """
 
@@ -46,9 +46,9 @@ class StoredSlice(NamedTuple):
 
     Attributes:
         row_group: Index in the snapshot.
-        start: The first of the rows in the row group, counted after the filter.
+        start: Number of the first row in its row group, counted after the filter.
         rows: Number of rows.
-        slot: The row of the block that is the first of them.
+        slot: Number of the first row in the block.
     """
 
     row_group: int
@@ -65,14 +65,14 @@ class StoredWindow:
         rows: Rows delivered: a multiple of the batch size, except at the end of the epoch.
         slots: Rows in the block.
         block: uint8, the columns of fixed width; only the rows that `order` names are written.
-        owner: The object that owns the memory of the block, from which tensors are made; None: numpy.
-        columns: The columns of the block, by their start.
-        order: int32 or int64 ``[rows]``: for each delivered row its number in the block.
+        owner: The object that owns the memory of the block and from which tensors are made; None if numpy owns it.
+        columns: The columns of the block, sorted by `start`.
+        order: int32 or int64 ``[rows]``: the number of each delivered row in the block.
         ragged: Columns whose rows are text, bytes, or lists of numbers, by name.
         arrays: The other columns, ``[rows, ...]`` in the order of delivery, by name.
-        owners: The owners of their memory that is not numpy's, by name.
+        owners: The objects that own memory of `arrays` not allocated by numpy, by column name.
         names: All columns, in the order of a batch.
-        slices: The slices that the window has read, skipped ones left out.
+        slices: The slices that the window has read, without skipped ones.
     """
 
     rows: int
@@ -110,11 +110,11 @@ class StoredWindow:
 
 @dataclass(frozen=True, slots=True)
 class KeptWindow:
-    """A window of rows that are on the device already.
+    """A window of rows that are already on the device.
 
     Attributes:
         rows: Rows delivered, as in `StoredWindow`.
-        order: int32 or int64 ``[rows]``: for each delivered row its number in the data set, counted after the filter.
+        order: int32 or int64 ``[rows]``: the number of each delivered row in the data set, counted after the filter.
     """
 
     rows: int
@@ -124,12 +124,12 @@ class KeptWindow:
 class BlockColumns(NarrowColumns):
     """All columns of fixed width of one window, narrow and wide, in one block of delivered memory.
 
-    Rows are written and counted as in `NarrowColumns`. They are not gathered: `finish_stored` returns them as they
-    are, with their order.
+    Rows are written and counted as in `NarrowColumns`, but not gathered: `finish_stored` returns them unordered, with
+    their order.
 
     Args:
         columns: The columns.
-        wide: Those whose memory the engine counts when it is allocated, not by rows.
+        wide: The columns whose memory the engine counts when it is allocated, not as rows are written.
         capacity, carried_rows, allocator: As in `NarrowColumns`.
     """
 
@@ -158,11 +158,11 @@ class BlockColumns(NarrowColumns):
     def finish_stored(
         self, read_rows: int, delivered: int
     ) -> tuple[int, Allocation, tuple[BlockColumn, ...], npt.NDArray[Any], dict[str, Rows]]:
-        """Return the slots of the block that may be written, the block, its columns, the order, and rows left over.
+        """Return the number of slots in use, the block, its columns, the order, and the rows left over.
 
         Args:
-            read_rows: Rows that the window reads, those of skipped slices included.
-            delivered: Rows delivered; rows after them in the order are left over.
+            read_rows: Rows that the window reads, including those of skipped slices.
+            delivered: Rows delivered; the rows after them in the order are left over.
         """
         slots = self._carried_rows + read_rows
         columns = tuple(
@@ -189,7 +189,7 @@ def _dtype_of(column: Column) -> np.dtype[Any]:
 
 
 def as_row_numbers(order: npt.NDArray[Any], slots: int) -> npt.NDArray[Any]:
-    """Return numbers of rows, of `slots` rows, as torch takes them: int32 if that is wide enough, else int64."""
+    """Return row numbers below `slots` in a type that torch accepts: int32 if that is wide enough, else int64."""
     if slots >= 2**31:
         wide: IntArray = order.astype(np.int64)
         return wide

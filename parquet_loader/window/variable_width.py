@@ -1,8 +1,8 @@
 """Assembles a window's variable-width columns: staged as they are decoded, then permuted.
 
-Rows are large binaries, also those of lists of numbers. Arrow's list kernel would build an index of every element
-(0.2-0.4 GB/s, and three times the memory). Rows of bytes are copied at 4-5 GB/s: once by a kernel, or twice by Arrow,
-about a MiB at a time into memory that is already in the page tables.
+All rows are large binaries here, lists of numbers too. Arrow's list kernel would build an index of every element (0.2
+to 0.4 GB/s, and three times the memory). Rows of bytes are copied at 4 to 5 GB/s: once by a kernel, or twice by Arrow,
+about 1 MiB at a time into memory that is already in the page tables.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _MOST_VALUES = 2**32 - 1
 class RaggedRows:
     """The ragged columns of one window. `write_rows` may be called by several threads; the rest by one at a time.
 
-    Values are staged in the order of arrival, and of each row the number of its value, so the result does not depend on
+    Values are staged in the order of arrival, with the number of each row's value, so the result does not depend on
     that order. An entry of a dictionary is staged once for many rows.
 
     Args:
         columns: The columns, all canonical large binaries.
         capacity: Capacity in rows.
         carried_rows: Rows that the previous window leaves over, according to the plan; their numbers come first.
-        capacities: Expected bytes of each column by name; if more arrive, the column is copied once more.
+        capacities: Expected bytes of each column, by name; a column that exceeds them is copied once more.
         staging: Provides the staging buffers.
         allocator: Provides the memory of delivered rows.
         scattered: The columns that are not gathered: `finish` returns views of the staging buffers, see `Scattered`.
-        delivers_arrivals: Whether these go to a device, so that they are staged in the memory of delivered rows.
+        delivers_arrivals: Whether scattered columns go to a device; then they are staged in memory of `allocator`.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class RaggedRows:
         """Copy rows to the staging buffers; return their bytes.
 
         Args:
-            first: The number of the first one among the rows that the window reads.
-            arrays: By column name, all of the same length: canonical large binaries, or views, int64 ``[rows, 2]``: an
-                address and a length of each row, as the kernels write them.
-            dictionaries: To whose entries views refer, by column name.
+            first: Number of the first row among those that the window reads.
+            arrays: All of the same length, by column name: canonical large binaries, or views, int64 ``[rows, 2]``: the
+                address and length of each row, as the kernels write them.
+            dictionaries: The dictionaries to whose entries views refer, by column name.
         """
         rows = {name: _source_of(arrays[name], dictionaries.get(name)) for name in self._values}
         with self._lock:
@@ -122,7 +122,7 @@ class RaggedRows:
 
         Args:
             carried: The rows that the previous window left over.
-            indices: They count the carried rows first, then the rows that the window reads.
+            indices: The order; they number the carried rows first, then the rows that the window reads.
             delivered_rows: Number of rows delivered.
         """
         before = len(next(iter(carried.values()))) if carried else 0
@@ -151,7 +151,7 @@ class RaggedRows:
         return left
 
     def _numbers_of_rows(self, rows: int) -> IntArray:
-        """Return memory that is faulted in, int64 ``[rows]``."""
+        """Return reused memory, int64 ``[rows]``."""
         memory = self._staging.allocate(8 * (self._capacity + 1)).array
         return memory[: 8 * rows].view(np.int64)
 
@@ -181,14 +181,14 @@ class RaggedRows:
 
 
 class Scattered(NamedTuple):
-    """Ragged rows in the order of delivery, whose values are in the order of arrival.
+    """Ragged rows in the order of delivery; their values are in the order of arrival.
 
     Attributes:
-        values: ``[elements, ...]``, writable, in a staging buffer; they keep its memory.
+        values: ``[elements, ...]``, writable: a view that keeps the staging buffer alive.
         begins: int64 ``[rows]``: the first element of each row.
-        lengths: int64 ``[rows]``: the elements of each row.
+        lengths: int64 ``[rows]``: the number of elements of each row.
         kind: As in `Ragged`.
-        owner: The object that owns the memory of the values; None: numpy.
+        owner: The object that owns the memory of `values`; None if numpy owns it.
     """
 
     values: npt.NDArray[Any]
@@ -205,7 +205,7 @@ class Scattered(NamedTuple):
         return found
 
     def ordered(self, first: int = 0) -> Ragged:
-        """Return rows from number `first` on, in the order of delivery; a copy."""
+        """Return a copy of the rows from `first` on, in the order of delivery."""
         begins, lengths = self.begins[first:], self.lengths[first:]
         offsets: IntArray = np.concatenate([[0], np.cumsum(lengths)])
         numbers = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
@@ -213,9 +213,9 @@ class Scattered(NamedTuple):
 
 
 def _taken(data: Memory, begins: IntArray, offsets: IntArray) -> pa.Array:
-    """Return a copy of rows as large binaries, in numpy's memory.
+    """Return a copy of rows as large binaries, in memory of numpy.
 
-    Not by Arrow's take: if memory is short when a thread first needs some of Arrow, jemalloc ends the process.
+    Arrow's take is avoided: if memory is short when a thread first allocates with Arrow, jemalloc ends the process.
     """
     taken = np.empty(offsets[-1], np.uint8)
     take_ragged(data, begins, offsets, taken)
@@ -226,9 +226,9 @@ class _Space(NamedTuple):
     """Space for some staged values.
 
     Attributes:
-        memory: uint8, their bytes.
-        begin: Bytes of the values before them.
-        ends: int64, to be filled: the bytes of each value and of those before it.
+        memory: uint8, for the bytes of the values.
+        begin: Number of bytes before them.
+        ends: int64, to be filled with the end of each value, in bytes since the first value.
         number: Number of values before them.
     """
 
@@ -242,9 +242,9 @@ class _StagedValues:
     """The values of a column, in the order of arrival. Guarded by the lock of its `RaggedRows`.
 
     Args:
-        nbytes, values: How many are expected.
-        allocator: Provides memory for bytes.
-        staging: Provides memory for their ends.
+        nbytes, values: Expected numbers of bytes and of values.
+        allocator: Provides memory for the bytes.
+        staging: Provides memory for the ends of values.
     """
 
     def __init__(self, nbytes: int, values: int, allocator: Allocator, staging: Allocator) -> None:
@@ -253,7 +253,7 @@ class _StagedValues:
         self._ends.reserve(8)[0].view(np.int64)[0] = 0
 
     def reserve(self, values: int, nbytes: int) -> _Space:
-        """Return space for values that take so many bytes."""
+        """Return space for values that take `nbytes` together."""
         memory, begin = self._bytes.reserve(nbytes)
         ends, at = self._ends.reserve(8 * values)
         number = at // 8 - 1
@@ -262,12 +262,12 @@ class _StagedValues:
         return _Space(memory, begin, ends.view(np.int64), number)
 
     def finish(self) -> tuple[Allocation, IntArray]:
-        """Return all bytes, and where each value begins, int64 ``[values + 1]``; the last one counts all."""
+        """Return all bytes, and the offsets of the values, int64 ``[values + 1]``."""
         return self._bytes.joined(), self._ends.joined().array.view(np.int64)
 
 
 class _FilledBlocks:
-    """Memory that is filled from its beginning: one block if no more bytes arrive than expected."""
+    """Memory that is filled from the start: one block unless more bytes arrive than expected."""
 
     def __init__(self, expected: int, allocator: Allocator) -> None:
         self._expected = expected
@@ -276,7 +276,7 @@ class _FilledBlocks:
         self._used: list[int] = []
 
     def reserve(self, nbytes: int) -> tuple[Memory, int]:
-        """Return space, and how many bytes were reserved before."""
+        """Return the reserved space, and the number of bytes reserved before it."""
         before = sum(self._used)
         if not self._blocks or self._used[-1] + nbytes > self._blocks[-1].array.nbytes:
             expected = self._expected // 4 if self._blocks else self._expected
@@ -287,7 +287,7 @@ class _FilledBlocks:
         return self._blocks[-1].array[start : start + nbytes], before
 
     def joined(self) -> Allocation:
-        """Return what is filled."""
+        """Return all reserved bytes as one allocation."""
         blocks, self._blocks = self._blocks, []
         if len(blocks) == 1:
             return blocks[0].cut(self._used[0])[0]
@@ -300,12 +300,12 @@ class _ViewedRows:
 
     Args:
         views: int64 ``[rows, 2]``, contiguous.
-        dictionary: To whose entries they may refer. It is copied instead of the values of these rows if it has at most
-            half as many values and bytes.
+        dictionary: The dictionary to whose entries views may refer. The whole dictionary is copied, instead of a value
+            for each such row, if it has at most half as many values and bytes as these rows.
 
     Attributes:
-        rows: Their number.
-        values, nbytes: What they take.
+        rows: Number of rows.
+        values, nbytes: Number of values to stage, and their bytes.
     """
 
     __slots__ = ("_dictionary", "_views", "nbytes", "rows", "values")
@@ -333,7 +333,7 @@ class _ViewedRows:
 
 
 class _ArrowRows:
-    """Rows that are large binaries; otherwise as `_ViewedRows`."""
+    """Rows that are large binaries, with the attributes of `_ViewedRows`."""
 
     __slots__ = ("_chunks", "nbytes", "rows", "values")
 
