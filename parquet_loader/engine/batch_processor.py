@@ -31,9 +31,9 @@ class ProcessedBatch:
     Attributes:
         rows: Number of rows.
         arrays: ``[rows, ...]`` by name; a list if images differ in size.
-        owners: The owners of memory that is not numpy's, by name; tensors are made from them.
+        owners: The objects that own memory not allocated by numpy, by column name; tensors are made from them.
         nbytes: Bytes of all arrays.
-        replaced: The rows whose media are damaged, in whose stead other rows of the batch are delivered again.
+        replaced: The rows with damaged media that were replaced by other rows of the batch.
     """
 
     rows: int
@@ -59,7 +59,7 @@ class RowsOut:
         """Check the rows of a batch.
 
         Raises:
-            TransformError: there are more or fewer.
+            TransformError: The batch has more or fewer.
         """
         if given == self.batch_size and found != self.rows:
             raise TransformError(f"{where}: expected the {self.rows} rows of rows_out, found {found}")
@@ -71,19 +71,19 @@ class RowsOut:
 
 
 class BatchProcessor:
-    """Makes a batch of a window's rows. Immutable; any thread may call it, and equal calls give equal results.
+    """Makes a batch from rows of a window. Immutable; any thread may call it, and equal calls give equal results.
 
     Args:
         columns: The canonical columns.
         transform: The caller's function, or None.
         seed, epoch, part: Seed the generator passed to `transform`, with the number of the batch.
-        rows_out: How many rows `transform` returns; None: as many as it gets.
-        row_numbers: Name of the column of the rows' numbers in the data set, if there is one.
-        replaces: Whether rows with damaged media are replaced; needs the rows' numbers.
+        rows_out: How many rows `transform` returns; None if it returns as many as it gets.
+        row_numbers: Name of the column with the rows' numbers in the data set, if there is one.
+        replaces: Whether rows with damaged media are replaced; needs `row_numbers`.
         files: Opens the files that rows name.
 
     Raises:
-        ConfigurationError: there are media, and the packages that decode them are not installed.
+        MissingPackageError: There are media, and the packages that decode them are not installed.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class BatchProcessor:
 
     @staticmethod
     def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
-        """Whether batches are processed at all: images are decoded or a `transform` is called."""
+        """Whether batches are processed at all: media are decoded or a `transform` is called."""
         return transform is not None or any(c.image is not None for c in columns)
 
     def with_transform(self, transform: Transform | None) -> BatchProcessor:
-        """Return the same with another `transform`."""
+        """Return a copy with another `transform`."""
         changed = copy(self)
         changed._transform = transform
         return changed
@@ -129,7 +129,7 @@ class BatchProcessor:
         """Return rows ``start`` to ``stop`` of a window as batch number `batch`.
 
         Raises:
-            DataError: an image cannot be decoded, or has another size than its field says.
+            DataError: An image cannot be decoded, or its size is not the one that its field declares.
             TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
         """
         memory = MediaMemory(None if self._transform is not None and allocator.is_required else allocator)
@@ -143,9 +143,9 @@ class BatchProcessor:
 
         Args:
             arrays: ``[rows, ...]`` by name, in memory of their own.
-            rows: Their number.
+            rows: Number of rows.
             batch: The number of the batch.
-            allocator: Provides the memory of the batch, if it has to be there; None: any memory serves.
+            allocator: Provides the memory of the batch, if that is required; None if any memory serves.
         """
         done, replaced = self._processed(arrays, rows, batch, MediaMemory(None), is_own=True)
         made = _batch_of(done, {}, replaced)
@@ -178,7 +178,7 @@ class BatchProcessor:
 
 
 def allocated(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
-    """Return a batch whose arrays are in the allocator's memory, if they have to be."""
+    """Return a batch whose arrays are in the allocator's memory, if that is required."""
     if not allocator.is_required:
         return batch
     arrays, owners = dict(batch.arrays), dict(batch.owners)
@@ -260,7 +260,7 @@ def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
 
 
 def _numbers(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
-    """Return numbers in the form that torch takes: C order, native byte order, writable."""
+    """Return numbers in the form that torch accepts: C order, native byte order, writable."""
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
         raise TransformError(f"{where}: no tensor can hold the dtype {array.dtype}; return numbers, str or bytes")
     array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))

@@ -38,12 +38,12 @@ class Batches(ABC):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every batch that was begun is delivered."""
+        """Whether every batch that has begun is delivered."""
         return self._next_begun == self._next_delivered
 
     @property
     def ready(self) -> int:
-        """Batches that are ready and not delivered."""
+        """Number of batches that are ready and not delivered."""
         return len(self._ready)
 
     def pop(self) -> ProcessedBatch | None:
@@ -57,9 +57,9 @@ class Batches(ABC):
             raise batch
         return batch
 
-    @abstractmethod
     def _reserved(self, batch: ProcessedBatch | BaseException) -> int:
         """Return the bytes that are reserved for a batch that is ready."""
+        return 0 if isinstance(batch, BaseException) else batch.nbytes
 
     def clear(self) -> None:
         """Release batches that were not delivered."""
@@ -70,13 +70,13 @@ class Batches(ABC):
         """Return the most urgent job; None if there is none, or enough batches are ahead.
 
         Args:
-            windows: The windows in their order, also those that are not finished. A window is removed when its last
-                batch begins; the last of its batches to finish releases its memory.
+            windows: The windows in their order, including those not finished. A window is removed when its last batch
+                begins. Its memory is released when all of its batches are finished.
         """
 
 
 class BatchScheduler(Batches):
-    """Batches of rows that follow each other in a window; see `Batches`.
+    """Batches of consecutive rows of a window; see `Batches`.
 
     Args:
         processor: Processes a batch.
@@ -85,7 +85,7 @@ class BatchScheduler(Batches):
         first_batch: The batch with which it begins.
         allocator: Provides the memory of delivered rows.
         usage: As in `Batches`.
-        lanes: Number of processes that make batches, instead of the processor.
+        lanes: Number of processes that make batches; 0 if the worker threads make them.
     """
 
     def __init__(
@@ -108,15 +108,12 @@ class BatchScheduler(Batches):
         self._batch_bytes = int(dataset.sizing.row.processed * plan.batch_size)
         self._is_measured = False
 
-    def _reserved(self, batch: ProcessedBatch | BaseException) -> int:
-        return 0 if isinstance(batch, BaseException) else batch.nbytes
-
     def _may_begin(self, expected: int) -> bool:
         """Whether one more batch may be begun before the next one is delivered.
 
-        The share of the limit admits some batches. Processes make further ones in memory that windows leave free:
-        otherwise a `transform` that returns more bytes than it gets would keep few of them busy. They begin when the
-        first batch has shown how many bytes one takes.
+        Batches have a share of the memory limit. Processes may begin further batches in memory that windows leave
+        free; otherwise a `transform` that returns more bytes than it gets would keep few processes busy. Further
+        batches begin only after the first one has shown how many bytes a batch takes.
         """
         begun, units = self._next_begun - self._next_delivered, self._sizing.batches_bytes // max(self._batch_bytes, 1)
         if not self._lanes:
@@ -130,7 +127,7 @@ class BatchScheduler(Batches):
 
         Args:
             windows: The windows in their order.
-            lane: The process that makes the batch; None: the calling thread does.
+            lane: The process that makes the batch; None if the calling thread makes it.
         """
         while windows and windows[0].window is not None and not windows[0].window.rows:
             self._usage.reserve(-windows.popleft().held_bytes)
@@ -138,10 +135,10 @@ class BatchScheduler(Batches):
         window = None if task is None else task.in_order
         if task is None or window is None:
             return None
-        # While a process makes a batch, the batch's rows are in shared memory too.
+        # While a process makes a batch, a copy of the batch's rows is in shared memory.
         number, expected = self._next_begun, self._batch_bytes * (1 if lane is None else 2)
         if not self._may_begin(expected):
-            # Batches too large for all processes at once: those that wait keep no memory of earlier ones.
+            # There is no memory for a batch of each process: a process that waits returns memory of earlier batches.
             if lane is None or not lane.holds_free_memory or self._usage.fits(expected):
                 return None
             return Job("process", lane.free_memory, lambda _: None, lambda _: None)
@@ -176,7 +173,7 @@ class BatchScheduler(Batches):
         )
 
     def _located(self, error: BaseException) -> BaseException:
-        """Return an error about a row with the row's file, row group and number in it."""
+        """Return an error about a row as one that names the row's file, row group and number."""
         if not isinstance(error, RowError):
             return error
         (file, row_group, row), *_ = self._locate(np.array([error.number]))

@@ -1,4 +1,4 @@
-"""Schedules the jobs that write batches which are cut from windows: sequences of tokens, samples of episodes."""
+"""Schedules the jobs that write batches cut from windows: sequences of tokens, samples of episodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job
 
-# Batches are written several at a time, because a job takes the engine's lock and wakes its threads: 4 instead of 2
-# batches of 2 MiB save 4 percent of an epoch's processor time.
+# A job writes several batches, because each job takes the engine's lock and wakes its threads: 4 instead of 2 batches
+# of 2 MiB save 4 percent of an epoch's processor time.
 _JOB_BYTES = 8 * 2**20
 
 P = TypeVar("P")
@@ -23,13 +23,13 @@ P = TypeVar("P")
 
 @dataclass(slots=True, eq=False)
 class HeldWindow:
-    """A window until its last batch is written, and the engine has no more use for it.
+    """A window, until its last batch is written and the engine does not need it any more.
 
     Attributes:
         task: The window in the engine.
         is_cut: Whether it is divided into batches.
-        batches: Batches that need it and are not written, the one that waits for the next window included.
-        not_begun: Batches that need it and are complete, and that no job writes yet.
+        batches: Number of unwritten batches that need it, including the one that waits for the next window.
+        not_begun: Number of complete batches that need it and that no job writes yet.
         is_removed: Whether it is removed from the engine's windows.
     """
 
@@ -56,11 +56,11 @@ class CutBatches(Batches, Generic[P, H]):
     Invariant: at most `most_ahead` batches are in progress or ready.
 
     Args:
-        write: Writes the batch of these parts and of this number; any thread may call it.
+        write: Makes a batch of its parts and its number; any thread may call it.
         first_batch: The batch with which the epoch begins.
-        batch_bytes: The bytes that are reserved for a batch until it is written; as many as the largest one has had.
+        batch_bytes: Bytes reserved for a batch until it is written; later, those of the largest batch so far.
         most_ahead: The most batches in progress or ready.
-        at_once: The most batches that one job writes; None: about 8 MiB.
+        at_once: The most batches that one job writes; None for about 8 MiB.
         usage: The counters of the epoch.
     """
 
@@ -86,9 +86,6 @@ class CutBatches(Batches, Generic[P, H]):
     def _windows_of(self, parts: Sequence[P]) -> set[int]:
         """Return the numbers of the windows that a batch needs."""
 
-    def _reserved(self, batch: ProcessedBatch | BaseException) -> int:
-        return 0 if isinstance(batch, BaseException) else batch.nbytes
-
     def _writable(self, count: int) -> int:
         """Return how many of the next `count` batches one job may write now."""
         return count if self._next_begun - self._next_delivered + count <= self._most_ahead else 0
@@ -104,8 +101,8 @@ class CutBatches(Batches, Generic[P, H]):
 
         Args:
             held: The window.
-            complete: The parts of these batches.
-            waiting: The windows that the batch which is not complete needs.
+            complete: The parts of each of these batches.
+            waiting: The windows that the last, incomplete batch needs.
             windows: As in `job`.
         """
         held.is_cut = True

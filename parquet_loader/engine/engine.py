@@ -4,17 +4,17 @@ Order. Jobs finish in any order. Windows (or batches, if each is processed) are 
 delivered instead of the window or batch that failed, so everything before it is still delivered.
 
 Memory. `Usage.held_bytes` counts reads in flight, decoded slices, windows, open cursors and batches. The window that
-the consumer needs next may always continue, with at least one read; later windows wait for free space. An estimate that
-is too low slows read-ahead. It never changes the order and never blocks the consumer.
+the consumer needs next may always continue, with at least one read; later windows wait for free space. A wrong estimate
+may slow read-ahead. It never changes the order and never blocks the consumer.
 
 Release. A window counts as held until the consumer asks for the second batch of the next window. Only then has the
-consumer's loop released the last batch of the window, so that its memory can be reused.
+consumer's loop released the window's last batch, and its memory can be reused.
 
 The lock of `WorkerPool` guards all state. No thread does I/O, computes or blocks while it holds the lock; the only wait
 is for a change of that state.
 
-Next epoch. When the consumer has the last window, `ReadAhead` opens the engine of the next epoch. That engine reads one
-window, and only into memory that this one leaves free, until `start` begins its epoch. It calls no `transform` before.
+Next epoch. When the consumer has the last window, `ReadAhead` opens the engine of the next epoch. Until `start` begins
+its epoch, that engine reads only one window, only into memory that this engine leaves free, and calls no `transform`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from parquet_loader.window import (
 )
 
 # Windows in progress or ready, in addition to the consumer's. A window with wide rows takes all of its memory at the
-# first read, because they are written to their final slots: a second one ahead would cost much and gain little.
+# first read, because rows are written to their final slots: a second one ahead would cost much and gain little.
 WINDOWS_AHEAD = 2
 WIDE_WINDOWS_AHEAD = 1
 
@@ -68,8 +68,8 @@ class EngineOptions:
         seed: Seed of the generator passed to `transform`.
         num_threads: Number of worker threads.
         skips: Whether a row group that cannot be read is skipped; if not, its error is raised.
-        transform_workers: Number of processes that call `transform`; 0: the worker threads call it.
-        rows_out: How many rows `transform` returns; None: as many as it gets.
+        transform_workers: Number of processes that call `transform`; 0 if the worker threads call it.
+        rows_out: How many rows `transform` returns; None if it returns as many as it gets.
         replaces: Whether a row with damaged media is replaced by another row of its batch; if not, its error is raised.
         keeps_stored: Whether windows that are delivered whole are `StoredWindow`s, which a device permutes.
     """
@@ -85,7 +85,7 @@ class EngineOptions:
 
 
 def transform_processes(options: EngineOptions, *, is_nested: bool = False) -> TransformProcesses | None:
-    """Return the processes that call `transform`, not started; None if threads do. Arguments: `TransformProcesses`."""
+    """Return the processes that call `transform`, not started yet; None if threads call it."""
     if not options.transform_workers:
         return None
     assert isinstance(options.transform, PackedTransform)
@@ -102,13 +102,13 @@ class Engine:
         first_batch: The batch with which the epoch begins.
         allocator: Provides the memory of delivered rows.
         staging: Provides the memory in which rows are staged.
-        is_first: Whether this is the loader's first epoch, whose memory is not faulted in yet. Page faults make its
-            windows several times slower. So with local files, the first batch also waits for the second window, and no
-            later batch has to wait.
-        batches: Makes batches in the workers, given the counters of the epoch; None: a `BatchScheduler` does if media
-            are decoded or a `transform` is called, and otherwise windows are delivered whole.
-        transforms: Processes that make batches; None: the worker threads do.
-        scattered: Ragged columns that `batches` take as they arrived; see `Window.scattered`.
+        is_first: Whether this is the loader's first epoch: its memory is not faulted in yet, and page faults make its
+            windows several times slower. With local files, the first batch then also waits for the second window, so
+            that no later batch has to wait.
+        batches: Opens the `Batches` that make batches in the workers, given the counters of the epoch. None for a
+            `BatchScheduler` if media are decoded or a `transform` is called; otherwise windows are delivered whole.
+        transforms: Processes that make batches; None if the worker threads make them.
+        scattered: Ragged columns that `batches` take ungathered; see `Window.scattered`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Engine:
             processor = _processor_of(dataset, plan, options)
             lanes = [] if transforms is None else transforms.lanes(processor)
             batches = partial(BatchScheduler, processor, dataset, plan, first_batch, allocator, lanes=len(lanes))
-        # Used from `start` to `close`: until then they are those of the epoch before.
+        # Used from `start` to `close`; until `start` the previous epoch uses them.
         self._transforms = transforms
         self._uses_transforms = False
         self._has_lanes = bool(lanes)
@@ -163,7 +163,7 @@ class Engine:
         self._delivered: deque[WindowTask] = deque()
         self._released: deque[WindowTask] = deque()
         self._is_awaited = False
-        # The first window delivers only rows from this batch on, so no rows have to be carried to it.
+        # The first window delivers only rows from `first_batch` on, so no rows have to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (plan.start_window, 0)
         self._admitted = self._first_window
         self._reads = ReadScheduler(
@@ -196,18 +196,18 @@ class Engine:
             return is_open and all(window.error is None for window in self._windows)
 
     def then(self, next_epoch: ReadAhead[Engine]) -> None:
-        """Open the next epoch's engine when this one has nothing left to read; call it before `start`."""
+        """Open the next epoch's engine when this one has nothing left to read; call this before `start`."""
         self._next = next_epoch
 
     def start_ahead(self, before: Usage) -> None:
-        """Start the workers, to read the first window into memory that another epoch leaves free, until `start`."""
+        """Start the workers; until `start` they read the first window into memory that another epoch leaves free."""
         self._is_ahead = True
         self.usage.before = before
         self._reads.start(only_first=True)
         self.workers.start()
 
     def start(self) -> None:
-        """Begin the epoch: start the workers, or let those that read ahead continue."""
+        """Begin the epoch: start the workers, or let them continue if they read ahead."""
         if self._transforms is not None:
             self._uses_transforms = True
             self._transforms.start(self._sizing.made_bytes)
@@ -221,7 +221,7 @@ class Engine:
             self.workers.notify()
 
     def wake(self, *, is_alone: bool) -> None:
-        """Let the workers look for jobs: the epoch before this one holds fewer bytes, or with `is_alone`, none."""
+        """Let the workers look for jobs: the previous epoch holds fewer bytes or, with `is_alone`, has ended."""
         with self.workers.lock:
             if is_alone:
                 self.usage.before = None
@@ -246,7 +246,7 @@ class Engine:
             self._batches.clear()
 
     def _interrupted_transforms(self) -> TransformProcesses | None:
-        """Kill the processes that call `transform` if the epoch is not over; return them to be ended."""
+        """Kill the processes that call `transform` if the epoch is not over; return them, for the caller to end."""
         transforms, is_used = self._transforms, self._uses_transforms
         self._transforms, self._uses_transforms = None, False
         if transforms is None or not is_used:
@@ -280,12 +280,12 @@ class Engine:
         )
 
     def record(self) -> EngineRecord:
-        """Return the jobs and samples so far; without the lock, because a finaliser may call it. As `account`."""
+        """Return the record of jobs and samples so far; takes no lock, because a finaliser may call it."""
         jobs, samples = self.workers.jobs, self.workers.samples
         return EngineRecord(jobs.packed(), tuple(samples.copy()), jobs.added)
 
     def take_record(self) -> EngineRecord:
-        """Return the jobs and samples since the last call, and forget them."""
+        """Return the record of jobs and samples since the last call, and forget it."""
         with self.workers.lock:
             jobs, samples = self.workers.jobs, self.workers.samples
             return EngineRecord(jobs.take(), tuple(samples.take()), jobs.added)
@@ -307,11 +307,11 @@ class Engine:
     # ------------------------------------------------------------------ the consumer's side
 
     def next_window(self) -> Window | StoredWindow | None:
-        """Wait for the next window and return it, if it has rows or is stored; None at the end of the epoch.
+        """Wait for the next window that has rows or is stored, and return it; None at the end of the epoch.
 
         Raises:
-            LoaderStateError: the engine was closed meanwhile.
-            BaseException: the error that a job of the window raised.
+            LoaderStateError: The engine was closed meanwhile.
+            BaseException: The error of a job of the window.
         """
         while True:
             with self.workers.lock:
@@ -327,7 +327,7 @@ class Engine:
                     assert window is not None
                     self._delivered.append(self._windows.popleft())
                     self.workers.notify()
-                    if window.rows or isinstance(window, StoredWindow):  # which may be kept on a device
+                    if window.rows or isinstance(window, StoredWindow):  # a device may keep its rows
                         return window
                     continue
                 if not self._is_awaited:
@@ -379,9 +379,10 @@ class Engine:
         return len(self._windows) > 1 and (self._windows[1].phase == "ready" or self._windows[1].error is not None)
 
     def _release_all_but(self, keep: int) -> None:
-        """Release all delivered windows except the last `keep`, in a worker, because freeing many arrays takes time.
+        """Release all delivered windows except the last `keep`.
 
-        Windows with wide rows are released here: they free whole blocks at once, and the next window waits for them.
+        A worker frees them, because freeing many arrays takes time. Windows with wide rows are freed here: they have a
+        few whole blocks, and the next window waits for them.
         """
         while len(self._delivered) > keep:
             window = self._delivered.popleft()
@@ -473,7 +474,7 @@ class Engine:
         return self._begun_rows if index == self._first_window else 0
 
     def _owed_bytes(self, window: WindowTask) -> int:
-        """Return the bytes that the window has yet to reserve: for rows not decoded, and for rows in their order."""
+        """Return the bytes that the window has yet to reserve: for rows to be decoded, and for ordered rows."""
         if window.phase in ("gather", "finish", "busy"):
             return 0
         unread = sum(window.slices[number].rows for number in window.waiting)
@@ -486,14 +487,14 @@ class Engine:
     def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
             case "new" if self._parts.wide and len(self._delivered) > 1 and not self._is_awaited:
-                return None  # wait for the memory of the window before last, which is faulted in
+                return None  # wait to reuse the memory of the window before last: it is faulted in
             case "new" if may_exceed or self.usage.fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:
                 return self._reads.job(window, owed, may_exceed=may_exceed)
             case "read" if not window.unread and self._remainder is not None and window.index == self._next_to_order:
                 if not self._has_ended_prefault():
-                    return None  # wait for its job
+                    return None  # wait for the job that still pre-faults
                 if may_exceed or self.usage.fits(owed + window.decoded_bytes):
                     return self._order_job(window, self._remainder)
             case "gather" if window.jobs:
@@ -503,7 +504,7 @@ class Engine:
         return None
 
     def _has_ended_prefault(self) -> bool:
-        """Stop pre-faulting, because its memory is needed now; return whether all of the memory is free again."""
+        """Stop pre-faulting, because the memory is needed now; return whether no job uses it any more."""
         if self._prefault is not None:
             self._prefault.stop()
             if self._prefault.is_busy:
@@ -581,7 +582,7 @@ class Engine:
 
 
 def _processor_of(dataset: Dataset, plan: Plan, options: EngineOptions) -> BatchProcessor:
-    """Return what decodes media and calls `transform`, batch by batch."""
+    """Return the processor that decodes media and calls `transform`, batch by batch."""
     reader = dataset.reader
     return BatchProcessor(
         reader.columns,

@@ -1,4 +1,4 @@
-"""Computes the windows of an epoch whose rows are on a device already; reads nothing, and has no threads."""
+"""Computes the windows of an epoch whose rows are already on a device; reads nothing and has no threads."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from parquet_loader.window import KeptWindow
 class KeptEngine:
     """An epoch of kept rows, with the methods of `Engine`. Used by one thread at a time.
 
-    Its windows have the rows of an `Engine`'s, in the same order: those left over by a window come first in the next.
+    Its windows have the same rows in the same order as those of an `Engine`: rows left over by a window come first in
+    the next one.
 
     Args:
         plan: The plan of the epoch.
-        first_row: int64 ``[row groups]``: the number in the data set of the first row of each, counted after the
+        first_row: int64 ``[row groups]``: the number of each row group's first row in the data set, counted after the
             filter.
         first_batch: The batch with which the epoch begins.
     """
@@ -47,7 +48,7 @@ class KeptEngine:
         """Return the next window that has rows; None at the end of the epoch.
 
         Raises:
-            LoaderStateError: the engine was closed.
+            LoaderStateError: The engine was closed.
         """
         if self._is_closed:
             raise LoaderStateError("the loader was closed while a batch was awaited")
@@ -68,7 +69,7 @@ class KeptEngine:
         return None
 
     def _numbers(self, index: int) -> IntArray:
-        """Return the rows that a window reads, by their number in the data set."""
+        """Return the numbers in the data set of the rows that a window reads."""
         slices = self._plan.slices(index)
         starts = [self._first_row[s.row_group] + s.start for s in slices]
         ranges = [np.arange(start, start + s.rows) for start, s in zip(starts, slices, strict=True)]

@@ -1,8 +1,8 @@
 """Decodes rows that stay encoded until their batch: images to pixels, `np.save` bytes to arrays.
 
-One mechanism for all kinds of media. A `MediaRows` decodes the rows of one column of one batch, one at a time, straight
-to the batch's memory if rows have one size. `decode_media` calls it, names the row of an error, and replaces damaged
-rows if that is asked for.
+All kinds of media share one mechanism. A `MediaRows` decodes the rows of one column of one batch, one at a time,
+directly to the batch's memory if all rows have one size. `decode_media` calls it, names the row of an error, and
+replaces damaged rows if requested.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MediaMemory:
         owners: As in `ProcessedBatch`.
 
     Args:
-        allocator: Provides the memory; None: new ordinary memory.
+        allocator: Provides the memory; None for new ordinary memory.
     """
 
     def __init__(self, allocator: Allocator | None) -> None:
@@ -56,17 +56,17 @@ class MediaRows(Protocol):
         """Decode one row.
 
         Raises:
-            BlobProblem: the bytes are damaged, or are not what the field says.
+            BlobProblem: The bytes are damaged, or do not match the field.
         """
 
     def fill_gap(self, row: int) -> None:
-        """Make a row the value that stands for a null."""
+        """Set a row to the value that stands for a null."""
 
     def repeat(self, row: int, source: int) -> None:
-        """Make a row a copy of another one."""
+        """Copy row `source` to `row`."""
 
     def columns(self) -> BatchArrays:
-        """Return the columns to deliver, by name: the column itself, and others that belong to it."""
+        """Return the columns to deliver, by name: the column itself, and its companions."""
 
 
 class ImageRows:
@@ -85,7 +85,7 @@ class ImageRows:
             self._list = [np.empty(0, field.delivered_dtype)] * count
 
     def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
-        """Decode an image, to its row of the array if there is one."""
+        """Decode an image, directly to its row of the array if there is an array."""
         if self._field.storage == "path":
             data = file_bytes(rows.files, data)
         if not self._field.is_plain:
@@ -170,8 +170,8 @@ class DamagedRow:
     """A row whose media cannot be decoded.
 
     Attributes:
-        number: Its number in the data set.
-        reason: The column and what is wrong.
+        number: The row's number in the data set.
+        reason: The column, and what is wrong.
     """
 
     number: int
@@ -179,7 +179,7 @@ class DamagedRow:
 
 
 class RowError(DataError):
-    """A row that cannot be decoded. `BatchScheduler` replaces it by a `DataError` that names the file."""
+    """A row cannot be decoded. Callers replace this error by a `DataError` that names the file."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(number, reason)
@@ -201,10 +201,10 @@ def decode_media(
         rows: The batch's rows.
         memory: Memory for rows of one size.
         replaces: Whether a row that cannot be decoded is replaced, in all columns, by the next row of the batch that
-            can; if not, its error is raised.
+            can be decoded; if not, its error is raised.
 
     Raises:
-        DataError: a row cannot be decoded, or is not as its field says; with `replaces`, no row of the batch can.
+        DataError: A row cannot be decoded, or does not match its field; with `replaces`, this holds for all rows.
     """
     done: BatchArrays = dict(arrays)
     damaged: dict[int, tuple[str, BlobProblem]] = {}

@@ -1,7 +1,7 @@
 """Pre-faults the first window's memory while the first remote reads are in flight.
 
-New memory costs a page fault for each 4 KiB at the first write. Without pre-faulting, the first window of remote row
-groups has these faults between the arrival of its last row group and its first batch.
+New memory costs a page fault for each 4 KiB at the first write. Without pre-faulting, these faults delay the first
+batch of remote row groups, because they come after the last row group has arrived.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.worker_pool import Job
 from parquet_loader.window import Allocation, Allocator, Block, Memory
 
-# Pre-faulted by one job; a row group that arrives meanwhile waits for it.
+# Bytes that one job pre-faults; a row group that arrives meanwhile waits for the job.
 _STEP_BYTES = 4 * 2**20
 _MADV_POPULATE_WRITE = 23
 
@@ -26,7 +26,7 @@ def populate(memory: Memory) -> bool:
     """Pre-fault all whole pages of the memory; safe while other threads write to it.
 
     Returns:
-        Whether the system can (Linux 5.14 and later). If not, the first write to each page causes the fault.
+        Whether the system supports it (Linux 5.14 and later). If not, the first write to each page causes the fault.
     """
     if sys.platform != "linux":
         return False
@@ -67,11 +67,11 @@ class Prefault:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is running, which holds memory."""
+        """Whether a job is running, and so holds memory."""
         return self._running > 0
 
     def job(self, owed: int) -> Job[bool] | Job[Allocation] | None:
-        """Return the next job; None if there is nothing to pre-fault, or no free space.
+        """Return the next job; None if all memory is pre-faulted or there is no free space.
 
         Args:
             owed: Bytes that the windows in progress have yet to reserve, including the pre-faulted memory.
@@ -105,7 +105,7 @@ class Prefault:
         self.stop()  # the job that needs the memory raises the error
 
     def stop(self) -> None:
-        """Free all memory; a running job frees what it holds when it ends."""
+        """Free all memory; a running job frees its memory when it ends."""
         self._has_ended = True
         self._cold.clear()
         self._blocks.clear()

@@ -1,11 +1,11 @@
 """Prefetches row groups of remote files ahead of decoding, within a share of the memory budget.
 
-Prefetches start in the plan's order. Concurrent prefetches share the bandwidth. Until the first window of an epoch is
+Prefetches start in the plan's order, and those in flight share the bandwidth. Until the first window of an epoch is
 complete, only its row groups are prefetched, and one later row group for each one that has arrived. So the first batch
 is ready as soon as the network has delivered its window.
 
-The engine's lock guards all state. `step` starts the prefetches that fit. The fetcher's thread reports each arrival to
-the engine; it takes the lock and only counts while it holds it.
+The engine's lock guards all state. `step` starts the prefetches that fit. The fetcher's thread reports each arrival: it
+takes the lock and only updates counters under it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from parquet_loader.source import Fetcher, RemoteFigures, RowGroupRef
 
 Run = tuple[int, int]
 
-# The most row groups prefetched at a time with a local cache, which must not evict them before they are read.
+# The most row groups prefetched at a time into a local cache, which must not evict them before they are read.
 _MOST_CACHED_RUNS = 64
 # Sizes of row groups are estimated from earlier ones; they may be this much larger.
 _MARGIN = 1.1
-# The most memory of a row group that is streamed: fetched while it is decoded.
+# The most memory of a row group that is streamed, which means fetched while it is decoded.
 _MOST_STREAMED_BYTES = 32 * 2**20
 
 
@@ -38,12 +38,12 @@ class _Fetch:
     """The prefetch of a row group, from its first request until the row group has been read.
 
     Attributes:
-        window: The window that needs it first.
+        window: The first window that needs it.
         row_group: The row group.
         held_bytes: Bytes reserved for it: an estimate until its size is known.
         location: The location of its bytes, once they are fetched.
         error: The error of its requests.
-        is_cached: Whether it is in the local cache already, so the reader finds it there.
+        is_cached: Whether it is already in the local cache, and the reader finds it there.
     """
 
     window: int
@@ -60,7 +60,7 @@ class _Fetch:
 
 
 class Prefetcher:
-    """Fetches row groups ahead of the engine. One for an epoch; the lock of `workers` guards its state.
+    """Fetches the row groups of one epoch ahead of the engine. The lock of `workers` guards its state.
 
     Args:
         dataset: The data set.
@@ -86,7 +86,7 @@ class Prefetcher:
         self._usage = usage
         self._workers = workers
         self._limit_bytes = sizing.fetch_bytes
-        # If windows share several row groups, these and the next one are in memory at the same time.
+        # If windows share several row groups, all of these and the next one are in memory at the same time.
         self._largest_bytes = sizing.fetch_bytes // (sizing.open_row_groups + 1 if sizing.open_row_groups > 1 else 1)
         self._most = sizing.prefetches if reader.chunks.cache is None else min(sizing.prefetches, _MOST_CACHED_RUNS)
         self._streamed_bytes = min(sizing.fetch_bytes // (sizing.open_row_groups + 1), _MOST_STREAMED_BYTES)
@@ -96,7 +96,7 @@ class Prefetcher:
         self._fetcher: Fetcher = reader.chunks.remote.fetcher()
         self._fetches: dict[Run, _Fetch] = {}
         self._first_window = first_window
-        # The first window's row groups in flight, and how many fetches may be in flight until all of them have arrived.
+        # Row groups of the first window in flight, and the most fetches in flight until all of these have arrived.
         self._first_in_flight = 0
         self._most_at_first = 0
         self._slices = self._first_slices(plan, first_window)
@@ -104,7 +104,7 @@ class Prefetcher:
         # The share of a row group's bytes that is fetched, if known.
         self._ratio = None if self._next is None else self._ratio_of(reader.snapshot.row_group(self._next[1].row_group))
         self._in_flight = 0
-        # Whether to fetch no more than the first window: the caller may never begin the epoch.
+        # Whether to fetch only the first window: an epoch that is read ahead may never begin.
         self.only_first = False
 
     def _first_slices(self, plan: Plan, first_window: int) -> Iterator[tuple[int, RowGroupSlice]]:
@@ -137,7 +137,7 @@ class Prefetcher:
         self._fetcher.close(wait=False)
 
     def close(self, *, wait: bool) -> None:
-        """Cancel all requests, end the thread, and release fetched bytes; with `wait`, call it without the lock."""
+        """Cancel all requests; with `wait`, also end the thread and release fetched bytes, called without the lock."""
         self._store.unshare(self._fetcher)
         self._fetcher.close(wait=wait)
         if wait:
@@ -209,9 +209,9 @@ class Prefetcher:
         return fetch is not None and fetch.location is not None and fetch.location.is_streamed
 
     def fetched(self, run: Run) -> Callable[[], ChunkLocation | None]:
-        """Return a function for the reading job, which returns the location of the bytes, or raises the fetch's error.
+        """Return a function for the reading job that returns the location of the bytes or raises the fetch's error.
 
-        If it returns None, the reader locates the bytes.
+        None as a location means that the reader locates the bytes itself.
         """
         fetch = self._fetches[run]
 

@@ -1,6 +1,6 @@
-"""NVTX ranges around jobs and waits, for NVIDIA's profilers, if the environment asks for them.
+"""NVTX ranges around jobs and waits, for NVIDIA's profilers, if an environment variable asks for them.
 
-The environment is asked, not an argument: a profiler is started from outside, and child processes inherit it.
+It is a variable and not an argument, because a profiler is started from outside and child processes inherit it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Mark: TypeAlias = Callable[[str, Callable[[], T]], T]
 
 
 def marking() -> Mark[T] | None:
-    """Return a function that calls another one within a range of a name; None: no ranges are asked for.
+    """Return a function that calls another function inside a named range; None if no ranges are requested.
 
     Raises:
-        MissingPackageError: ranges are asked for, and `nvtx` is not installed.
+        MissingPackageError: Ranges are requested, and `nvtx` is not installed.
     """
     if os.environ.get(VARIABLE, "0") in ("", "0"):
         return None

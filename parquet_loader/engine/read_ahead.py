@@ -72,7 +72,7 @@ class ReadAhead(Generic[E]):
 
     Attributes:
         dataset, plan: As given.
-        has_begun: Whether a worker was given the job to open it.
+        has_begun: Whether a worker has been given the job to open the engine.
 
     Args:
         dataset: The data set.
@@ -96,7 +96,9 @@ class ReadAhead(Generic[E]):
         return made[0] if made and self._pid == os.getpid() and made[0].is_sound else None
 
     def begin(self, before: Usage) -> None:
-        """Plan the epoch, open the engine and start its workers; an error is left to the epoch, which opens it again.
+        """Plan the epoch, open its engine and start the workers.
+
+        Errors are dropped: the epoch opens an engine again when it begins, and raises them.
 
         Args:
             before: The counters of the running epoch.
@@ -118,20 +120,20 @@ class ReadAhead(Generic[E]):
             self.drop()
 
     def wake(self, *, is_alone: bool = False) -> None:
-        """Say that the running epoch holds fewer bytes, or with `is_alone`, that it has ended."""
+        """Say that the running epoch holds fewer bytes or, with `is_alone`, has ended."""
         for engine in tuple(self._made):
             engine.wake(is_alone=is_alone)
 
     def release(self) -> None:
-        """Leave the engine to its epoch."""
-        self._made.clear()  # first, so that a `begin` that ends just now finds nothing to close
+        """Hand the engine over to its epoch."""
+        self._made.clear()  # first, so that a `begin` that is just ending finds nothing to close
         self._is_over = True
         self._opened = None
 
     def drop(self) -> None:
-        """Close the engine, or open none; idempotent."""
+        """Close the engine, or prevent its opening; idempotent."""
         self._is_over = True
         self._opened = None
         for engine in tuple(self._made):
-            engine.close()  # SIGINT in it leaves the engine here, for the next call
+            engine.close()  # after a SIGINT in `close` the engine is still here, for the next call
         self._made.clear()

@@ -1,4 +1,4 @@
-"""Schedules reads: the order of slices, and the memory that open row groups hold.
+"""Schedules reads: in which order, and within which memory.
 
 With ``on_error="skip"`` it leaves out damaged row groups; `errors.is_skippable` decides which errors are skipped.
 
@@ -23,7 +23,7 @@ from parquet_loader.source import RemoteFigures
 
 
 class ReadScheduler:
-    """The reads of one epoch: one job for each slice of a row group, by cursors that stay open between slices.
+    """The reads of one epoch: one job for each slice of a row group; cursors stay open between slices.
 
     Args:
         dataset: The data set.
@@ -68,7 +68,7 @@ class ReadScheduler:
         """Start the prefetcher, if there is one, and its first requests; called without the lock.
 
         Args:
-            only_first: Whether to fetch no more than the first window until `fetch_all`.
+            only_first: Whether to fetch only the first window until `fetch_all` is called.
         """
         if self._prefetcher is not None:
             self._prefetcher.only_first = only_first
@@ -115,7 +115,7 @@ class ReadScheduler:
         Args:
             window: The window.
             owed: Bytes that earlier windows have yet to reserve.
-            may_exceed: Whether the window is needed next, so that one read may always start.
+            may_exceed: Whether the window is needed next; then one read may always start.
         """
         sizing = self._sizing
         for number in window.waiting:
@@ -131,7 +131,7 @@ class ReadScheduler:
             whole = whole and not (self._prefetcher is not None and self._prefetcher.is_streamed(slice_.run))
             read_bytes = sizing.row_group_bytes(slice_.rows if whole else min(slice_.rows, sizing.stream_rows))
             read_bytes += 0 if whole or cursor else sizing.cursor_bytes
-            # If nothing else is being read, the window needed next continues even beyond the limit.
+            # If nothing else is being read, the window needed next may exceed the limit.
             alone = may_exceed and not self._busy
             if not alone and self._usage.reading_bytes + read_bytes > sizing.reads_bytes:
                 return None

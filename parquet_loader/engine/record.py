@@ -1,7 +1,7 @@
 """A bounded record of an epoch for reports and traces: jobs, waits, and samples of counters. Always on.
 
-A job costs well under a microsecond. The latest `MOST_EVENTS` jobs are kept, so that long epochs lose the detail of
-their beginning. Samples cover the whole epoch: when there are too many, every second one is dropped.
+To record a job takes well under a microsecond. Only the latest `MOST_EVENTS` jobs are kept. Samples cover the whole
+epoch: when there are too many, every second one is dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_SAMPLES = 512
 # Seconds between the first samples.
 SAMPLED_EVERY_S = 0.01
 
-# When it began (seconds of `time.perf_counter`), its wall and processor seconds, its kind, and its worker.
+# The fields of `Event`.
 _EVENT = struct.Struct("<dffBB")
 _MOST_BYTES = MOST_EVENTS * _EVENT.size
 
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
     Attributes:
         at: Seconds of `time.perf_counter`.
         cpu_s: Processor seconds so far, by stage in the order of `STAGES`.
-        blocked_s: Seconds without a processor so far, likewise.
+        blocked_s: Seconds without a processor so far, by stage in the order of `STAGES`.
         held_bytes: Bytes held now.
         ready: Windows or batches that are ready for the consumer.
         bytes_read: Stored bytes of the column chunks read so far.
@@ -62,7 +62,13 @@ class Sample(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What the consumer has had at one time: seconds of `time.perf_counter`, rows, batches, and seconds of waiting."""
+    """The consumer's progress at one time.
+
+    Attributes:
+        at: Seconds of `time.perf_counter`.
+        rows, batches: Rows and batches delivered so far.
+        wait_s: Seconds that the consumer has waited so far.
+    """
 
     at: float
     rows: int
@@ -128,7 +134,7 @@ class SampleLog(Generic[T]):
         self.due = sample[0] + self._every_s
 
     def extend(self, samples: Iterable[T]) -> None:
-        """Add those samples that are due when their turn comes."""
+        """Add the samples that are due, in their order."""
         for sample in samples:
             if sample[0] >= self.due:
                 self.add(sample)
@@ -147,9 +153,9 @@ class EngineRecord(NamedTuple):
     """What an engine recorded; plain values that can be sent between processes.
 
     Attributes:
-        jobs: For `events_of`.
-        samples: In their order.
-        jobs_added: How many jobs ran in all; the oldest of them are no longer among `jobs` once it is full.
+        jobs: The latest jobs, packed; `events_of` unpacks them.
+        samples: The samples, in order of time.
+        jobs_added: Number of jobs that ran, including those dropped from `jobs`.
     """
 
     jobs: bytes = b""
@@ -158,7 +164,7 @@ class EngineRecord(NamedTuple):
 
 
 class JoinedRecord:
-    """The records that an engine in another process sends one after another. Used by one thread at a time."""
+    """Joins the records that an engine in another process sends one after another. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._jobs = EventLog()
@@ -171,5 +177,5 @@ class JoinedRecord:
         self._jobs.added = record.jobs_added
 
     def joined(self) -> EngineRecord:
-        """Return all of them as one."""
+        """Return all records as one."""
         return EngineRecord(self._jobs.packed(), tuple(self._samples.copy()), self._jobs.added)

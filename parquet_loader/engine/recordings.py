@@ -1,4 +1,4 @@
-"""Decodes recordings for a batch: audio to samples, video to frames, each with the column that belongs to it."""
+"""Decodes recordings for a batch: audio to samples and their lengths, video to frames and their times."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class BatchRows:
         batch: Number of the batch.
         numbers: int64 ``[rows]``, the rows' numbers in the data set; None unless a column is random, or damaged rows
             are replaced.
-        seed, epoch: Those of the loader.
-        files: Opens the files that rows name; None: they name none.
+        seed, epoch: The loader's seed and its epoch.
+        files: Opens the files that rows name; None if rows name no files.
     """
 
     count: int
@@ -43,10 +43,10 @@ class BatchRows:
         object.__setattr__(self, "_stream", IndexedStream(self.seed, Stream.MEDIA, self.epoch))
 
     def random(self, row: int) -> np.random.Generator:
-        """Return the random numbers of a row: a function of the seed, the epoch and the row's number in the data set.
+        """Return the random generator of a row; seed, epoch and the row's number in the data set define its numbers.
 
-        All columns of a row draw the same numbers, so that an image and its mask are cropped alike. Valid until the
-        next call.
+        All columns of a row draw the same numbers, so that an image and its mask are cropped alike. The generator is
+        valid until the next call.
         """
         assert self.numbers is not None
         return self._stream.generator(int(self.numbers[row]))
@@ -56,7 +56,7 @@ def require_decoders(field: object) -> None:
     """Import the packages that decode a field's recordings, so that no worker imports them between two batches.
 
     Raises:
-        MissingPackageError: they are not installed.
+        MissingPackageError: A package is not installed.
     """
     if isinstance(field, Audio):
         audio_modules()
@@ -145,7 +145,7 @@ class VideoRows:
 
 
 def random_word(rows: BatchRows, row: int) -> int:
-    """Return the 64 random bits that tell where a row's recording is cut; 0 if rows are read by index."""
+    """Return the 64 random bits that choose where a row's recording is cut; 0 if rows are read by index."""
     if rows.numbers is None:
         return 0
     return int(rows.random(row).bit_generator.random_raw())

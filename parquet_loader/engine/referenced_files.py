@@ -1,7 +1,7 @@
 """Opens the files that rows name: by paths relative to the data set, or by references of Parquet's type FILE.
 
-A path that names no file is a problem of its row. Failures of the system and of stores say nothing about the row: they
-are raised as `SystemReadError` and its like, also if damaged rows are replaced.
+A path of a missing file is damage of its row (`BlobProblem`). Failures of the system or of a store are not: they raise
+`SystemReadError` or the like, even if damaged rows are replaced.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.schema import Audio, Image, Video
 from parquet_loader.source import Snapshot, common_folder
 
-# A request to a store takes as long as it takes to transfer about this much.
+# Bytes of a request to a store: about as many as are transferred in the latency of a request.
 _REMOTE_BLOCK_BYTES = 2**18
-# What the system says of a path that names no file; file systems of Python may raise these errors without a number.
+# Errors of opening a path that names no file; Python file systems may raise them without an errno.
 _NO_FILE_ERRORS = (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL})
 
 
 class ReferencedFiles:
-    """The files below the directory of a data set. Any thread may open one; each is read by one thread.
+    """The files below the directory of a data set. Any thread may open a file; one thread reads it.
 
-    Paths lead nowhere else: absolute paths, URLs and paths with ``..`` are refused, as are links out of a local
-    directory. References of the type FILE may be URLs, of files below that directory.
+    Other files are not opened: absolute paths, URLs, paths with ``..``, and links out of a local directory are refused.
+    References of the type FILE may be URLs of files below the directory.
 
     Args:
-        snapshot: The data set. Its directory is the one that was listed; of several, or of files, the one that holds
-            them all.
+        snapshot: The data set. Its directory is the listed one, or the common parent of several directories or files.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -46,14 +45,14 @@ class ReferencedFiles:
         self._filesystem = snapshot.filesystem
 
     def open_value(self, packed: bytes | memoryview) -> OpenedFile:
-        """Return a value that stays in a Parquet file as a file of its own, opened.
+        """Open a value that stays in a Parquet file, as a file of its own.
 
         Args:
-            packed: A `ValueRange`, packed.
+            packed: A packed `ValueRange`.
 
         Raises:
-            SourceError: the file has vanished or changed since its footer was read.
-            SystemReadError, OpenFilesError, RemoteError: the system or the store failed.
+            SourceError: The file has vanished or changed since its footer was read.
+            SystemReadError, OpenFilesError, RemoteError: The system or the store failed.
         """
         at = ValueRange.unpacked(packed)
         try:
@@ -70,11 +69,11 @@ class ReferencedFiles:
             raise _failure(at.path, error) from error
 
     def open(self, path: str) -> OpenedFile:
-        """Return a file, opened.
+        """Open a file by its path relative to the directory.
 
         Raises:
-            BlobProblem: the path leads out of the data set, or names no file.
-            SystemReadError, OpenFilesError, RemoteError: the system or the store failed.
+            BlobProblem: The path leads out of the data set, or names no file.
+            SystemReadError, OpenFilesError, RemoteError: The system or the store failed.
         """
         parts = path.split("/")
         if not path or path.startswith("/") or "://" in path or ".." in parts or "\0" in path:
@@ -92,13 +91,13 @@ class ReferencedFiles:
             raise _failure(full, error) from error
 
     def open_reference(self, reference: FileReference) -> OpenedFile:
-        """Return the file that a reference names, or its part, opened.
+        """Open the file that a reference names, or the part of the file.
 
-        A URI without a scheme is relative to the directory of the data set. Percent encoding is undone.
+        A URI without a scheme is relative to the directory of the data set. Percent-encoded characters are decoded.
 
         Raises:
-            BlobProblem: the reference is not valid, leads out of the data set, names no file, or more than the file.
-            SystemReadError, OpenFilesError, RemoteError: the system or the store failed.
+            BlobProblem: The reference is invalid, leads out of the data set, names no file, or exceeds the file.
+            SystemReadError, OpenFilesError, RemoteError: The system or the store failed.
         """
         file = self.open(path_of_uri(reference.uri, self._root, self._filesystem))
         try:
@@ -111,7 +110,7 @@ class ReferencedFiles:
 
 
 def files_named_by(columns: Sequence[Column], snapshot: Snapshot) -> ReferencedFiles | None:
-    """Return the files of a data set if rows name files, or byte ranges of the data set's own; else None."""
+    """Return the files of a data set if rows name files, or byte ranges of the data set's own files; else None."""
     media = [c.image for c in columns if isinstance(c.image, Image | Audio | Video)]
     names_files = any(field.storage == "path" or (isinstance(field, Video) and field.ranges) for field in media)
     return ReferencedFiles(snapshot) if names_files and snapshot.files else None
@@ -121,12 +120,12 @@ def path_of_uri(uri: bytes, root: str, filesystem: pafs.FileSystem) -> str:
     """Return the path of a file below a directory, relative to it.
 
     Args:
-        uri: A reference as in RFC 3986: relative to the directory, or an absolute one of a file below it.
+        uri: A URI reference of RFC 3986: relative to the directory, or absolute and of a file below the directory.
         root: The directory.
         filesystem: Its file system.
 
     Raises:
-        BlobProblem: it is none.
+        BlobProblem: It is not such a URI.
     """
     try:
         text = uri.decode()
@@ -160,10 +159,10 @@ def path_of_uri(uri: bytes, root: str, filesystem: pafs.FileSystem) -> str:
 
 
 def file_bytes(files: ReferencedFiles | None, value: bytes) -> bytes:
-    """Return all bytes of the file that a row names, or of the part of it.
+    """Return the bytes of the file that a row names, or of the part of the file.
 
     Raises:
-        BlobProblem, SystemReadError, OpenFilesError, RemoteError: as `opened`.
+        BlobProblem, SystemReadError, OpenFilesError, RemoteError: See `opened`.
     """
     reference = unpacked_reference(value)
     if isinstance(reference, bytes):
@@ -173,14 +172,14 @@ def file_bytes(files: ReferencedFiles | None, value: bytes) -> bytes:
 
 
 def opened(files: ReferencedFiles | None, value: bytes) -> OpenedFile:
-    """Return the file that a row names, or the part of it, opened.
+    """Open the file that a row names, or the part of the file.
 
     Args:
         files: The files of the data set.
         value: A path, or a packed reference.
 
     Raises:
-        BlobProblem, SystemReadError, OpenFilesError, RemoteError: as `ReferencedFiles.open` and `open_reference`.
+        BlobProblem, SystemReadError, OpenFilesError, RemoteError: See `ReferencedFiles.open` and `open_reference`.
     """
     assert files is not None
     reference = unpacked_reference(value)
@@ -195,16 +194,16 @@ def opened(files: ReferencedFiles | None, value: bytes) -> OpenedFile:
 
 
 class OpenedFile:
-    """A file, or a value inside of one, and its byte ranges; a context manager that closes the file.
+    """An open file, or a value inside a file; a context manager that closes the file.
 
     Args:
-        path: The file, for messages.
+        path: The file, for error messages.
         size: Bytes of the file.
-        value: The value; None: the whole file.
+        value: The value; None for the whole file.
         block_bytes: As in `RangeFile`.
 
     Attributes:
-        ranges: The file or value, for a decoder that seeks.
+        ranges: The file or value as a seekable file, for decoders.
     """
 
     def __init__(self, path: str, size: int, value: ValueRange | None, block_bytes: int = 2**15) -> None:
@@ -214,10 +213,10 @@ class OpenedFile:
         self.ranges = RangeFile(self._read_at, size if value is None else value.size, block_bytes)
 
     def narrow(self, offset: int | None, size: int | None) -> None:
-        """Leave a part of the file, from its first byte on if `offset` is None; before anything is read.
+        """Restrict this to a part of the file that begins at `offset` (None for 0); called before anything is read.
 
         Raises:
-            BlobProblem: the file has no such part.
+            BlobProblem: The file has no such part.
         """
         begin, whole = offset or 0, self.ranges.size
         if size is None:
@@ -253,8 +252,8 @@ class OpenedFile:
         """Return the whole file.
 
         Raises:
-            BlobProblem: it became shorter.
-            SystemReadError, RemoteError: it cannot be read.
+            BlobProblem: The file became shorter.
+            SystemReadError, RemoteError: It cannot be read.
         """
         self.ranges.load(0, self.ranges.size)
         self.ranges.seek(0)
@@ -266,7 +265,7 @@ class _LocalFile(OpenedFile):
 
     Args:
         path: The file.
-        root: The folder that it has to be in, whichever links lead there; None: it may be anywhere.
+        root: The folder that must contain the file after links are resolved; None if it may be anywhere.
         value: As in `OpenedFile`.
     """
 
@@ -274,7 +273,7 @@ class _LocalFile(OpenedFile):
         real = os.path.realpath(path)
         if root is not None and not real.startswith(os.path.realpath(root).rstrip("/") + "/"):
             raise BlobProblem(f"the path {path!r} leads out of the data set, to {real!r}")
-        # Without waiting: to open a named pipe would wait for its writer.
+        # O_NONBLOCK, because opening a named pipe would wait for its writer.
         self._descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
         found = os.fstat(self._descriptor)
         is_changed = value is not None and (

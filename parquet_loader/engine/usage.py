@@ -10,7 +10,7 @@ from parquet_loader.engine.worker_pool import STAGES
 from parquet_loader.read import CacheStats
 from parquet_loader.source import RemoteFigures
 
-# Replaced rows that are named in the figures; all are counted.
+# The most replaced rows that the figures name; all are counted.
 MOST_REPLACED = 100
 
 
@@ -20,16 +20,16 @@ class Usage:
 
     Attributes:
         limit_bytes: Limit of windows and reads together.
-        held_bytes, peak_bytes: Bytes that the loader holds now, and held at most.
-        reading_bytes: Of these, bytes of row groups being decoded.
-        fetched_bytes: Of these, bytes of remote files that are prefetched or requested, and not decoded yet.
+        held_bytes, peak_bytes: Bytes that the loader holds now, and the most that it has held.
+        reading_bytes: The part of `held_bytes` for row groups being decoded.
+        fetched_bytes: The part of `held_bytes` for remote bytes that are requested or fetched, and not decoded yet.
         bytes_read: Stored bytes of the column chunks read.
         row_groups: Row groups read to their end.
         skipped: Row groups skipped because of an error: index in the snapshot, and the reason.
-        replaced_rows: Rows with damaged media, in whose stead others were delivered again.
-        replaced: The first of them.
-        before: The counters of the epoch that is still consumed, if this one is read ahead. Its bytes count towards the
-            limit and the peak; they are read without its lock.
+        replaced_rows: Number of rows with damaged media that were replaced by others.
+        replaced: The first `MOST_REPLACED` of them.
+        before: The counters of the epoch that is still consumed, if this epoch is read ahead. Their bytes count towards
+            the limit and the peak; they are read without that epoch's lock.
     """
 
     limit_bytes: int
@@ -74,7 +74,7 @@ class EngineFigures:
         footers_bytes: Bytes of parsed footers in the child process; 0 without one.
         cache: Figures of the local cache, if there is one.
         remote: Figures of remote reads; None if files are local.
-        queued_s: Of `blocked_s`, seconds that the workers waited for a processor; None: not reported.
+        queued_s: The part of `blocked_s` in which workers waited for a processor; None if not reported.
     """
 
     cpu_s: Mapping[str, float]

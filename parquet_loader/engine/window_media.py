@@ -1,4 +1,4 @@
-"""Decodes the media of whole windows, for batches in which a row is delivered more than once."""
+"""Decodes the media of whole windows, for batches that deliver a row more than once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 class _Slots(MediaMemory):
-    """Memory of rows of a window, in the place of memory of their own."""
+    """Provides memory that belongs to a window, not new memory."""
 
     def __init__(self, out: Mapping[str, npt.NDArray[np.generic]]) -> None:
         super().__init__(None)
@@ -37,14 +37,14 @@ class _Slots(MediaMemory):
 
 
 class WindowMedia:
-    """Decodes columns of images, and of arrays in bytes, whose rows have one shape. Immutable; any thread may use it.
+    """Decodes columns of images and of encoded arrays whose rows have one shape. Immutable; any thread may use it.
 
     Args:
         dataset: The data set; its reader numbers the rows.
-        seed, epoch: Those of the loader; with the row's number in the data set they seed random crops.
+        seed, epoch: Seed random crops, with the row's number in the data set.
 
     Attributes:
-        row_bytes: Bytes of the decoded media of a row; 0: there are none.
+        row_bytes: Bytes of the decoded media of a row; 0 without media.
     """
 
     def __init__(self, dataset: Dataset, seed: int, epoch: int) -> None:
@@ -71,10 +71,10 @@ class WindowMedia:
         return made
 
     def decode(self, window: Window, start: int, stop: int, out: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Decode rows ``start`` to ``stop`` (exclusive) of a window to these rows of `out`.
+        """Decode rows ``start`` to ``stop`` (exclusive) of a window into the same rows of `out`.
 
         Raises:
-            DataError: a row cannot be decoded, or is not as its field says; the message names it.
+            DataError: A row cannot be decoded, or does not match its field; the message names the row.
         """
         names = {column.name for column in self._columns}
         wanted = names | {f"{name}_valid" for name in names} | {self._numbers}

@@ -18,7 +18,7 @@ class WindowTask:
         index: Its number in the plan.
         slices: The slices of row groups that it reads.
         assembly: Assembles its rows.
-        phase: The next step; ``"busy"`` during a step that excludes all others.
+        phase: The next step; ``"busy"`` while a step runs that excludes all others.
         waiting: Numbers of the slices that no job reads yet.
         unread: Number of slices not read to their end.
         jobs: Numbers of the gathering steps that no job has started.
@@ -33,7 +33,7 @@ class WindowTask:
     index: int
     slices: list[RowGroupSlice]
     assembly: Assembly
-    phase: Literal["new", "read", "order", "gather", "finish", "busy", "ready"] = "new"
+    phase: Literal["new", "read", "gather", "finish", "busy", "ready"] = "new"
     waiting: list[int] = field(default_factory=list)
     unread: int = 0
     jobs: list[int] = field(default_factory=list)
@@ -54,7 +54,7 @@ class WindowTask:
 
     @property
     def in_order(self) -> Window | None:
-        """The finished window, of an engine that makes batches: their rows are in the order of delivery."""
+        """The finished window; an engine that makes batches has no stored windows."""
         assert not isinstance(self.window, StoredWindow)
         return self.window
 

@@ -35,7 +35,7 @@ class Job(Generic[T]):
     """One unit of work.
 
     Attributes:
-        stage: The stage that its time is counted for.
+        stage: The stage to which its time is counted.
         run: Does the work; called without the lock.
         done: Called with the result, with the lock held.
         failed: Called with the error of `run`, with the lock held.
@@ -51,7 +51,7 @@ class Job(Generic[T]):
 
 @dataclass(slots=True)
 class StageTimes:
-    """Time that the workers spent. Guarded by their lock.
+    """Time that the workers spent. Guarded by the pool's lock.
 
     Attributes:
         cpu_s: Processor seconds by stage.
@@ -70,7 +70,7 @@ def disk_bytes() -> int:
 
 
 def queued_s(thread: str) -> float | None:
-    """Return the seconds that a thread of this process has waited for a processor (Linux); None: not reported."""
+    """Return the seconds that a thread of this process has waited for a processor (Linux); None if not reported."""
     try:
         with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -79,11 +79,11 @@ def queued_s(thread: str) -> float | None:
 
 
 def yield_to_waker() -> None:
-    """Let the calling thread never preempt another one by waking up (Linux).
+    """Prevent the calling thread from preempting another one when it wakes up (Linux).
 
     The consumer wakes the workers inside `next`. A worker that has slept would take the consumer's processor for a time
-    slice of a few milliseconds, and the batch would come that much later. The thread's share of the processors stays
-    the same. Does nothing if the process has a scheduling policy of its own, or may not choose one.
+    slice of a few milliseconds, and delay the batch as much. The thread's share of the processors stays the same. Does
+    nothing if the process has a scheduling policy of its own, or may not choose one.
     """
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):
@@ -110,8 +110,8 @@ class WorkerPool:
     Args:
         choose: Returns the most urgent job that may start now, or None to wait for a change.
         count: Number of threads.
-        sample: Returns the counters of the epoch at a time, for the record; called like `done`, a few times a second.
-        lanes: For each further thread, the function that it asks for jobs instead of `choose`.
+        sample: Returns the counters of the epoch, for the record; called like `done`, with the time, when due.
+        lanes: Functions that further threads, one each, ask for jobs instead of `choose`.
 
     Attributes:
         jobs, samples: The record of the epoch; guarded by `lock`.
@@ -146,7 +146,7 @@ class WorkerPool:
 
     @property
     def queued_s(self) -> float | None:
-        """Seconds that the threads have waited for a processor; None: the system does not report them."""
+        """Seconds that the threads have waited for a processor; None if the system does not report them."""
         waited = []
         for number, thread in enumerate(self._threads):
             now = queued_s(str(thread.native_id))
@@ -155,10 +155,10 @@ class WorkerPool:
         return sum(known) if known else None
 
     def start(self) -> None:
-        """Start the threads; SIGINT is deferred, because a thread that is half started cannot be joined.
+        """Start the threads; SIGINT is deferred, because a half-started thread cannot be joined.
 
         Raises:
-            SystemReadError: the system allows no more threads.
+            SystemReadError: The system allows no more threads.
         """
         uninterrupted(self._start)
 
@@ -188,9 +188,9 @@ class WorkerPool:
     def close(self) -> bool:
         """End the threads; return whether they have ended.
 
-        They have not if this is called on a thread of the library, such as one of them: a garbage collection can run a
-        finaliser on any thread, and two epochs whose threads waited for each other would hang. Then they end by
-        themselves. A forked child has no threads.
+        On a thread of the library this does not wait, and the threads end by themselves: a garbage collection can run a
+        finaliser on any thread, and two epochs whose threads waited for each other would hang. A forked child has no
+        threads.
         """
         if self._pid != os.getpid():
             return False
@@ -201,10 +201,8 @@ class WorkerPool:
             wait_for_lock(waker)
         # SIGINT can make `join` return early. The threads have left their loop, so this wait is short.
         uninterrupted(self._join)
-        self._choosers, self._sample = (
-            [_nothing] * len(self._choosers),
-            None,
-        )  # breaks the cycle with the engine, which is freed at once
+        # Breaks the reference cycle with the engine, so that the engine is freed at once.
+        self._choosers, self._sample = [_nothing] * len(self._choosers), None
         return True
 
     def _waker_while_running(self) -> Any:
@@ -238,7 +236,7 @@ class WorkerPool:
             yield_to_waker()
             prepare_thread()
             self._work_until_closed(number)
-        except BaseException as error:  # of `choose`, `done` or `failed`, such as MemoryError; raised in the caller
+        except BaseException as error:  # from `choose`, `done` or `failed`, such as MemoryError; the caller raises it
             with self.lock:
                 if is_out_of_memory(error):
                     error = out_of_memory("a step of the engine", error)

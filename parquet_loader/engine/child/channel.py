@@ -22,11 +22,11 @@ class Channel:
     """One end of the channel. Used by one thread at a time.
 
     The files of a message follow it one by one, each with one byte, so the receiver needs only one free descriptor.
-    SIGINT during a call leaves the stream in the middle of a message: close the channel then.
+    SIGINT during a call leaves the stream in the middle of a message; close the channel then.
 
     Args:
         end: The socket; closed by `close`.
-        content: What is received, for messages.
+        content: What this end receives; error messages begin with it.
     """
 
     def __init__(self, end: socket.socket, content: str = "isolation='process': a window") -> None:
@@ -37,7 +37,7 @@ class Channel:
         """Send a message, and duplicates of open files.
 
         Raises:
-            OSError: the other end is closed.
+            OSError: The other end is closed.
         """
         data = pickle.dumps(message, protocol=5)
         self._end.sendall(_LENGTH.pack(len(data)))
@@ -49,10 +49,10 @@ class Channel:
         """Wait until a message can be received, or the other end is closed, or a process has ended.
 
         Args:
-            pidfd: The process at the other end. Its end shows here even if processes that it forked keep its socket.
+            pidfd: The process at the other end. Its death is noticed even if processes that it forked keep its socket.
 
         Raises:
-            EOFError: another thread has closed this end.
+            EOFError: Another thread has closed this end.
         """
         waiting = poll()
         end = self._end.fileno()
@@ -60,7 +60,7 @@ class Channel:
             waiting.register(end, POLLIN)
         if pidfd is not None:
             waiting.register(pidfd, POLLIN)
-        # Another thread may close this end at any time, and its number may then name another file.
+        # Another thread may close this end at any time; its descriptor may then be another file's.
         while self._end.fileno() >= 0 and not waiting.poll(SIGINT_POLL_S * 1000):
             pass
         if self._end.fileno() < 0:
@@ -86,7 +86,7 @@ class Channel:
     def receive_file(self, use: Callable[[int], None]) -> None:
         """Receive a file, pass it to `use`, and close it.
 
-        SIGINT is deferred while the file is open, so that no descriptor leaks; it is not deferred while waiting.
+        SIGINT is deferred while the file is open, so that no descriptor leaks, but not while waiting.
 
         Raises:
             EOFError: the other end is closed.

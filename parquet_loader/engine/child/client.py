@@ -1,8 +1,8 @@
 """``isolation="process"``: runs the engine in a child process, so that decoding does not share the caller's GIL.
 
-The child starts at the first epoch and is kept for the next one if an epoch ends normally. It is killed if an epoch is
-left early or fails, when the loader is closed or garbage-collected, and at interpreter exit. Killing it is safe,
-because it holds nothing that has a name in a file system. The socket reports the death of either side at once.
+The child starts at the first epoch. After an epoch that ends normally, it is kept for the next one. It is killed if an
+epoch is left early or fails, when the loader is closed or garbage-collected, and at interpreter exit. Killing it is
+safe, because nothing that it holds has a name in a file system. The socket reports the death of either side at once.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class ReadingProcess:
     Args:
         dataset: The data set to read.
         options: How to read it.
-        mapped: Is called with each block of shared memory that the process sends; None: nothing is.
+        mapped: Called with each block of shared memory that the process sends.
 
     Raises:
-        ConfigurationError: one of them cannot be pickled.
-        UnsupportedError: the system has no unnamed shared memory.
+        ConfigurationError: The data set or the options cannot be pickled.
+        UnsupportedError: The system has no unnamed shared memory.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class ReadingProcess:
             ) from error
 
     def running(self) -> _Child:
-        """Return the process, started if it is not running.
+        """Return the process; start it if it is not running.
 
         Raises:
-            ReadingProcessError: it cannot be started.
+            ReadingProcessError: It cannot be started.
         """
         child = self._child
         if child is not None and child.pid == os.getpid() and child.process.poll() is None:
@@ -131,7 +131,7 @@ class ReadingProcess:
         """End the process; idempotent. Delivered batches stay valid.
 
         Args:
-            child: The process to end, if another may have been started since; None: the current one.
+            child: The process to end, if another may have been started since; None for the current one.
         """
         if child is not None and child is not self._child:
             child.stop()
@@ -144,7 +144,7 @@ class ReadingProcess:
             self._finalizer = None
 
     def drop_ahead(self) -> None:
-        """Let the process drop the epoch that it reads ahead; called between epochs."""
+        """Tell the process to drop the epoch that it reads ahead; called between epochs."""
         if self._child is None or self._child.pid != os.getpid():
             return
         try:
@@ -164,7 +164,7 @@ class IsolatedEngine:
         plan: The plan of the epoch.
         first_batch: The batch with which it begins.
         processes: As in `Engine`.
-        next_plan: Computes the plan of the next epoch, if that is read ahead.
+        next_plan: Computes the plan of the next epoch, if the next epoch is read ahead.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class IsolatedEngine:
         return self._account
 
     def record(self) -> EngineRecord:
-        """Return the jobs and samples up to the last delivered window or batch."""
+        """Return the record of jobs and samples up to the last delivered window or batch."""
         return self._record.joined()
 
     def next_window(self) -> Window | StoredWindow | None:

@@ -1,4 +1,4 @@
-"""Pickles `transform` for other processes; one that is defined in a script or notebook is pickled by value."""
+"""Pickles `transform` for other processes: by value if it is defined in a script or notebook."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _registering = Lock()
 
 
 class PackedTransform:
-    """A pickled `transform`, which is unpickled only in the processes that call it.
+    """A pickled `transform`; only the processes that call it unpickle it.
 
     Args:
         transform: The caller's function.
-        option: The argument of the loader that asks for other processes; messages begin with it.
+        option: The loader's argument that asks for other processes; error messages begin with it.
 
     Raises:
-        ConfigurationError: it cannot be pickled.
+        ConfigurationError: It cannot be pickled.
     """
 
     def __init__(self, transform: Transform, option: str) -> None:
         self._pickled = by_value(transform, transform, option)
 
     def unpacked(self) -> Transform:
-        """Return the function; raises what its unpickling raises."""
+        """Return the function; raises any error of its unpickling."""
         transform: Transform = pickle.loads(self._pickled)  # noqa: S301 - pickled by the caller's process
         return transform
 
@@ -66,7 +66,7 @@ def by_value(packed: Any, transform: Any, option: str = ISOLATION) -> bytes:
 
 
 def _dumps(cloudpickle: Any, packed: Any) -> bytes:
-    """Pickle by cloudpickle, also by value what a spawned process has imported of the script."""
+    """Pickle with cloudpickle; in a spawned process, objects of the main script are also pickled by value."""
     script = sys.modules.get("__mp_main__")
     with _registering:
         if script is None or "__mp_main__" in cloudpickle.list_registry_pickle_by_value():

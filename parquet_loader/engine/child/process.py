@@ -1,4 +1,4 @@
-"""The life of a process of the library: its start, its end with the process that started it, its errors."""
+"""Starts and ends the library's child processes, and sends their errors to the parent."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from threading import Thread
 from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, raise_limit
 from parquet_loader.errors import ReadingProcessError
 
-# Niceness of the child, so that training wins if both need the processor. Measured: a training loop busy in Python lost
-# 4 to 7 percent of its time to two reading threads on two processors, and almost none with this.
+# Niceness of the child, so that training wins if both need the processor. On two processors, a training loop busy in
+# Python lost 4 to 7 percent of its time to two reading threads, and almost none with this niceness.
 NICENESS = 5
 KILLED_S = 5.0
 _POLL_PARENT_MS = 250
-# Names of the script as a module; a process that `multiprocessing` spawns has imported it by the second one.
+# Names of the script as a module; a process that `multiprocessing` spawns imports it by the second name.
 SCRIPT_MODULES = ("__main__", "__mp_main__")
 _ORIGINAL = "_pickled_error"
-# File descriptors of a socket pair, and those that `subprocess` opens while it starts a process.
+# File descriptors that a start needs: a socket pair, and those that `subprocess` opens.
 _START_DESCRIPTORS = 6
-# Nothing is imported before the path is the caller's: it begins with the working directory, where any file may lie.
+# `sys.path` is replaced before any import: it begins with the working directory, whose files may shadow modules.
 _START = """
 import sys
 sys.path[:] = sys.argv[3:]
@@ -47,14 +47,14 @@ def start_process(
     deferred.
 
     Args:
-        option: The argument of the loader that asks for the process; messages begin with it.
-        module: The module.
+        option: The loader's argument that asks for the process; error messages begin with it.
+        module: The name of the module.
         has_own_group: Whether it leads a process group of its own, so that Ctrl-C at a terminal does not reach it.
-        environment: Its environment; None: that of this process.
+        environment: Its environment; None for that of this process.
 
     Raises:
-        ReadingProcessError: it cannot be started.
-        OpenFilesError: this process may open no more files.
+        ReadingProcessError: It cannot be started.
+        OpenFilesError: This process may open no more files.
     """
     if not sys.executable:
         raise ReadingProcessError(f"{option}: there is no Python interpreter to start (sys.executable)")
@@ -90,11 +90,11 @@ def start_process(
 
 
 def death(process: subprocess.Popen[bytes], name: str) -> ReadingProcessError:
-    """Reap a process that has ended by itself; return the error that names its exit code or signal.
+    """Reap a process that has ended by itself; return an error with its exit code or signal.
 
     Args:
         process: The process.
-        name: What it is, for the message.
+        name: What the process is; the error message begins with it.
     """
     try:
         code: int | None = process.wait(KILLED_S)
@@ -115,11 +115,11 @@ def _no_descriptors(option: str) -> Exception:
 
 
 def serve(socket_number: int, parent: int, answer: Callable[[socket.socket], None]) -> None:
-    """Answer messages in this process, until the one that started it closes its end of the socket or dies.
+    """Answer messages in this process until its parent closes its end of the socket or dies.
 
     Args:
-        socket_number: The socket, for `answer`.
-        parent: The process that started this one; SIGINT is left to it.
+        socket_number: The file descriptor of the socket.
+        parent: The id of the process that started this one. It handles SIGINT; this process ignores it.
         answer: Answers messages one after another, in the main thread.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -132,7 +132,7 @@ def serve(socket_number: int, parent: int, answer: Callable[[socket.socket], Non
 
 
 def _end_with(end: socket.socket, parent: int) -> None:
-    """End this process when the caller's ends, or closes its end of the socket."""
+    """End this process when its parent ends or closes its end of the socket."""
     waiting = select.poll()
     waiting.register(end, select.POLLRDHUP)
     timeout: int | None = None
@@ -160,10 +160,10 @@ def packed_error(error: BaseException, place: str = "the child process that read
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Pickle an error; None if it cannot be pickled, or not be unpickled.
+    """Pickle an error; return None if it cannot be pickled or unpickled.
 
-    The class of an error from the caller's script or notebook came by value. It is pickled by its name, because the
-    caller has the class itself.
+    A class from the caller's script or notebook arrived here by value. Its errors are pickled by the name of the class,
+    because the caller has the class itself.
     """
     kind, script = type(error), sys.modules["__main__"]
     if kind.__module__ in SCRIPT_MODULES and not hasattr(script, kind.__qualname__):
@@ -172,15 +172,15 @@ def _pickled(error: BaseException) -> bytes | None:
     try:
         packed = pickle.dumps(error)
         pickle.loads(packed)  # noqa: S301 - pickled above
-    except BaseException:  # whatever the class does
+    except BaseException:  # the class is the caller's, and may raise any error
         return None
     return packed
 
 
 def unpacked_error(packed: bytes) -> BaseException:
-    """Return an error of a process of the library; one that cannot be unpickled here as its text.
+    """Return the error in `packed`; if it cannot be unpickled here, a `ReadingProcessError` with its text.
 
-    The text keeps the pickled error, for the process that this one may send it to.
+    That error keeps the pickled one, because a parent of this process may be able to unpickle it.
     """
     pickled, as_text = pickle.loads(packed)  # noqa: S301 - of our own process
     error: BaseException = as_text

@@ -4,8 +4,8 @@
 workers. It does not import torch.
 
 The main thread answers one message at a time. A second thread waits for the caller's death, and then ends this process
-at once. The caller's death closes the socket and signals a `pidfd`; the socket alone is not enough, because processes
-forked from the caller may keep it open.
+at once. It waits for the socket and for a `pidfd` of the caller: processes forked from the caller may keep the socket
+open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from parquet_loader.window import Arenas, StoredWindow, Window
 class Open:
     """The first message: opens a data set.
 
-    Each attribute is pickled separately, so that an error of unpickling one can be sent back.
+    Each attribute is pickled separately, so that an unpickling error can be sent back.
 
     Attributes:
         dataset: A pickled `Dataset`.
@@ -52,7 +52,7 @@ class Begin:
     Attributes:
         plan: The plan of the epoch.
         first_batch: The batch with which it begins.
-        next_plan: Computes the plan of the next epoch from the data set, if that is read ahead.
+        next_plan: Computes the plan of the next epoch from the data set, if the next epoch is read ahead.
     """
 
     plan: Plan

@@ -46,8 +46,8 @@ class SharedMessage:
     Attributes:
         pickled: The object without the arrays' memory.
         locations: For each array: number of its segment, offset in it, and bytes; None for an empty array.
-        segments: For each segment: number of its block, first byte, the byte after the last, and a tag, which is sent
-            back when no array views the segment any more.
+        segments: For each segment: number of its block, its start and its stop (exclusive) in the block, and a tag. The
+            receiver sends the tag back when no array views the segment any more.
         new: Number and bytes of blocks that the receiver has not mapped; their files follow the message in this order.
         gone: Numbers of blocks that are not used again.
     """
@@ -63,7 +63,7 @@ class SharedMemorySender:
     """Sending side. Any thread may use `arenas`; one thread uses `pack` and `take_back`.
 
     Args:
-        option: The argument of the loader that asks for the other process; messages begin with it.
+        option: The loader's argument that asks for the other process; error messages begin with it.
     """
 
     def __init__(self, option: str = ISOLATION) -> None:
@@ -82,12 +82,12 @@ class SharedMemorySender:
         self._held: dict[int, list[Any]] = {}
 
     def limit(self, made_bytes: int) -> None:
-        """Set the limit of all windows in bytes; before the first use."""
+        """Set the limit of all windows in bytes; called before the first use."""
         self.arenas.keep_bytes = made_bytes
         self._block_bytes = max(_LEAST_BLOCK_BYTES, made_bytes // _MOST_BLOCKS)
 
     def _new_segment(self, nbytes: int) -> Memory:
-        """Return new shared memory: a block, or a segment of the one that segments are being cut from."""
+        """Return new shared memory: a whole block, or a segment of the current block."""
         size = max(nbytes, 1)
         if size > self._block_bytes // 2:
             block, mapped = self._new_block(size)
@@ -127,7 +127,7 @@ class SharedMemorySender:
         return block, mapped
 
     def pack(self, content: Any) -> tuple[SharedMessage, list[int]]:
-        """Return the message for an object, and the files of its new blocks; call `sent` after sending them."""
+        """Return the message for an object, and the files of its new blocks; call `sent` after both are sent."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
         arrays = [np.frombuffer(raw, np.uint8) if (raw := b.raw()).nbytes else None for b in buffers]
@@ -164,7 +164,7 @@ class SharedMemorySender:
         return message, [b.file for b in fresh if b.file is not None]
 
     def sent(self, message: SharedMessage) -> None:
-        """Close the files of new blocks, which the receiver has now."""
+        """Close the files of new blocks: the receiver has them now."""
         new = {number for number, _ in message.new}
         with self._lock:
             for block in self._blocks.values():
@@ -217,7 +217,7 @@ class SharedMemorySender:
         return found
 
     def _forget_gone(self) -> None:
-        """Drop freed blocks, whose addresses may be reused; called with the lock held."""
+        """Drop freed blocks, because their addresses may be reused; called with the lock held."""
         dead = {start: block for start, block in self._blocks.items() if block.mapped() is None}
         for start, block in dead.items():
             del self._blocks[start]
@@ -281,8 +281,8 @@ class SharedMemoryReceiver:
 
     Args:
         option: As in `SharedMemorySender`.
-        mapped: Is called with each new block; `free_ended` may not be called then, because page-locked memory would
-            not see the pages that replace the freed ones.
+        mapped: Called with each new block. Without it, `free_ended` may be called. With it, blocks may be page-locked,
+            and page-locked memory would not see the pages that replace freed ones.
     """
 
     def __init__(self, option: str = ISOLATION, mapped: Callable[[Memory], None] | None = None) -> None:
@@ -302,7 +302,7 @@ class SharedMemoryReceiver:
             self._mapped(block)
 
     def unpack(self, message: SharedMessage) -> Any:
-        """Return what was packed, after `add_block` for each new block; its arrays can be written to."""
+        """Return the packed object; its arrays are writable. Call `add_block` for each new block first."""
         for number in message.gone:
             self._blocks.pop(number, None)
         self._leased.update((tag, (number, start, stop)) for number, start, stop, tag in message.segments)
@@ -311,7 +311,7 @@ class SharedMemoryReceiver:
         return pickle.loads(message.pickled, buffers=arrays)  # noqa: S301 - of our own process, see `channel`
 
     def ended(self) -> list[int]:
-        """Return the tags of segments that no array views any more, since the last call."""
+        """Return the tags of segments whose last view was freed since the last call."""
         ended, self._freed = [*self._freed, *self._leases.ended()], []
         for tag in ended:
             self._leased.pop(tag, None)
@@ -323,9 +323,9 @@ class SharedMemoryReceiver:
         return self._leases.has_ended
 
     def free_ended(self) -> None:
-        """Return the pages of segments that no array views any more to the system, before the sender knows of it.
+        """Return the pages of segments without views to the system, before the sender is told.
 
-        The sender writes a segment again only after `ended` has named it.
+        The sender does not write to a segment before `ended` has returned its tag.
         """
         assert self._mapped is None
         for tag in self._leases.ended():
@@ -335,7 +335,7 @@ class SharedMemoryReceiver:
             self._freed.append(tag)
 
     def release(self) -> None:
-        """Free all pages that no array views, after the sender has ended; a kept batch keeps only its own pages."""
+        """Free all pages without views, after the sender has ended; batches that the caller keeps stay valid."""
         self.ended()
         viewed: dict[int, list[tuple[int, int]]] = {}
         for number, start, stop in self._leased.values():
@@ -354,10 +354,10 @@ class SharedMemoryReceiver:
 def map_shared(file: int, nbytes: int, option: str = ISOLATION) -> mmap.mmap:
     """Map a file without keeping it open: before Python 3.13, `mmap.mmap` always keeps a descriptor.
 
-    So an anonymous mapping is made first, and the file's pages are then mapped over it.
+    An anonymous mapping is made first, and the file's pages are then mapped over it.
 
     Raises:
-        OutOfMemoryError: the process has no address space or too many mappings.
+        OutOfMemoryError: The process lacks address space, or has too many mappings.
     """
     try:
         mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -397,11 +397,11 @@ def check_shared_memory(option: str = ISOLATION, instead: str = "isolation='thre
     """Raise if the system has no unnamed shared memory.
 
     Args:
-        option: The argument of the loader that needs it.
-        instead: The one that does not.
+        option: The loader's argument that needs it.
+        instead: The argument that does not.
 
     Raises:
-        UnsupportedError: not on Linux.
+        UnsupportedError: The system is not Linux.
     """
     if not hasattr(os, "memfd_create"):
         raise UnsupportedError(f"{option} needs Linux (memfd); {instead} gives the same batches")

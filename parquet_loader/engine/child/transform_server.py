@@ -1,7 +1,7 @@
-"""The process that `transform_workers` starts: makes batches of the rows that it receives, one at a time.
+"""The process that `transform_workers` starts: receives rows and makes batches of them, one at a time.
 
 `transforms.TransformProcesses` starts it as a plain subprocess. Its main thread answers one message at a time. A second
-thread waits for the end of the process that started it, and then ends this one at once.
+thread waits for the death of the parent process, and then ends this process at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UseTransform:
     """The first message.
 
     Attributes:
-        option: The argument of the loader that asked for the process.
+        option: The loader's argument that asked for the process.
         transform: A pickled `PackedTransform`.
         keep_bytes: Limit of free shared memory.
     """
@@ -42,8 +42,9 @@ class MakeBatch:
     """Make a batch.
 
     Attributes:
-        parcel: The `UnprocessedBatch` of the batch.
-        processor: A pickled `BatchProcessor` without its transform, for this and later batches; None: the last one.
+        parcel: The packed `UnprocessedBatch`.
+        processor: A pickled `BatchProcessor` without its transform, for this and later batches; None to keep using the
+            last one.
         unused: Tags of segments that no array views any more.
     """
 
@@ -57,7 +58,7 @@ class UnprocessedBatch:
     """The rows of a batch.
 
     Attributes:
-        rows: Their number.
+        rows: Number of rows.
         batch: The number of the batch.
         arrays: ``[rows, ...]`` by name.
     """
@@ -72,9 +73,9 @@ class MadeBatch:
     """Answer to `MakeBatch`.
 
     Attributes:
-        cpu_s: Processor seconds that it took.
+        cpu_s: Processor seconds that the batch took.
         unused: Tags of segments that no array views any more.
-        parcel: The `ProcessedBatch`.
+        parcel: The packed `ProcessedBatch`.
         error: The error instead of it, pickled.
     """
 
@@ -131,7 +132,7 @@ class _Server:
             parcel, files = self._made(message)
         except BaseException as raised:
             error = packed_error(raised, PLACE)
-        # The rows are free now, unless transform keeps them.
+        # The segments of the rows are free now, unless transform keeps an array over them.
         made = MadeBatch(time.process_time() - began, self._receiver.ended(), parcel, error)
         self._channel.send(made, files)
         if parcel is not None:

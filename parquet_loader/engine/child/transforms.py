@@ -1,10 +1,10 @@
-"""``transform_workers=N``: runs `transform` in N processes, so that it shares no GIL.
+"""``transform_workers=N``: runs `transform` in N processes, each with its own GIL.
 
 A thread of the engine serves each process: it copies the rows of a batch to shared memory, waits for the batch, and
-returns arrays over the shared memory that the process filled. The processes start with the first epoch. They are kept
-for the next epoch if an epoch delivers all of its batches. They are killed if an epoch is left early or fails, when the
-loader is closed or garbage-collected, and at interpreter exit. Killing them is safe, because they hold nothing that has
-a name in a file system.
+returns arrays over the shared memory that the process filled. The processes start with the first epoch. After an epoch
+that delivers all of its batches, they are kept for the next one. They are killed if an epoch is left early or fails,
+when the loader is closed or garbage-collected, and at interpreter exit. Killing them is safe, because nothing that they
+hold has a name in a file system.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from parquet_loader.engine.child.transform_server import PLACE, MadeBatch, MakeB
 from parquet_loader.errors import LoaderStateError, ParquetLoaderError
 from parquet_loader.window import Allocator, Window
 
-# With a process for each processor, threads of their libraries would only compete for the processors.
+# If there is a process for each processor, further threads of numerical libraries only compete for the processors.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def transform_option(count: int) -> str:
-    """Return how messages name the argument."""
+    """Return the argument as error messages name it."""
     return f"transform_workers={count}"
 
 
@@ -40,7 +40,7 @@ def check_transform_workers(count: int) -> int:
     """Return the number of processes to start: 0 on a free-threaded Python, where threads run Python code in parallel.
 
     Raises:
-        UnsupportedError: the system has no unnamed shared memory.
+        UnsupportedError: The system has no unnamed shared memory.
     """
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return 0
@@ -55,7 +55,7 @@ class TransformProcesses:
     Args:
         transform: The caller's function.
         count: Number of processes.
-        is_nested: Whether the process that starts them is one of the library: then they belong to its process group.
+        is_nested: Whether the library's child process starts them; then they join its process group.
     """
 
     def __init__(self, transform: PackedTransform, count: int, *, is_nested: bool = False) -> None:
@@ -70,10 +70,10 @@ class TransformProcesses:
         """Start the processes that are not running; called between epochs.
 
         Args:
-            keep_bytes: Limit of free shared memory of all of them.
+            keep_bytes: Limit of free shared memory of all processes together.
 
         Raises:
-            ReadingProcessError, OpenFilesError: one cannot be started.
+            ReadingProcessError, OpenFilesError: A process cannot be started.
         """
         for process in [process for process in self._running if not process.is_alive]:
             self._running.remove(process)
@@ -86,11 +86,11 @@ class TransformProcesses:
         self._running.append(_Process(begin, has_own_group=not self._is_nested))
 
     def lanes(self, processor: BatchProcessor) -> list[TransformLane]:
-        """Return one epoch's use of each process."""
+        """Return a lane for each process, for one epoch."""
         return [TransformLane(self._running, number, processor, self._option) for number in range(self._count)]
 
     def kill(self) -> None:
-        """Kill the processes, so that no thread waits for one; `end` does the rest. Any thread may call it."""
+        """Kill the processes, so that no thread waits for one; `end` reaps them. Any thread may call it."""
         for process in tuple(self._running):
             process.kill()
 
@@ -124,8 +124,8 @@ class TransformLane:
         """Return rows ``start`` to ``stop`` of a window as batch number `batch`; see `BatchProcessor`.
 
         Raises:
-            ReadingProcessError: the process has ended.
-            Exception: as `BatchProcessor`, with the traceback of the process as a note.
+            ReadingProcessError: The process has ended.
+            Exception: As `BatchProcessor`, with the traceback of the process as a note.
         """
         self.cpu_s = 0.0
         try:
@@ -139,12 +139,12 @@ class TransformLane:
 
     @property
     def holds_free_memory(self) -> bool:
-        """Whether the process keeps memory of batches that nobody has any more; any thread may ask."""
+        """Whether the process keeps memory of batches that are freed here; any thread may ask."""
         running = self._running[self._number : self._number + 1]
         return bool(running) and running[0].holds_free_memory
 
     def free_memory(self) -> None:
-        """Return that memory to the system; by itself the process does so when it makes its next batch."""
+        """Return that memory to the system now, not only when the process makes its next batch."""
         for process in self._running[self._number : self._number + 1]:
             process.free_memory()
 
@@ -152,8 +152,8 @@ class TransformLane:
 class _Process:
     """A running process, its channel, and the shared memory of both directions.
 
-    One thread at a time calls `make` or `free_memory`. Any thread may call `kill` and `end`. The channel is closed by
-    `end`, or if a thread uses it then, by that thread: so no file descriptor is closed under a waiting thread.
+    One thread at a time calls `make` or `free_memory`. Any thread may call `kill` and `end`. If a thread uses the
+    channel during `end`, that thread closes it, so no file descriptor is closed under a waiting thread.
     """
 
     def __init__(self, begin: UseTransform, *, has_own_group: bool) -> None:
@@ -171,7 +171,7 @@ class _Process:
         self._channel = Channel(end, f"{begin.option}: a batch")
         self._name = f"{begin.option}: {PLACE}"
         self._pidfd: int | None = None
-        with suppress(AttributeError, OSError):  # old or simulated kernels have none: then the socket tells the end
+        with suppress(AttributeError, OSError):  # old or simulated kernels have no pidfd; then the socket tells the end
             self._pidfd = os.pidfd_open(self._process.pid)
 
     @property
@@ -180,11 +180,11 @@ class _Process:
         return self._pid == os.getpid() and not self._is_ended and self._process.poll() is None
 
     def make(self, rows: UnprocessedBatch, processor: bytes | None) -> tuple[ProcessedBatch, float]:
-        """Let the process make a batch, and wait for it; return it, and the processor seconds that it took.
+        """Let the process make a batch; return the batch and its processor seconds.
 
         Raises:
-            ReadingProcessError: the process has ended.
-            BaseException: an error in the process.
+            ReadingProcessError: The process has ended.
+            BaseException: An error in the process.
         """
         if not self._begin_use():
             raise LoaderStateError("the loader was closed while a batch was awaited")
@@ -206,11 +206,11 @@ class _Process:
 
     @property
     def holds_free_memory(self) -> bool:
-        """Whether memory of batches is not used any more, and the process does not know it; any thread may ask."""
+        """Whether batches were freed here of which the process has not been told; any thread may ask."""
         return self._receiver.has_ended
 
     def free_memory(self) -> None:
-        """Return that memory to the system."""
+        """Return the memory of these batches to the system."""
         if self._begin_use():
             try:
                 self._receiver.free_ended()
@@ -236,7 +236,7 @@ class _Process:
         self._channel.send(MakeBatch(parcel, processor, self._receiver.ended()), files)
         self._sender.sent(parcel)
         self._channel.wait(self._pidfd)
-        if not self._channel.has_message:  # its end, while a process that it forked keeps the socket
+        if not self._channel.has_message:  # the process has ended, and a process that it forked keeps the socket
             raise EOFError
         made = self._channel.receive()
         assert isinstance(made, MadeBatch)
