@@ -1,4 +1,4 @@
-"""Begins the copy of each batch to a device while the caller uses the batch before."""
+"""Begins the copy of each batch to a device while the caller uses the previous batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Copying = TypeVar("Copying")
 def begun_ahead(
     batches: Iterator[Batch], begin: Callable[[Batch], Copying], end: Callable[[Copying], Batch]
 ) -> Iterator[Batch]:
-    """Yield copies of the batches; the next one is begun before one is yielded. Runs in the caller's thread.
+    """Yield copies of the batches; the next copy begins before one is yielded. Runs in the caller's thread.
 
     An error of `batches` or of `begin` is raised after the batch whose copy has begun.
 
@@ -30,7 +30,7 @@ def begun_ahead(
             following = None if batch is None else begin(batch)
         except Exception as error:  # raised after the batch that is being copied
             batch, following, failure = None, None, error
-        del batch  # frees its window while the next one is awaited
+        del batch  # its window can be freed while this generator waits for the next batch
         if copying is not None:
             yield end(copying)
         if following is None:

@@ -17,12 +17,13 @@ def arrow_array(column: Any, valid: Any = None) -> pa.Array:
 
     Args:
         column: An array ``[rows, ...]``, which becomes numbers, or fixed-size lists for each further axis; a `Ragged`,
-            which becomes strings, binary or lists, of 64-bit offsets; or a list of arrays of different shapes, which
+            which becomes strings, binary or lists, with 64-bit offsets; or a list of arrays of different shapes, which
             becomes structs of ``data`` (the values in C order) and ``shape``.
-        valid: bool, False for nulls: ``[rows]``, or the shape of the array if each element may be null. None: no nulls.
+        valid: bool, False for nulls: ``[rows]``, or the shape of the array if each element may be null. None without
+            nulls.
 
     Raises:
-        UnsupportedError: Arrow has no such numbers.
+        UnsupportedError: Arrow has no type for these numbers.
     """
     if isinstance(column, Ragged):
         return _ragged(column, valid)

@@ -23,9 +23,9 @@ def open_output(options: OutputOptions, device: Any, *, keeps: bool = False) -> 
         keeps: Whether rows stay on the device: ``cache="device"``.
 
     Raises:
-        ConfigurationError: the device is not one that the output can use.
-        MissingDeviceError: this machine has no such GPU.
-        MissingPackageError: the package of the format is not installed.
+        ConfigurationError: The output cannot use the device.
+        MissingDeviceError: This machine has no such GPU.
+        MissingPackageError: The package of the format is not installed.
     """
     if keeps and options.format != "torch":
         raise ConfigurationError(f"cache='device': OutputOptions(format={options.format!r}) has no device; use tensors")
@@ -47,12 +47,12 @@ def open_output(options: OutputOptions, device: Any, *, keeps: bool = False) -> 
 
 
 def output_shard(options: OutputOptions, shard: Shard | None, batch_size: int, *, drop_last: bool) -> Shard | None:
-    """Return the part of the rows that a loader reads: that which the caller chose, or that of a format's processes.
+    """Return the shard that a loader reads: the caller's choice, or with JAX the one of this process.
 
-    None is left to `torch.distributed`.
+    None leaves the choice to `torch.distributed`.
 
     Raises:
-        ConfigurationError: a sharding does not fit the other arguments.
+        ConfigurationError: A sharding does not fit the other arguments.
     """
     if options.format != "jax" or (shard is not None and options.sharding is None):
         return shard
@@ -96,7 +96,7 @@ def tf_dataset(
         fields: The schema of batches, or the specs of their columns.
         rows: Rows of each batch; None if they differ.
         row_numbers: The name of a column of row numbers, which a schema lacks.
-        cardinality: Batches of each epoch; None: unknown.
+        cardinality: Batches of each epoch; None if unknown.
         cuts_windows: Whether TensorFlow may cut batches from windows, if their columns are numbers of one shape.
 
     Raises:

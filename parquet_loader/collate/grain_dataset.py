@@ -38,7 +38,7 @@ class LoaderIterDataset(grain.IterDataset):  # type: ignore[misc]
 
 
 class LoaderIterator(grain.DatasetIterator):  # type: ignore[misc]
-    """One epoch; arguments as in `LoaderIterDataset`. The epoch begins when its first batch is asked for."""
+    """One epoch; arguments as in `LoaderIterDataset`. The epoch begins when its first batch is requested."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from parquet_loader.window import Allocator, Window
 register_where_imported(Ragged)
 
 Rows: TypeAlias = tuple[int, int]
-"""The first row of a part of a batch, and the one after its last."""
+"""A range of rows of a batch, ``(start, stop)``; `stop` is exclusive."""
 
 
 class JaxOutput(ArrayOutput):
@@ -30,11 +30,11 @@ class JaxOutput(ArrayOutput):
 
     Args:
         device: None.
-        sharding: How the batches of all processes together are divided over devices; None: batches are on the default
+        sharding: How the batches of all processes together are divided over devices; None if batches go to the default
             device of this process.
 
     Raises:
-        ConfigurationError: there is a device, or the sharding divides more than rows.
+        ConfigurationError: `device` is not None, or the sharding divides other axes than rows.
     """
 
     def __init__(self, device: Any, sharding: Any) -> None:
@@ -63,7 +63,7 @@ class JaxOutput(ArrayOutput):
         return arrays if self._copies else self._moved(arrays)
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Copy each batch to the devices while the caller uses the one before, if they are not CPUs."""
+        """Copy each batch to the devices while the caller uses the previous one; nothing is copied for CPUs."""
         return begun_ahead(batches, self._moved, lambda batch: batch) if self._copies else batches
 
     def _cut(self, window: Window, batch_size: int) -> Iterator[Batch]:
@@ -78,7 +78,7 @@ class JaxOutput(ArrayOutput):
             del part
 
     def _moved(self, arrays: Batch) -> Batch:
-        """Return the batch as JAX arrays, whose copies may go on in the background."""
+        """Return the batch as JAX arrays; their copies may still run in the background."""
         holds_64_bits = bool(jax.config.jax_enable_x64)
         fitted = arrays if holds_64_bits else {name: _fitted(name, column) for name, column in arrays.items()}
         if self._sharding is None:
@@ -99,7 +99,7 @@ class JaxOutput(ArrayOutput):
 
 
 def default_shard(sharding: Any, batch_size: int, *, drop_last: bool) -> Shard:
-    """Return the part of the rows that this process reads: that of its devices in a sharding, or of its own.
+    """Return the shard of this process: by the rows that its devices hold in a sharding, else by its index.
 
     Processes whose devices hold the same rows of a batch read the same rows.
 
@@ -109,7 +109,7 @@ def default_shard(sharding: Any, batch_size: int, *, drop_last: bool) -> Shard:
         drop_last: Whether all batches are full.
 
     Raises:
-        ConfigurationError: the batches cannot be divided so.
+        ConfigurationError: The sharding cannot divide the batches.
     """
     if sharding is None:
         return Shard(jax.process_index(), jax.process_count())
@@ -130,14 +130,14 @@ def default_shard(sharding: Any, batch_size: int, *, drop_last: bool) -> Shard:
 
 
 def shard_of(blocks: Mapping[int, set[Rows]], process: int) -> Shard:
-    """Return which part of the rows a process reads.
+    """Return the shard that a process reads.
 
     Args:
         blocks: The rows of a batch that each process's devices hold.
         process: The process.
 
     Raises:
-        ConfigurationError: it has no devices, or processes share only some of their rows.
+        ConfigurationError: The process has no devices, or processes share only some of their rows.
     """
     if process not in blocks:
         raise ConfigurationError(
@@ -156,7 +156,7 @@ def shard_of(blocks: Mapping[int, set[Rows]], process: int) -> Shard:
 
 
 def _blocks(sharding: Any) -> dict[int, set[Rows]]:
-    """Return the rows that each process's devices hold, of a batch of as many rows as there are devices."""
+    """Return the rows that each process's devices hold, for a batch with one row for each device."""
     if not isinstance(sharding, jax.sharding.Sharding):
         raise ConfigurationError(f"OutputOptions(sharding={sharding!r:.80}): expected a jax.sharding.Sharding")
     if any(part is not None for part in tuple(getattr(sharding, "spec", ()))[1:]):
@@ -177,8 +177,8 @@ def _fitted(name: str, column: Any) -> Any:
     """Return a column in dtypes that JAX has without 64 bits: integers as 32 bits if all of them fit.
 
     Raises:
-        DataError: an integer does not fit.
-        ConfigurationError: the column holds float64.
+        DataError: An integer does not fit.
+        ConfigurationError: The column holds float64 or complex128.
     """
     if isinstance(column, Ragged):
         return Ragged(_fitted(name, column.values), _fitted(name, column.offsets), column.kind)

@@ -1,7 +1,7 @@
-"""Cuts batches from the narrow columns of a window in one compiled call a batch, rather than one transfer a column.
+"""Cuts batches from narrow columns of a window by compiled calls, instead of one transfer for each column and batch.
 
-JAX takes 13 microseconds to make an array of a numpy array, and 3 to make one as the output of a compiled call. The
-call copies its rows, so only narrow columns gain.
+JAX takes 13 microseconds to make an array from a numpy array, and 3 to make one as the output of a compiled call. The
+call copies the rows, so only narrow columns gain.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from jax import lax
 from parquet_loader.collate.output import Batch
 
 MOST_BYTES = 1 << 16
-"""The largest part of a batch, one column of it, that is copied faster than an array is made."""
+"""Bytes of one column of a batch up to which a copy takes less time than making an array."""
 LEAST_COLUMNS = 4
 LEAST_BATCHES = 16
-"""Fewer batches are not worth the compilation, nor two transfers of all columns."""
+"""Fewer batches are not worth the compilation and the two transfers of all columns."""
 GROUP = 8
-"""Columns of a call. XLA runs more in its thread pool, which takes longer than to copy these."""
+"""Columns of a call. XLA runs larger calls in its thread pool, which takes longer than the copies."""
 MOST_ROWS = 1 << 31
-"""XLA counts the rows in 32 bits, and delivers other rows beyond them."""
+"""XLA counts rows in 32 bits, and delivers wrong rows beyond them."""
 ALIGNMENT = 64
-"""Bytes. JAX shares the memory of arrays that begin at multiples of it, and copies others."""
+"""Bytes. JAX shares the memory of arrays that begin at a multiple of this, and copies others."""
 NARROWER = {"int64": np.dtype(np.int32), "uint64": np.dtype(np.uint32)}
-"""What holds 64-bit integers in JAX without 64 bits."""
+"""The dtypes for 64-bit integers in JAX without 64 bits."""
 LOW_HALF = 0 if sys.byteorder == "little" else 1
 
 
 def cut_batches(arrays: Mapping[str, Any], batch_size: int) -> Iterator[Batch]:
-    """Yield JAX arrays of the first batches of a window: of those columns that are cut, by name.
+    """Yield JAX arrays for the first batches of a window: those of narrow columns, by name.
 
-    Windows differ in rows, and a compiled call has fixed shapes. So batches are cut from chunks of a power of two
-    batches: two chunks, which overlap, cover all full batches. A chunk shares the memory of the window until the calls
-    that read it have run; JAX sees to that. What is yielded are copies.
+    Windows differ in rows, and a compiled call has fixed shapes. So batches are cut from chunks whose number of batches
+    is a power of two: two overlapping chunks cover all full batches. A chunk shares the memory of the window, and JAX
+    keeps that memory until the calls that read it have run. The yielded arrays are copies.
 
-    It ends early if JAX is set to check values or to run without compilation, when 64 bits are switched, at a batch
-    that is taken while JAX traces a function, and at one that a mesh would divide or copy.
+    The generator ends early if JAX checks values or runs without compilation, if 64 bits are switched on or off, or at
+    a batch that is requested while JAX traces a function or that a mesh would divide or copy.
 
     Args:
         arrays: The columns of the window, ``[rows, ...]`` by name.
@@ -69,7 +69,7 @@ def cut_batches(arrays: Mapping[str, Any], batch_size: int) -> Iterator[Batch]:
                 return
             parts = [cut(group, start, batch_size) for cut, group in zip(cuts, groups, strict=True)]
             start = _advanced(start, batch_size)
-            # Calls make tracers while JAX traces a function, and arrays on all devices of a mesh that is set.
+            # Inside a traced function, calls return tracers; with a mesh set, arrays on all of its devices.
             if isinstance(start, jax.core.Tracer) or start.committed:
                 return
             yield dict(zip(names, itertools.chain.from_iterable(parts), strict=True))
@@ -78,7 +78,7 @@ def cut_batches(arrays: Mapping[str, Any], batch_size: int) -> Iterator[Batch]:
 
 @functools.partial(jax.jit, static_argnums=2)
 def _cut(columns: Sequence[Any], start: Any, rows: int) -> list[Any]:
-    """Return rows of columns. All must be there: XLA moves a start that is too late."""
+    """Return rows of columns. All rows must exist, because XLA clamps a start that is too large."""
     return [lax.dynamic_slice_in_dim(column, start, rows) for column in columns]
 
 
@@ -97,7 +97,7 @@ def _grouped(columns: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 def _is_plain() -> bool:
-    """Return whether a compiled call delivers what a transfer does: any value, and an array."""
+    """Return whether a compiled call returns an array like a transfer, for any values."""
     config = jax.config
     return not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs or config.jax_no_tracing)
 
@@ -114,7 +114,7 @@ def _is_narrow(array: Any, batch_size: int) -> bool:
 def _chunk(
     columns: Mapping[str, np.ndarray[Any, Any]], rows: slice, *, has_64_bits: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return views of those columns that JAX shares and holds: as they are, and integers as their halves."""
+    """Return views of the columns whose memory JAX can share: whole ones, and 64-bit integers as 32-bit halves."""
     whole: dict[str, Any] = {}
     halves: dict[str, Any] = {}
     for name, column in columns.items():

@@ -12,27 +12,27 @@ import keras
 from parquet_loader.collate.output import Batch
 from parquet_loader.errors import ConfigurationError, PerformanceWarning
 
-# Keras asks for so many batches to see what they are, before it begins to train.
+# Keras requests up to this many batches to infer their structure before it trains.
 MOST_LOOKED_AT = 2
 
 
 class LoaderPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
-    """The batches of one epoch after the other, numbered from the batch at which the first one begins.
+    """The batches of consecutive epochs; indices count from `first_batch`.
 
-    Any thread may ask for batches. Each is read in its turn; one out of turn begins an iteration at that batch.
+    Any thread may request batches. They are read in order; a request out of order begins an iteration at that batch.
 
-    An epoch is over when each of its batches was asked for. Keras's own ends of epochs do not say it: it also ends one
-    after a look at the first batches, and with `steps_per_epoch` it ends them anywhere.
+    An epoch is over when each of its batches has been requested. `on_epoch_end` does not tell: Keras also calls it
+    after it has inspected the first batches, and with `steps_per_epoch` at any batch.
 
     Args:
         begin: Begins an iteration at a batch of an epoch.
-        select: Makes what Keras takes of a batch; None: the dict of arrays itself.
+        select: Turns a batch into the value for Keras; None for the dict of arrays itself.
         batches: Batches of an epoch.
         epoch: The first epoch.
-        first_batch: The batch with which this epoch begins. If it is not 0, the data set ends with this epoch.
+        first_batch: The first batch of that epoch. If it is not 0, the data set ends with this epoch.
 
     Raises:
-        ConfigurationError: there are too few batches left of an epoch to tell its end from a look at them.
+        ConfigurationError: So few batches are left in the epoch that its end cannot be told from an inspection.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LoaderPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         """Return a batch of this epoch.
 
         Raises:
-            ConfigurationError: the data set was the rest of an epoch, which is over.
+            ConfigurationError: The data set was the rest of an epoch, which is over.
         """
         with self._lock:
             if len(self._asked) == len(self) and self._first:

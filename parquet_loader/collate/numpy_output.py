@@ -16,10 +16,10 @@ class ArrayOutput(Output):
 
     Args:
         device: None or ``"cpu"``.
-        format: The name of the format, for errors.
+        format: The name of the format, for error messages.
 
     Raises:
-        ConfigurationError: it is another device.
+        ConfigurationError: It is another device.
     """
 
     def __init__(self, device: Any, format: str = "numpy") -> None:  # noqa: A002
@@ -40,6 +40,6 @@ class ArrayOutput(Output):
             yield window.slice(start, min(start + batch_size, window.rows))
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
-        """Return its arrays."""
+        """Return the arrays of the batch."""
         assert copied_to is None
         return dict(batch.arrays)

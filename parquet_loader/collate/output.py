@@ -13,11 +13,10 @@ from parquet_loader.plan import Plan
 from parquet_loader.window import Allocator, KeptWindow, Memory, StoredWindow, Window
 
 Batch: TypeAlias = dict[str, Any]
-"""A batch: by column name a `torch.Tensor` or `Ragged`, with ``OutputOptions(format="numpy")`` a numpy array.
+"""A batch: a `torch.Tensor` or `Ragged` by column name; with ``OutputOptions(format="numpy")`` a numpy array.
 
-With the formats of tables a batch is a table, for which type checkers need a cast.
-
-Images of different sizes are a list of tensors. To type checkers the values are `Any`; docs/design/typing.md says why.
+Images of different sizes are a list of tensors. With the formats of tables a batch is a table, for which type checkers
+need a cast. To type checkers the values are `Any`; docs/design/typing.md says why.
 """
 
 
@@ -25,11 +24,11 @@ class Output(Protocol):
     """Makes batches of the engine's windows and processed batches. Used by the caller's thread."""
 
     def masked(self, masks: Mapping[str, str]) -> Output:  # noqa: ARG002
-        """Return an output for batches in which columns have masks; this one, unless masks become something else.
+        """Return an output for batches in which columns have masks: this one, unless the format has nulls.
 
         Args:
             masks: The names of mask columns, by the names of the columns they belong to. Empty if there is a
-                `transform`, whose columns may mean something else.
+                `transform`, because its columns may mean something else.
         """
         return self
 
@@ -42,30 +41,30 @@ class Output(Protocol):
         Args:
             window: The window; its memory lives as long as a view of it.
             batch_size: Rows of each batch except the last.
-            copied_to: Provides the memory of copies; None: no copy.
+            copied_to: Provides the memory of copies; None for views.
         """
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return a processed batch, copied if `copied_to` is given."""
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches on the device that the caller chose; the CPU, unless an output knows others."""
+        """Yield the batches on the caller's device. This implementation leaves them on the CPU."""
         return batches
 
 
 @dataclass(slots=True)
 class DeviceFigures:
-    """Where the rows of an epoch were permuted whose batches go to a device.
+    """Where the rows of an epoch were permuted, if its batches go to a device.
 
     Attributes:
         windows: Windows copied as a whole, and permuted on the device.
-        cpu_columns: Columns of these that the CPU permuted: lists of lists.
-        reasons: Why others were permuted on the CPU, with the number of windows or batches: ``"out of device memory"``
+        cpu_columns: Columns of these windows that the CPU permuted: lists of lists.
+        reasons: Number of other windows or batches, which the CPU permuted, by reason: ``"out of device memory"``
             (windows), ``"transform or media"`` (batches).
         kept_rows: With ``cache="device"``, rows of the data set that are on the device.
-        copied: With ``isolation="process"``, why windows were copied to pinned memory first, with their number: their
-            shared memory could not be registered with CUDA.
-        not_kept: Why ``cache="device"`` keeps no rows; None if it does, or was not asked for.
+        copied: With ``isolation="process"``, the number of windows that were copied to pinned memory first, by the
+            reason why CUDA could not register their shared memory.
+        not_kept: Why ``cache="device"`` keeps no rows; None if it keeps them, or was not requested.
     """
 
     windows: int = 0
@@ -89,35 +88,35 @@ class PermutingOutput(Protocol):
     """An output that lets a device permute the rows of windows."""
 
     permutes: bool
-    """Whether it does; if not, it gets no `StoredWindow`."""
+    """Whether a device permutes rows; if not, the output gets no `StoredWindow`."""
     device_limit_bytes: int | None
     """`OutputOptions.device_memory_limit`."""
     figures: DeviceFigures
-    """Those of the epoch that began last."""
+    """Figures of the latest epoch."""
 
     def check_device_memory(self, rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool) -> None:
         """Raise `MemoryLimitError` if windows may exceed `device_memory_limit`; see `most_device_bytes`."""
 
     def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
-        """Yield a window's batches as `Output.from_window` does; `copied_to` provides memory to copy from."""
+        """Yield a window's batches like `Output.from_window`; `copied_to` provides pinned memory for uploads."""
 
     def kept_rows(self, counts: IntArray, columns: Sequence[Column], window_rows: int) -> DeviceRows | None:
         """Return the rows that stay on the device; None if none do.
 
         Args:
-            counts: int64 ``[row groups]``: rows of each that pass the filter.
+            counts: int64 ``[row groups]``: rows of each row group that pass the filter.
             columns: The columns.
-            window_rows: Rows of the largest window, with those that another one left over.
+            window_rows: Rows of the largest window, including rows left over by the previous one.
 
         Raises:
-            ConfigurationError: rows of such columns cannot be kept.
+            ConfigurationError: Rows of such columns cannot be kept.
         """
 
     def from_kept(self, window: KeptWindow, batch_size: int) -> Iterator[Batch]:
         """Yield the batches of a window of kept rows."""
 
     def register(self, memory: Memory) -> None:
-        """Page-lock a block of shared memory that windows come in, as long as it lives, if they go to a GPU."""
+        """Page-lock a block of shared memory that holds windows for a GPU, as long as the block lives."""
 
     def release(self) -> None:
         """Release the rows that are kept."""
@@ -127,10 +126,10 @@ class DeviceRows(Protocol):
     """Rows of a data set that are on a device; see `KeptRows`."""
 
     first_row: IntArray
-    """int64 ``[row groups]``: the number of the first row of each."""
+    """int64 ``[row groups]``: the number of each row group's first row."""
 
     def has(self, plan: Plan) -> bool:
-        """Whether all rows of an epoch are there."""
+        """Whether all rows of an epoch are present."""
 
 
 class Pulled(Protocol):
@@ -138,7 +137,7 @@ class Pulled(Protocol):
 
     @property
     def batches(self) -> int:
-        """Batches of the epoch that it has cut."""
+        """Number of batches of the epoch that the framework has cut."""
 
     def cut(self) -> None:
         """End the epoch: further batches of it are an error."""
@@ -146,7 +145,7 @@ class Pulled(Protocol):
 
 @runtime_checkable
 class CountedOutput(Protocol):
-    """An output of parts that stand for batches, which a framework cuts; `Pulled` says how many it has."""
+    """An output whose items stand for batches that a framework cuts later; `pulled` counts those that it has cut."""
 
     pulled: Pulled
 

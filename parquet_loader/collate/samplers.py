@@ -21,5 +21,5 @@ class EpochSampler(SequentialSampler):
         self._loader = loader
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose which epoch the next iteration of the loader is."""
+        """Set the epoch of the loader's next iteration."""
         self._loader.set_epoch(epoch)

@@ -23,7 +23,7 @@ _MISSING = "OutputOptions(format={0!r}) needs {0}: pip install '{1}'"
 
 
 class TableOutput(ArrayOutput):
-    """Batches as tables, made of arrays whose memory they share.
+    """Batches as tables, which share the memory of the arrays.
 
     Args:
         format: ``"arrow"``, ``"pandas"`` or ``"polars"``.
@@ -31,7 +31,7 @@ class TableOutput(ArrayOutput):
         masks: The names of mask columns, by the names of the columns they belong to.
 
     Raises:
-        ConfigurationError: it is another device.
+        ConfigurationError: It is another device.
         MissingPackageError: pandas or Polars is not installed.
     """
 
@@ -46,7 +46,7 @@ class TableOutput(ArrayOutput):
         self._masks = masks or {}
 
     def masked(self, masks: Mapping[str, str]) -> TableOutput:
-        """Return an output that makes nulls of masks."""
+        """Return an output that turns masks into nulls."""
         return TableOutput(self._format, None, masks)
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
@@ -65,7 +65,7 @@ def arrow_table(arrays: Batch, masks: Mapping[str, str]) -> pa.Table:
 
     Args:
         arrays: ``[rows, ...]`` by name.
-        masks: The names of mask columns by the names of the columns they belong to: they become nulls.
+        masks: The names of mask columns, by the names of the columns they belong to; masks become nulls.
     """
     return pa.table({name: _arrow_column(name, arrays, masks) for name in _names(arrays, masks)})
 

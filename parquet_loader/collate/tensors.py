@@ -14,12 +14,12 @@ from parquet_loader.engine import ProcessedBatch
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator, Window
 
-# Torch slices smaller batches, several at a time, which takes half the time for each tensor. Numpy slices larger ones,
-# because it holds the GIL: torch releases it in every call and then waits for the workers (measured: longest waits of 7
+# Torch slices smaller batches, several at a time, in half the time for each tensor. numpy slices larger ones, because
+# it keeps the GIL: torch releases it in every call and then waits for the workers (measured: longest waits of 7 ms
 # instead of 2 ms).
 SPLIT_BELOW_ROWS = 1024
-# Batches sliced at a time: calls take less of the time, but each tensor that is kept costs time in Python's garbage
-# collector. Given all sizes, torch takes 0.40 microseconds a tensor; given one size for all, 0.55.
+# Batches sliced at a time. More save calls, but each tensor kept costs time in Python's garbage collector. Given a list
+# of sizes, torch takes 0.40 microseconds for each tensor; given one size for all, 0.55.
 SPLIT_BATCHES = 32
 
 
@@ -29,7 +29,7 @@ def window_batches(window: Window, batch_size: int, pinned: Allocator | None = N
     Args:
         window: The window.
         batch_size: Rows of a batch.
-        pinned: Provides the memory that each batch is copied to; None: no copy.
+        pinned: Provides the memory that each batch is copied to; None for views.
     """
     if pinned is None and (window.owners or batch_size < SPLIT_BELOW_ROWS):
         columns = {name: host_tensor(array, window.owners.get(name)) for name, array in window.arrays.items()}
@@ -53,7 +53,7 @@ def _split_batches(columns: dict[str, Any], rows: int, batch_size: int) -> Itera
 
 
 def _split(column: Any, first: int, last: int, sizes: Sequence[int]) -> Sequence[Any]:
-    """Return views of so many rows each, from row ``first`` to ``last``; autograd lets callers write to them."""
+    """Return views of `sizes` rows each, from row ``first`` to ``last``; autograd lets callers write to them."""
     if isinstance(column, Ragged):
         starts = accumulate(sizes, initial=first)
         return [column.slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
@@ -70,7 +70,7 @@ def host_tensor(array: Any, owner: Any) -> Any:
 
     Args:
         array: The array.
-        owner: The tensor that owns its memory from its first byte on; None: numpy does.
+        owner: The tensor that owns the array's memory, from its first byte on; None if numpy owns it.
     """
     if isinstance(array, Ragged):
         return Ragged(host_tensor(array.values, owner), torch.from_numpy(array.offsets), array.kind)

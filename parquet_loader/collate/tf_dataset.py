@@ -1,4 +1,4 @@
-"""Makes a `tf.data.Dataset` of a loader's batches of numpy arrays."""
+"""Makes a `tf.data.Dataset` from a loader's batches of numpy arrays."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def dataset_of(
 ) -> tf.data.Dataset:
     """Return a data set of batches; each of its iterators begins an epoch.
 
-    Batches, or windows to cut them from, are pulled when they are asked for, so that the loader's state counts
-    delivered batches: TensorFlow adds no prefetch of its own, and no division over workers.
+    Batches, or the windows to cut them from, are pulled on request, so that the loader's state counts delivered
+    batches: TensorFlow adds neither a prefetch nor a division over workers.
 
     Args:
         begin: Begins an epoch in the format of an output.
         signature: The spec of each column.
-        cardinality: Batches of each epoch; None: unknown.
+        cardinality: Batches of each epoch; None if unknown.
         cuts_windows: Whether TensorFlow cuts the batches from windows; for columns of numbers of one shape.
     """
 
@@ -72,16 +72,16 @@ def dataset_of(
         if any(isinstance(leaves, tuple) for leaves in flat.values()):
             found = found.map(tf.autograph.experimental.do_not_convert(_assembled))
     options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False  # no gain here, and each epoch pays for it
+    options.experimental_optimization.apply_default_optimizations = False  # no gain here, and a cost in each epoch
     options.experimental_optimization.inject_prefetch = False
-    options.experimental_optimization.map_parallelization = False  # which would pull batches ahead
+    options.experimental_optimization.map_parallelization = False  # it would pull batches ahead
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     found = found.with_options(options)
     return found if cardinality is None else found.apply(tf.data.experimental.assert_cardinality(cardinality))
 
 
 def has_one_width(schema: Mapping[str, Field]) -> bool:
-    """Return whether windows hold the columns of batches as they are delivered: numbers, and arrays of one shape."""
+    """Return whether all columns are numbers or arrays of one shape, which TensorFlow can cut from windows."""
     return all(isinstance(field, Scalar | Category | Tensor | Group) for field in schema.values())
 
 
@@ -146,7 +146,7 @@ def _form(name: str, field: Field) -> tuple[tuple[int | None, ...], Any, int]:
 
 
 def _leaf_specs(spec: Spec) -> Any:
-    """Return the specs of the arrays that a column is made of: the values, and the splits from the outermost on."""
+    """Return the specs of a column's arrays: the values, and the row splits from the outermost on."""
     if not isinstance(spec, tf.RaggedTensorSpec):
         return spec
     rank, rows = spec.ragged_rank, spec.shape[0]
@@ -165,10 +165,10 @@ def _assembled(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(name: str, column: Any, spec: Spec) -> Any:
-    """Return the arrays of a column, as `_leaf_specs` says.
+    """Return the arrays of a column that `_leaf_specs` describes.
 
     Raises:
-        ConfigurationError: the column is of another kind than the spec.
+        ConfigurationError: The column does not match the spec.
     """
     if not isinstance(spec, tf.RaggedTensorSpec):
         return _numbers(name, column, spec)
@@ -196,7 +196,7 @@ def _numbers(name: str, column: Any, spec: Spec) -> Any:
 
 
 def _nested(arrays: list[Any], rank: int) -> Ragged:
-    """Return arrays of different shapes as rows of rows, whose first `rank` axes vary in length."""
+    """Return arrays of different shapes as nested rows, of which the first `rank` axes vary in length."""
     values: Any = np.concatenate([array.reshape(-1, *array.shape[rank:]) for array in arrays])
     for axis in reversed(range(rank)):
         lengths = [

@@ -18,17 +18,17 @@ from parquet_loader.window import Allocator, Window
 
 _from_dlpack = tf.experimental.dlpack.from_dlpack
 ALIGNMENT = 64
-"""Bytes. TensorFlow ends the process if a tensor on a CPU begins elsewhere."""
+"""Bytes. TensorFlow aborts the process if a tensor on a CPU is aligned to less."""
 
 
 class TensorFlowOutput(ArrayOutput):
-    """Batches of eager tensors, ragged tensors and strings, which share the memory of aligned numbers.
+    """Batches of eager tensors, ragged tensors and strings; tensors of numbers share the memory of aligned arrays.
 
     Args:
         device: None.
 
     Raises:
-        ConfigurationError: there is a device.
+        ConfigurationError: `device` is not None.
     """
 
     def __init__(self, device: Any) -> None:
@@ -70,11 +70,11 @@ def strings_of(column: Ragged) -> np.ndarray[Any, Any]:
 
 
 def _is_shared(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether a tensor may have the memory of an array. TensorFlow never writes to such memory."""
+    """Return whether a tensor may share the memory of an array. TensorFlow never writes to such memory."""
     return (
         array.dtype.kind in "iufb"
         and array.size > 0
-        and array.flags.carray  # contiguous, and writeable, because DLPack exports no other
+        and array.flags.carray  # contiguous and writeable: DLPack exports no other arrays
         and array.__array_interface__["data"][0] % ALIGNMENT == 0
     )
 

@@ -1,7 +1,7 @@
-"""Makes a `tf.data.Dataset` of a loader's windows, which TensorFlow itself cuts into batches.
+"""Makes a `tf.data.Dataset` from a loader's windows; TensorFlow itself cuts them into batches.
 
-Python runs twice a window instead of once a batch. TensorFlow counts the batches that it has cut in a variable, which
-the loader reads, so that its state is exact.
+Python runs twice for each window instead of once for each batch. TensorFlow counts the batches that it has cut in a
+variable. The loader reads it, so that its state is exact.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Part:
     """Stands for a batch of a window.
 
     Attributes:
-        first: The first batch to cut of `batches`.
-        batches: Arrays ``[batches, rows, ...]`` by name, of which TensorFlow cuts this batch and those that follow;
-            None: it has them already.
+        first: The first batch of `batches` to cut.
+        batches: Arrays ``[batches, rows, ...]`` by name, from which TensorFlow cuts this batch and those after it; None
+            if an earlier part had them.
     """
 
     __slots__ = ("batches", "first", "rows")
@@ -45,8 +45,8 @@ class Part:
 class WindowOutput(ArrayOutput):
     """Windows of columns of one width, for TensorFlow to cut.
 
-    The loader takes the parts of a window as it takes batches. The first batch of a window is handed over alone: when
-    the second one is asked for, the batches of the window before are released, as the engine requires.
+    The loader treats the parts of a window like batches. The first batch of a window is handed over alone. So when the
+    second one is requested, the batches of the previous window are released, as the engine requires.
 
     Args:
         pulled: Counts the batches of this epoch.
@@ -85,7 +85,7 @@ class EpochCount:
 
     Args:
         counter: Counts for the data set.
-        epoch: The number of this epoch; numbers between are of no epoch.
+        epoch: The number of this epoch; an even number, because odd ones mean that no epoch runs.
     """
 
     def __init__(self, counter: Counter, epoch: int) -> None:
@@ -108,9 +108,9 @@ class EpochCount:
 
 
 class Counter:
-    """The variable of a data set: the number of the epoch that runs, and in the lower `BITS` bits that of its batches.
+    """The variable of a data set: the number of the running epoch, and in the lower `BITS` bits of its batches.
 
-    Its methods but `begin` may be called by any thread; each reads or writes the variable once.
+    Any thread may call methods other than `begin`; each reads or writes the variable once.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Counter:
         self._last = 0
 
     def begin(self) -> EpochCount:
-        """Begin an epoch, and end the one before."""
+        """Begin an epoch, and end the previous one."""
         if self._running is not None:
             self._running.cut()
         self._epochs += 2
@@ -130,7 +130,7 @@ class Counter:
         return self._running
 
     def value(self) -> int:
-        """Return the value of the variable; at the exit of the interpreter, the last one read."""
+        """Return the value of the variable; while the interpreter exits, the last value read."""
         if not sys.is_finalizing():
             with tf.init_scope():
                 self._last = int(self._variable.numpy())

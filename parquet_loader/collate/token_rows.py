@@ -22,10 +22,10 @@ class Pieces:
 
     Attributes:
         begin: int64 ``[pieces]``: the first token of each piece in the values of the window.
-        stop: int64 ``[pieces]``: the end of its document in the values.
+        stop: int64 ``[pieces]``: the end of the piece's document in the values.
         tokens: int32 ``[pieces]``: the number of tokens of each piece.
         rows: int64 ``[rows + 1]``: pieces before each row; the first element need not be 0.
-        addresses: The addresses of these arrays. To ask numpy takes as long as to write a row.
+        addresses: The addresses of these arrays, kept because numpy takes as long to return them as to write a row.
     """
 
     begin: IntArray
@@ -51,15 +51,15 @@ class Pieces:
 
 
 class TokenRows(NamedTuple):
-    """Rows of a batch, ``[rows, width]`` in C order, and what is said of their pieces; None: it is not wanted.
+    """Rows of a batch, ``[rows, width]`` in C order, and figures of their pieces; arrays not requested are None.
 
     Attributes:
         ids: int64: the tokens.
         labels: int64: the next token of each.
         positions: int32: the position of each token in its piece.
-        documents: int32: the number of the token's piece; -1: padding.
+        documents: int32: the number of the token's piece; -1 for padding.
         lengths: int32 ``[pieces]``: the tokens of each piece.
-        ends: int32 ``[n]``: where each piece ends in the flattened rows, and the padding of each row that has some.
+        ends: int32 ``[n]``: the end of each piece in the flattened rows, and the end of each row with padding.
     """
 
     ids: npt.NDArray[np.int64]
@@ -88,9 +88,9 @@ def write_tokens(
 ) -> int:
     """Write rows of tokens, with labels, positions and numbers of pieces; return the longest piece or padding.
 
-    The label of a document's token is the document's next token, also if that is in another row. The label of a
-    document's last token is the first token of the next piece in the row. It is `IGNORED_LABEL` with
-    `masks_boundaries`, at the end of a row, and for padding.
+    The label of a document's token is the document's next token, even if that is in another row. The label of a
+    document's last token is the first token of the next piece in the row; with `masks_boundaries` or at the end of a
+    row it is `IGNORED_LABEL`. The label of padding is `IGNORED_LABEL`.
 
     Args:
         values: Tokens of the window, of one of `TOKEN_TYPES`, contiguous.
@@ -100,7 +100,7 @@ def write_tokens(
         first_row: The number of the first row in the batch.
         masks_boundaries: Whether labels do not cross from one document to the next.
         padding: The token after the last one of a row.
-        addresses: Those of the arrays of `out`, 0 for None, if they are known.
+        addresses: The addresses of the arrays of `out`, 0 for None, if known.
     """
     count, width = out.ids.shape
     if KERNELS is None:
@@ -174,7 +174,7 @@ def _places(pieces: Pieces, width: int) -> IntArray:
     tokens = pieces.tokens[pieces.chosen]
     before = np.cumsum(tokens, dtype=np.int64) - tokens
     counts, first = np.diff(pieces.rows), pieces.rows[:-1] - pieces.rows[0]
-    begins = np.append(before, 0)[np.minimum(first, len(before))]  # a row without pieces has no use for it
+    begins = np.append(before, 0)[np.minimum(first, len(before))]  # not used for rows without pieces
     places: IntArray = before + np.repeat(np.arange(len(counts)) * width - begins, counts)
     return places
 

@@ -30,13 +30,13 @@ class TensorOutput(Output):
     """Batches of tensors. See `Output`.
 
     Args:
-        device: The device of the batches; None: the CPU, in pinned memory if there is a GPU.
+        device: The device of the batches; None for the CPU, in pinned memory if there is a GPU.
         options: Whether a device permutes rows, whether memory is pinned, and which tensors of the caller are filled.
         keeps: Whether rows stay on the device: ``cache="device"``.
 
     Raises:
-        ConfigurationError: `device` does not name a CPU or CUDA device, or there is none that could permute rows.
-        MissingDeviceError: this machine has no such GPU.
+        ConfigurationError: `device` does not name a CPU or CUDA device, or is None although a device permutes rows.
+        MissingDeviceError: This machine has no such GPU.
     """
 
     def __init__(self, device: Any, options: OutputOptions, *, keeps: bool = False) -> None:
@@ -51,7 +51,7 @@ class TensorOutput(Output):
         self._keeps = keeps
         self._kept: KeptRows | None = None
         self._not_kept: str | None = None
-        # For what is copied with a window, and is not in its pinned memory: the order, and offsets.
+        # For arrays that are uploaded with a window and are not in its pinned memory: the order, and offsets.
         self._pinned = PinnedMemory() if on_gpu and self._pins else None
         self._registered = RegisteredMemory() if on_gpu and self._pins and self.permutes else None
         self.figures = DeviceFigures()
@@ -93,7 +93,7 @@ class TensorOutput(Output):
 
     def _on_device(self) -> DeviceWindows:
         assert self._device is not None
-        if self._windows is None:  # not before, because it uses the GPU
+        if self._windows is None:  # made at the first use, because it uses the GPU
             self._windows = DeviceWindows(self._device, self._registered)
         return self._windows
 
@@ -156,7 +156,7 @@ class TensorOutput(Output):
             )
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Copy each batch to the GPU while the caller uses the one before, if the device is a GPU."""
+        """Yield the batches; with a GPU, each one is copied while the caller uses the previous one."""
         self.figures = DeviceFigures(not_kept=self._not_kept)
         if self._device is not None and self._device.type == "cuda":
             batches = copied_ahead(batches, self._device)

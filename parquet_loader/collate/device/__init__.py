@@ -1,1 +1,1 @@
-"""Batches on a device: copies, windows that it permutes, and pinned memory. Imports torch."""
+"""Batches on a device: copies, permutation of windows, and pinned memory. Imports torch."""

@@ -16,8 +16,8 @@ def check_device(device: Any) -> torch.device | None:
     """Return the named device, or None.
 
     Raises:
-        ConfigurationError: it does not name a CPU or CUDA device.
-        MissingDeviceError: this machine has no such GPU.
+        ConfigurationError: It does not name a CPU or CUDA device.
+        MissingDeviceError: This machine has no such GPU.
     """
     if device is None:
         return None
@@ -45,7 +45,7 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
 
     Runs in the caller's thread. Before a batch is yielded, the caller's current stream waits for its copy, and the
     batch is recorded on that stream, so its memory is not reused while kernels queued there read it. A pinned source
-    may be released when its copy is queued, because torch's host allocator waits for the copy.
+    may be released as soon as its copy is queued, because torch's host allocator waits for the copy.
     """
     side = torch.cuda.Stream(device)
 
@@ -59,15 +59,15 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Bat
 
 
 class Upload:
-    """The copies of one window, which a stream makes later; on the CPU they are made at once.
+    """The copies of one window that are queued on a stream; on the CPU they are already done.
 
     Args:
         device: The device.
-        side: The stream on which it was queued; None on the CPU.
+        side: The stream on which they are queued; None on the CPU.
         tensors: The tensors of which batches are views.
 
     Attributes:
-        event: Is behind the copies on their stream; None on the CPU.
+        event: Recorded behind the copies on their stream; None on the CPU.
     """
 
     def __init__(self, device: torch.device, side: torch.cuda.Stream | None, tensors: list[Any]) -> None:
@@ -80,7 +80,7 @@ class Upload:
             self.event.record(side)
 
     def await_on_current_stream(self) -> None:
-        """Let the caller's stream wait for the window, and record the window's tensors on it, once a stream."""
+        """Let the caller's stream wait for the window, and record the window's tensors on it; once for each stream."""
         if self.event is None:
             return
         stream = torch.cuda.current_stream(self._device)
@@ -108,7 +108,7 @@ class UploadedBatch(dict[str, Any]):
 
 
 def handed_over(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the batches of a CPU "device", as `copied_ahead` those of a GPU; others are yielded as they are."""
+    """Yield the batches of a CPU "device" as `copied_ahead` yields those of a GPU."""
     return begun_ahead(
         batches, lambda batch: batch, lambda batch: batch.handed_over() if isinstance(batch, UploadedBatch) else batch
     )

@@ -1,4 +1,4 @@
-"""Keeps the rows of a data set on a device, so that later epochs are read from there."""
+"""Keeps the rows of a data set on a device, so that later epochs read them there."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from parquet_loader.window import BlockColumn, ColumnGroups, StoredSlice
 
 
 class KeptRows:
-    """The rows of a data set that are on a device; its row n, counted after the filter, is row n here.
+    """The rows of a data set that are on a device; row n of the data set, counted after the filter, is row n here.
 
-    Memory is taken by the first window. It is written on the stream that uploads windows, and read there. A row
-    counts as present when the copies of all its columns are queued.
+    The first window allocates the memory. It is written and read on the stream that uploads windows. A row counts as
+    present when the copies of all its columns are queued.
 
     Args:
         device: The device.
-        counts: int64 ``[row groups]``: rows of each that pass the filter.
+        counts: int64 ``[row groups]``: rows of each row group that pass the filter.
         columns: The columns, all of fixed width.
 
     Attributes:
-        first_row: int64 ``[row groups]``: the number of the first row of each.
-        nbytes: Bytes that all rows take.
+        first_row: int64 ``[row groups]``: the number of each row group's first row.
+        nbytes: Bytes of all rows.
     """
 
     def __init__(self, device: torch.device, counts: IntArray, columns: Sequence[Column]) -> None:
@@ -45,10 +45,10 @@ class KeptRows:
         self.columns: dict[str, BlockColumn] = {}
 
     def allocate(self, columns: Sequence[BlockColumn], names: Sequence[str]) -> None:
-        """Take the memory of all rows, if that was not done.
+        """Allocate the memory of all rows, unless it is allocated.
 
         Raises:
-            torch.OutOfMemoryError: the device has less.
+            torch.OutOfMemoryError: The device has not enough memory.
         """
         if self._memory:
             return
@@ -57,14 +57,14 @@ class KeptRows:
         self._memory, self.columns = memory, {name: by_name[name] for name in names}
 
     def put(self, column: BlockColumn, rows: torch.Tensor, slices: Sequence[StoredSlice]) -> None:
-        """Keep rows of a column, uint8 ``[slots * width]``; call `complete` when all columns are put."""
+        """Keep rows of a column, uint8 ``[slots * width]``; call `complete` after all columns are put."""
         width, memory = self._widths[column.name], self._memory[column.name]
         for row_group, start, count, slot in slices:
             first = (int(self.first_row[row_group]) + start) * width
             memory[first : first + count * width].copy_(rows[slot * width : (slot + count) * width])
 
     def complete(self, slices: Sequence[StoredSlice]) -> int:
-        """Say that all columns of these rows are put; return how many rows are here."""
+        """Count these rows as present, after all of their columns are put; return the number of rows present."""
         for row_group, start, count, _ in slices:
             first = int(self.first_row[row_group]) + start
             rows = self._has[first : first + count]
@@ -73,7 +73,7 @@ class KeptRows:
         return self._rows - self._absent
 
     def has(self, plan: Plan) -> bool:
-        """Whether all rows of an epoch are here."""
+        """Whether all rows of an epoch are present."""
         if not self._absent:
             return True
         first = self.first_row

@@ -1,4 +1,4 @@
-"""Registers shared memory with CUDA, so that copies to a GPU read it where it is; see `RegisteredMemory`."""
+"""Registers shared memory with CUDA, so that copies to a GPU read it directly."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from parquet_loader.window import Memory
 
 
 class RegisteredMemory:
-    """Blocks of memory of another owner that are page-locked as long as they live.
+    """Blocks of shared memory that are page-locked as long as they live.
 
-    Used by one thread. Blocks may be freed on any thread, in a garbage collection too: a freed block is unregistered
-    there, and its address goes to a deque, from which the one thread takes it. Torch's host allocator does not know
-    this memory. So whoever queues a copy from it keeps it alive until the copy is done: `HeldSources`.
+    Used by one thread. Blocks may be freed on any thread, also in a garbage collection: a freed block is unregistered
+    there, and its address is appended to a deque that the one thread reads. Torch's host allocator does not track this
+    memory, so `HeldSources` keeps it alive until the copies from it are done.
 
     Attributes:
         reason: Why the last block could not be registered; None if all could.
@@ -32,7 +32,7 @@ class RegisteredMemory:
         self.reason: str | None = None
 
     def register(self, memory: Memory) -> None:
-        """Register a block. If that fails, `holds` says so, and `reason` why."""
+        """Register a block. If that fails, `holds` returns False for it, and `reason` says why."""
         self._forget_freed()
         start, nbytes = memory.ctypes.data, memory.nbytes
         try:
@@ -42,17 +42,17 @@ class RegisteredMemory:
             return
         if error:
             self.reason = f"cudaHostRegister: error {error}"
-            with suppress(RuntimeError, AssertionError):  # takes the error, which CUDA would report for the next kernel
+            with suppress(RuntimeError, AssertionError):  # clears the error; else CUDA reports it for the next kernel
                 torch.ones(1, device="cuda")
             return
         self._stops[start] = start + nbytes
         insort(self._starts, start)
-        # Numpy frees an array's weak references before its memory.
-        # Its views keep the array, and so the block registered.
+        # numpy clears an array's weak references before it frees the memory. Views keep the array alive, and so the
+        # block registered.
         weakref.finalize(memory, self._unregister, start, os.getpid()).atexit = False
 
     def _unregister(self, start: int, pid: int) -> None:
-        """Unregister a block that is about to be freed; a forked process has no CUDA, and does nothing."""
+        """Unregister a block that is about to be freed; does nothing in a forked process, which has no CUDA."""
         if os.getpid() != pid:
             return
         with suppress(RuntimeError):
@@ -74,13 +74,13 @@ class RegisteredMemory:
 
 
 class HeldSources:
-    """Memory from which copies are queued, kept until they are done."""
+    """Keeps memory until the copies queued from it are done."""
 
     def __init__(self) -> None:
         self._held: deque[tuple[Any, list[Any]]] = deque()
 
     def hold(self, event: Any, sources: list[Any]) -> None:
-        """Keep memory until an event of the stream behind the copies; None: the copies are done."""
+        """Keep memory until `event`, which is recorded behind the copies; None if the copies are already done."""
         if event is not None and sources:
             self._held.append((event, sources))
 

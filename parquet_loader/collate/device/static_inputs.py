@@ -26,13 +26,13 @@ def check_inputs(into: Mapping[str, object]) -> dict[str, torch.Tensor]:
 
 
 def filled(batches: Iterator[Batch], into: Mapping[str, torch.Tensor]) -> Iterator[Batch]:
-    """Copy columns of each batch into the caller's tensors when the batch is delivered; the batch then has those.
+    """Copy columns of each batch into the caller's tensors when the batch is delivered; the batch holds these tensors.
 
-    Copies are queued on the caller's current stream, behind kernels that read the batch before. A batch with fewer rows
-    than the tensors fills their first rows, and has views of these.
+    Copies are queued on the caller's current stream, behind kernels that read the previous batch. A batch with fewer
+    rows than the tensors fills their first rows, and holds views of them.
 
     Raises:
-        ConfigurationError: a column is absent, has rows of different lengths, or does not fit its tensor.
+        ConfigurationError: A column is absent, has rows of different lengths, or does not fit its tensor.
     """
     if is_worker():
         raise ConfigurationError(

@@ -3,16 +3,16 @@
 Everything runs in the caller's thread, and on the CPU the same operations run on a CPU "device". On a GPU, copies and
 permutations are queued on a side stream. Invariants:
 
-- Memory of the host. Tensors are made from the owner of pinned memory, so torch's host allocator reuses it only after
-  the copies from it are done. Copies from ordinary memory have left it when `copy_` returns. Registered memory is kept
-  until its copies are done: that of at most two windows.
-- Memory of the device. All of it is allocated, and the uploaded rows in their old order are freed, while the side
-  stream is current. So it is reused behind the operations that are queued there.
+- Host memory. Tensors are made from the owner of pinned memory, so torch's host allocator reuses it only after the
+  copies from it are done. Ordinary memory has been read when `copy_` returns. Registered memory, of at most two
+  windows, is kept until its copies are done.
+- Device memory. All of it is allocated, and the uploaded rows in their old order are freed, while the side stream is
+  current. So it is reused only behind the operations that are queued there.
 - Before the first batch of a window is handed over, and again if the caller changes streams, the caller's stream waits
   for the window, and the window's tensors are recorded on it. All batches of a column share its memory, so a window's
   memory is freed with its last batch.
-- At most two windows are on the device, and one `CHUNK_BYTES` or one column in its old order, unless the caller keeps
-  batches: the window before is released, but for its last batch, before the next one is uploaded.
+- Unless the caller keeps batches, the device holds at most two windows, and one `CHUNK_BYTES` or one column in its old
+  order: before a window is uploaded, the previous one is released, except its last batch.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from parquet_loader.window import (
     ordered_window,
 )
 
-# Columns are uploaded together until they are as large: smaller copies do not use the bus well, larger ones would take
-# memory of the device for rows in their old order.
+# Columns are uploaded together up to this size: smaller copies do not use the bus well, and larger ones take device
+# memory for rows in their old order.
 CHUNK_BYTES = 16 << 20
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
@@ -58,7 +58,7 @@ class DeviceWindows:
 
     Args:
         device: A CUDA device, or the CPU.
-        registered: The shared memory from which copies need no pinned memory; None: there is none.
+        registered: Page-locked shared memory, from which copies need no pinned memory.
     """
 
     def __init__(self, device: torch.device, registered: RegisteredMemory | None = None) -> None:
@@ -69,7 +69,7 @@ class DeviceWindows:
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def allocates(self, kept: KeptRows, window: StoredWindow) -> bool:
-        """Take the memory of all kept rows, at the first window; return whether the device has it."""
+        """Allocate the memory of all kept rows at the first window; return whether the device has enough."""
         with self._on_side(), suppress(torch.cuda.OutOfMemoryError):
             kept.allocate(window.columns, window.names)
             return True
@@ -85,14 +85,14 @@ class DeviceWindows:
     ) -> Iterator[Batch]:
         """Yield a window's batches in order, on the device; see `Output.from_window`.
 
-        If the device has no memory for the window, its rows are permuted here, and the batches are in ordinary memory.
+        If the device has no memory for the window, the CPU permutes its rows, and the batches are in ordinary memory.
 
         Args:
             window: The window.
             batch_size: Rows of a batch.
-            pinned: Provides the memory that is copied from; None: ordinary memory.
+            pinned: Provides the memory that copies read; None for ordinary memory.
             figures: Counts the window.
-            kept: Keeps its rows on the device, in memory that is allocated; None: no row is kept.
+            kept: Keeps the window's rows on the device, in memory that is already allocated; None if no row is kept.
         """
         bounds = [*range(0, window.rows, batch_size), window.rows]
         found: tuple[dict[str, _Column], Upload] | None = None
@@ -105,18 +105,18 @@ class DeviceWindows:
         figures.windows += 1
         figures.cpu_columns = len(window.arrays)
         columns, upload = found
-        del window, found  # the window's memory is reused when it is copied
+        del window, found  # the window's memory can be reused when its copies are done
         yield from _cut(columns, bounds, upload)
 
     def kept_batches(
         self, window: KeptWindow, batch_size: int, pinned: Allocator | None, figures: DeviceFigures, kept: KeptRows
     ) -> Iterator[Batch]:
-        """Yield the batches of a window of kept rows; its arguments are those of `batches`.
+        """Yield the batches of a window of kept rows; arguments as in `batches`.
 
         If the device has no memory for the window, its batches are permuted one by one.
 
         Raises:
-            torch.OutOfMemoryError: the device has no memory for a batch.
+            torch.OutOfMemoryError: The device has no memory for a batch.
         """
         bounds = [*range(0, window.rows, batch_size), window.rows]
         found: tuple[dict[str, _Column], Upload] | None = None
@@ -146,7 +146,7 @@ class DeviceWindows:
             return columns, Upload(self._device, self._side, tensors)
 
     def release(self) -> None:
-        """Release the memory from which copies were queued, when they are done."""
+        """Release the memory whose queued copies are done."""
         self._held.release()
 
     def _on_side(self) -> AbstractContextManager[Any]:
@@ -184,7 +184,7 @@ class DeviceWindows:
     def _permuted(
         self, window: StoredWindow, pinned: Allocator | None, kept: KeptRows | None
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the columns of the block, their rows in the order of delivery; keep their rows."""
+        """Yield the columns of the block with their rows in the order of delivery; keep the rows in `kept`."""
         last = window.columns[-1]
         block = self._source(window.block[: last.start + last.nbytes], window.owner, pinned)
         order = self._copy(self._source(window.order, None, pinned))
@@ -198,7 +198,7 @@ class DeviceWindows:
                 yield column.name, _select(rows, column, window.slots, order)
 
     def _permuted_rows(self, stored: Scattered, bounds: list[int], pinned: Allocator | None) -> _Column:
-        """Upload rows that differ in length, and put them into the order of delivery.
+        """Upload rows that differ in length, and bring them into the order of delivery.
 
         `index_select` takes the values by number, a part of them at a time, because their numbers take more memory than
         most values.
@@ -209,7 +209,7 @@ class DeviceWindows:
         if values.nbytes:
             width = values.nbytes // total
             data, out = _words(self._copy(source), width), _words(values, width)
-            # For each row, by how much the number of a value is greater in the old order than in the new one.
+            # For each row, the number of a value in the old order minus its number in the new one.
             shifts = self._copy(self._source(stored.begins - offsets[:-1], None, pinned))
             lengths = self._copy(self._source(stored.lengths, None, pinned))
             first, last = 0, len(offsets) - 1
@@ -225,7 +225,7 @@ class DeviceWindows:
         return _Rows(values, offsets[bounds].tolist(), own, bounds, stored.kind)
 
     def _other(self, array: Any, owner: Any, bounds: list[int], pinned: Allocator | None) -> _Column:
-        """Upload a column that is in the order of delivery."""
+        """Upload a column whose rows are in the order of delivery."""
         if not isinstance(array, Ragged):
             return _Fixed(self._copy(self._source(array, owner, pinned)))
         if isinstance(array.values, Ragged):
@@ -238,7 +238,7 @@ class DeviceWindows:
         return _Rows(values, offsets[bounds].tolist(), own, bounds, array.kind)
 
     def _source(self, array: npt.NDArray[Any], owner: Any, pinned: Allocator | None) -> torch.Tensor:
-        """Return an array as a tensor; in pinned memory if it is given, and the array is not page-locked."""
+        """Return an array as a tensor, copied to memory of `pinned` unless the array is page-locked."""
         if self._registered is not None and array.nbytes and self._registered.holds(array):
             self._sources.append(array)
             pinned = None
@@ -252,13 +252,13 @@ class DeviceWindows:
 
 
 class _Batches(NamedTuple):
-    """Batches of a window that follow each other.
+    """Consecutive batches of a window.
 
     Attributes:
-        first: The number of the first one.
+        first: The number of the first batch.
         first_row: Its first row.
-        rows: The rows of all.
-        sizes: The rows of each.
+        rows: The rows of all batches.
+        sizes: The rows of each batch.
     """
 
     first: int
@@ -287,9 +287,9 @@ class _Rows:
 
     Attributes:
         values: The values of all rows.
-        value_bounds: The number of the first value of each batch, and that of all values.
+        value_bounds: The number of the first value of each batch, and the number of all values.
         offsets: The offsets of each batch, one batch after another.
-        bounds: The number of the first row of each batch, and that of all rows.
+        bounds: The number of the first row of each batch, and the number of all rows.
         kind: As in `Ragged`.
     """
 
@@ -302,7 +302,7 @@ class _Rows:
     def cut(self, some: _Batches) -> Sequence[Ragged]:
         batches = []
         for number in range(some.first, some.first + len(some.sizes)):
-            # Each batch before has one offset more than it has rows.
+            # Each earlier batch has one offset more than rows.
             start, stop = self.bounds[number] + number, self.bounds[number + 1] + number + 1
             values = self.values[self.value_bounds[number] : self.value_bounds[number + 1]]
             batches.append(Ragged(values, self.offsets[start:stop], self.kind))
@@ -326,11 +326,11 @@ class _Nested:
 
 
 _Column: TypeAlias = _Fixed | _Rows | _Nested
-"""A column of a window on the device: `cut` returns some batches of it, `tensors` what their stream has to record."""
+"""A column of a window on the device: `cut` returns some of its batches, `tensors` the tensors that streams record."""
 
 
 def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool = False) -> int:
-    """Return the most bytes that windows take on the device: two of them, a chunk in its old order, and the order.
+    """Return the most bytes on the device: two windows, a chunk in its old order, and the order.
 
     Args:
         rows: Rows of the largest window.
@@ -339,7 +339,7 @@ def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ra
         is_ragged: Whether rows of a column differ in length.
     """
     chunk = min(rows * row_bytes, max(CHUNK_BYTES, rows * widest_bytes))
-    if is_ragged:  # two numbers a row, and the numbers of a part of the values, twice
+    if is_ragged:  # two numbers for each row, and the numbers of a part of the values, twice
         chunk += 16 * rows + 2 * CHUNK_BYTES
     return int(2 * rows * row_bytes + chunk + 4 * rows)
 
@@ -356,7 +356,7 @@ def _cut(columns: dict[str, _Column], bounds: list[int], upload: Upload) -> Iter
 
 
 def _chunks(columns: Sequence[BlockColumn]) -> Iterator[list[BlockColumn]]:
-    """Divide columns that follow each other into parts of about `CHUNK_BYTES`."""
+    """Divide the columns into consecutive parts of about `CHUNK_BYTES`."""
     chunk: list[BlockColumn] = []
     for column in columns:
         if chunk and column.start + column.nbytes - chunk[0].start > CHUNK_BYTES:
@@ -367,9 +367,9 @@ def _chunks(columns: Sequence[BlockColumn]) -> Iterator[list[BlockColumn]]:
 
 
 def _select(stored: torch.Tensor, column: BlockColumn, slots: int, order: torch.Tensor) -> torch.Tensor:
-    """Return rows of bytes in their order, as the column's dtype and shape.
+    """Return rows in the order of delivery, with the column's dtype and shape.
 
-    They are permuted as words of 1 to 8 bytes: torch does not permute all dtypes, and copies words faster than bytes.
+    Rows are permuted as words of 1 to 8 bytes: torch does not permute all dtypes, and copies words faster than bytes.
     """
     width = column.nbytes // slots
     dtype, word = _dtypes_of(column.dtype, width)
@@ -383,7 +383,7 @@ def _select(stored: torch.Tensor, column: BlockColumn, slots: int, order: torch.
 
 @cache
 def _dtypes_of(dtype: np.dtype[Any], width: int) -> tuple[torch.dtype, torch.dtype]:
-    """Return torch's dtype, and that of the words as which rows of `width` bytes are permuted."""
+    """Return torch's dtype, and the dtype of the words as which rows of `width` bytes are permuted."""
     return torch.from_numpy(np.empty(0, dtype)).dtype, _WORDS[next(size for size in _WORDS if width % size == 0)]
 
 
@@ -394,10 +394,10 @@ def _words(values: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _offsets_of_batches(offsets: IntArray, bounds: Sequence[int]) -> IntArray:
-    """Return the offsets of each batch, which begin at 0, one batch after another."""
+    """Return the offsets of all batches, one batch after another; those of each batch begin at 0."""
     sizes = np.diff(bounds) + 1
     ends = np.cumsum(sizes)
-    # Number i of the result is that of row i, less the number of batches before it, whose last offset is repeated.
+    # Element i of the result is the offset of row i minus the number of earlier batches: each batch repeats an offset.
     rows = np.arange(int(ends[-1])) - np.repeat(np.arange(len(sizes)), sizes)
     found: IntArray = offsets[rows] - np.repeat(offsets[np.asarray(bounds[:-1])], sizes)
     return found
