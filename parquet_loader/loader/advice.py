@@ -1,7 +1,7 @@
 """Finds what to change about an epoch: causes with figures and remedies, as a pure function of its `LoaderStats`.
 
-A rule applies only if its figures leave no doubt; `cost_s` is about what the cause costs the caller in waiting. Rules
-about time need an epoch long enough to judge, and a loop that waits; rules about mixing need neither.
+A rule applies only if its figures are clear. `Finding.cost_s` estimates the caller's waiting time that the cause costs.
+Rules about time need an epoch long enough to judge and a loop that waits; rules about mixing need neither.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST_COST_SHARE = 0.05
 TINY_ROW_GROUP_BYTES = 256 * 1024
 TINY_CHUNK_BYTES = 4 * 1024
 FEWEST_TINY = 50
-# A slow decoder of large row groups still manages this, with any types, on any machine of today.
+# A lower bound of decoding speed for large row groups, with any types, on any current machine.
 SLOW_DECODING_BYTES_PER_S = 300e6
 HEAVY_CODECS = frozenset({"zstd", "gzip", "brotli"})
 # The kernels take about half of Arrow's processor time.
@@ -33,7 +33,7 @@ REWRITE = "parquet-loader rewrite SOURCE TARGET"
 
 
 def findings_of(stats: LoaderStats, *, judged_from_s: float = JUDGED_FROM_S) -> tuple[Finding, ...]:
-    """Return what to change: first what spoils the shuffle, then what costs time, by cost.
+    """Return the findings: first those about mixing, then those about time, by cost.
 
     Args:
         stats: The figures of an epoch.
@@ -51,12 +51,12 @@ def findings_of(stats: LoaderStats, *, judged_from_s: float = JUDGED_FROM_S) -> 
 
 
 def _finding(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding:
-    """Return a finding that costs that many seconds of the workers' own work."""
+    """Return a finding that costs `worker_s` seconds of the workers' work."""
     return Finding(cause, text, stats.wait_s * min(1.0, worker_s / max(stats.work_s, 1e-9)))
 
 
 def _lost(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding:
-    """Return a finding that keeps workers idle for that many seconds."""
+    """Return a finding that keeps workers idle for `worker_s` seconds in all."""
     return Finding(cause, text, min(stats.wait_s, worker_s / max(1, stats.num_threads)))
 
 
@@ -64,7 +64,7 @@ def _lost(stats: LoaderStats, cause: str, worker_s: float, text: str) -> Finding
 
 
 def mixing_findings(shuffling: ShuffleFigures | None, memory_limit_bytes: int) -> Iterator[Finding]:
-    """Say if windows mix the rows badly."""
+    """Find out if windows mix the rows badly."""
     if shuffling is None or not shuffling.is_shuffled or shuffling.windows < 2 or shuffling.batch_size < 2:
         return
     sources = f"{shuffling.row_groups_per_window:.1f}".removesuffix(".0")
@@ -114,12 +114,12 @@ def mixing_findings(shuffling: ShuffleFigures | None, memory_limit_bytes: int) -
 
 
 def _decoding(stats: LoaderStats) -> Iterator[Finding]:
-    """Say why decoding takes long; the time that one cause explains is not counted for the next."""
+    """Find out why decoding takes long; time explained by one cause is not counted for the next."""
     storage, left_s = stats.storage, stats.cpu_s["read"]
     if storage is None or left_s < 0.2 * stats.work_s or not stats.row_groups:
         return
     rows_read, shuffling = stats.rows, stats.shuffling
-    if shuffling is not None and shuffling.row_groups:  # more was read than delivered if the loop was left early
+    if shuffling is not None and shuffling.row_groups:  # if the loop was left early, more rows were read than delivered
         rows_read = max(rows_read, int(shuffling.rows * min(1.0, stats.row_groups / shuffling.row_groups)))
     rows, nbytes = rows_read / stats.row_groups, rows_read * storage.row_bytes
     group_bytes = nbytes / stats.row_groups
@@ -182,7 +182,7 @@ _SLOW = {
 
 
 def _parallelism(stats: LoaderStats) -> Iterator[Finding]:
-    """Say why workers have nothing to do while the loop waits."""
+    """Find out why workers are idle while the loop waits."""
     shuffling, idle_s = stats.shuffling, stats.idle_s
     if stats.remote is not None or shuffling is None or stats.idle_share < 0.4 or stats.num_threads < 2:
         return
@@ -209,7 +209,7 @@ def _parallelism(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _threads(stats: LoaderStats) -> Iterator[Finding]:
-    """Tell if there are too few threads for the processors, or too few processors for the threads."""
+    """Find out if there are too few threads for the processors, or too few processors for the threads."""
     busy, processors, threads = stats.busy_s, stats.processors, stats.num_threads
     queued_s, worked_s = busy - stats.work_s, sum(stats.cpu_s.values())
     if threads > processors > 0 and queued_s > 0.3 * busy:
@@ -290,7 +290,7 @@ def _network(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _transform(stats: LoaderStats) -> Iterator[Finding]:
-    """Say what a transform waits for: the GIL, something else, or nothing."""
+    """Find out if a transform waits for the GIL, for something else, or not at all."""
     cpu_s, waited_s, threads = stats.cpu_s["process"], stats.waited_s("process"), stats.num_threads
     spent_s = cpu_s + waited_s
     if not stats.transforms or spent_s < 0.3 * stats.work_s:
@@ -298,8 +298,8 @@ def _transform(stats: LoaderStats) -> Iterator[Finding]:
     if stats.transform_workers:
         yield from _transform_workers(stats, cpu_s, waited_s)
         return
-    # Without figures of the queue, a wait may be one for a processor. Under the GIL one thread runs and the others wait
-    # for it, so that they wait at most (threads - 1) times as long, and all of them have one processor's time.
+    # Without `queued_s`, a wait may be a wait for a processor. Under the GIL one thread runs while the others wait, so
+    # together they wait at most (threads - 1) times as long as they run, and use one processor's time.
     knows_queue = stats.queued_s is not None
     is_one_at_a_time = threads > 1 and cpu_s <= 1.3 * stats.seconds
     if knows_queue and is_one_at_a_time and 0.3 * cpu_s < waited_s <= 1.5 * (threads - 1) * cpu_s:
@@ -332,7 +332,7 @@ def _transform(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _transform_workers(stats: LoaderStats, cpu_s: float, waited_s: float) -> Iterator[Finding]:
-    """Tell if there are too few processes for a transform, or what it waits for."""
+    """Find out if there are too few processes for a transform, or if the transform waits."""
     spent_s, workers = cpu_s + waited_s, stats.transform_workers
     if waited_s > 1.5 * cpu_s:
         yield _finding(
@@ -356,7 +356,7 @@ def _transform_workers(stats: LoaderStats, cpu_s: float, waited_s: float) -> Ite
 
 
 def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:
-    """Tell if the training loop and the workers keep each other from the GIL."""
+    """Find out if the training loop and the workers compete for the GIL."""
     waited_s = sum(map(stats.waited_s, ("read", "permute", "gather")))
     is_local = stats.remote is None and stats.bytes_from_disk <= stats.bytes_read // 16
     loop_share = 1 - stats.wait_share
@@ -367,7 +367,7 @@ def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:
         and loop_share > 0.3
         and waited_s > 0.3 * stats.work_s
     ):
-        # Before the first batch the loop stands still, and workers wait for each other's GIL.
+        # Before the first batch the loop does not run, and workers wait only for each other.
         yield Finding(
             "gil_of_the_loop",
             f"Workers waited {waited_s:.1f} s, {waited_s / stats.work_s:.0%} of their work, for the GIL that "
@@ -377,7 +377,7 @@ def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _small_batches(stats: LoaderStats) -> Iterator[Finding]:
-    """Tell if batches are so small that handing them over takes the time."""
+    """Find out if batches are so small that most time goes into handing them over."""
     each_s = stats.delivery_s / max(1, stats.batches)
     if stats.bound_by != "delivery" or stats.storage is None or each_s > MOST_DELIVERY_S:
         return
@@ -395,7 +395,7 @@ def _shuffling(stats: LoaderStats) -> Iterator[Finding]:
     storage = stats.storage
     if storage is None or stats.bound_by != "shuffle" or storage.columns < 16:
         return
-    if storage.row_bytes > 8 * storage.columns:  # wide ones: the bandwidth of memory sets the pace
+    if storage.row_bytes > 8 * storage.columns:  # wide columns: memory bandwidth sets the pace
         return
     yield _finding(
         stats,
@@ -407,7 +407,7 @@ def _shuffling(stats: LoaderStats) -> Iterator[Finding]:
 
 
 def _anything(stats: LoaderStats) -> Iterator[Finding]:
-    """Name the stage that takes the time, if no rule knows why."""
+    """Name the stage that takes most time, if no rule knows why."""
     if stats.bound_by != "decoding":
         return
     rate = stats.bytes_read / max(stats.cpu_s["read"], 1e-9) / 1e6

@@ -97,7 +97,7 @@ class LoadedRows:
     """The value of `BatchedDataLoader.dataset`: the number of rows, for code that calls ``len(loader.dataset)``.
 
     Attributes:
-        rows: Rows of an epoch, those of all ranks together.
+        rows: Rows of an epoch, of all ranks together.
     """
 
     rows: int
@@ -107,10 +107,10 @@ class LoadedRows:
 
 
 def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return what says of which kind the columns of `to_tf` are: the schema, or else the caller's signature.
+    """Return the description of `to_tf`'s columns: the schema if it describes them, else the caller's signature.
 
     Raises:
-        ConfigurationError: there is none of both, or each.
+        ConfigurationError: Both or neither of them is given.
     """
     if schema is None and output_signature is None:
         raise ConfigurationError(
@@ -127,25 +127,25 @@ def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None)
 class BatchedDataLoader(ResumableEpochs, NotIndexed):
     """Iterate over Parquet in batches of tensors (or of numpy arrays), read and shuffled in the background.
 
-    Each iteration is one epoch, and the next iteration is the next epoch, also after one that ended early; `set_epoch`
-    and `seek` choose another one. A loader has one iterator at a time: `iter(loader)` ends the previous one, whichever
-    thread uses it, and that one then raises `LoaderStateError`. `state_dict` returns the loader's position, and
-    `load_state_dict` continues from it with the next batch. Each of several ranks reads its own part of the rows, and
-    all get the same number of batches.
+    Each iteration is one epoch, and the next iteration is the next epoch, even after one that ended early; `set_epoch`
+    and `seek` choose another one. A loader has one iterator at a time: `iter(loader)` ends the previous one, even if
+    another thread uses it, and the previous one then raises `LoaderStateError`. `state_dict` returns the loader's
+    position, and `load_state_dict` continues from it with the next batch. Each of several ranks reads its own part of
+    the rows, and all get the same number of batches.
 
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a
-            `ParquetDataset`, which is listed already and determines `schema`, `columns`, `split`, `filesystem`,
+            `ParquetDataset`, which is already listed and determines `schema`, `columns`, `split`, `filesystem`,
             `on_error`, `read_options` and `cache`; or a `SampleStore`, which is listed at each epoch's start.
         split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories, or
             by a partition column ``split`` of a table; ``"all"`` reads all of them; see docs/sources.md. Default: all
-            files; if those of a directory belong to different splits, an error.
+            files, which is an error if the files of a directory belong to different splits.
         batch_size: Rows of a batch.
-        schema: The schema of the columns; default: the schema the files carry, or the rules in docs/types.md.
+        schema: The schema of the columns; default: the schema stored in the files, else the rules in docs/types.md.
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
-        filters: `pyarrow.compute` expression over the columns as they are stored, with words for categories, or tuples
-            such as ``[("year", ">=", 2020)]``; prunes row groups by statistics, then filters rows exactly. To count the
-            rows that pass, the filter's columns are read once at the start.
+        filters: A `pyarrow.compute` expression over the stored columns, with categories as text, or tuples such as
+            ``[("year", ">=", 2020)]``. Prunes row groups by statistics, then filters rows exactly. To count the rows
+            that pass, the filter's columns are read once at the start.
         shuffle: Permute row groups, and the rows of each window.
         seed: From 0 to 2**64 - 1; with the epoch it determines the order.
         window_rows: Rows shuffled together; default: as many as `memory_limit` allows, up to 64 MiB of rows.
@@ -153,12 +153,12 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         transform: ``transform(columns, rng)`` is called with a dict of numpy arrays of one batch and a generator seeded
             by (seed, epoch, batch, rank); returns a dict of the same number of rows. Runs in the background threads.
             Text and bytes are object arrays of str and bytes, lists are `Ragged`.
-        transform_workers: Processes that run `transform` and decode images, for a `transform` that holds the GIL; 0:
-            the background threads do. The batches are the same. A `transform` from a script or notebook is sent by
-            value, which needs cloudpickle. Linux only; on a free-threaded Python the threads run it.
-        rows_out: The rows of every batch that `transform` returns, if it does not keep their number. Of a last batch
-            that is not full, it returns 1 to `rows_out`.
-        device: ``"cuda"``: batches are copied to the GPU ahead of use, on a side stream.
+        transform_workers: Number of processes that run `transform` and decode images, for a `transform` that holds the
+            GIL; with 0, the background threads do it. The batches are the same. A `transform` from a script or notebook
+            is sent by value, which needs cloudpickle. Linux only; on a free-threaded Python the threads run it.
+        rows_out: Rows of each batch that `transform` returns, if it changes their number. For a last batch that is not
+            full, it returns 1 to `rows_out` rows.
+        device: With ``"cuda"``, batches are copied to the GPU ahead of use, on a side stream.
         memory_limit: Limit of everything the loader holds, in bytes: an int, or text such as ``"1GiB"``.
         shard: The part of the rows to read; default: that of this rank if `torch.distributed` is initialised (rank
             0 then lists the files for all, and rows are counted by all ranks together), else everything.
@@ -168,14 +168,14 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             is sent there by value, which needs cloudpickle. Linux only.
         on_error: ``"skip"`` skips row groups that cannot be read, and lists them in `stats`; only with one rank.
             ``"skip_row"`` replaces a row whose image or other media cannot be decoded by the next row of its batch that
-            can, and counts it in `stats`; all other errors are raised.
+            can be decoded, and counts it in `stats`; all other errors are raised.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
         progress: Show a progress bar (needs tqdm).
         read_options: Checksums and remote requests.
-        cache: A `LocalCache`: row groups of remote files are stored on a local disk when they are first read. The
-            batches are the same with and without one. ``"device"``: rows stay on the GPU after they are first read,
-            and once all are there, epochs are permuted there and nothing is read. Needs `device`, and columns of
-            numbers or of tensors of one shape; if the rows do not fit, a warning says so, and they are read.
+        cache: With a `LocalCache`, row groups of remote files are stored on a local disk when they are first read; the
+            batches stay the same. With ``"device"``, rows stay on the GPU after they are first read, and once all are
+            there, the GPU permutes epochs and nothing is read. This needs `device`, and columns of numbers or of
+            tensors of one shape; if the rows do not fit, the loader warns and reads them in each epoch.
         shard_options: The treatment of rows that do not divide evenly; an order that does not depend on the number of
             ranks.
         output_options: A column of row numbers; the format of batches.
@@ -183,8 +183,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
     Raises:
         SourceError: There is nothing to read, or a file is not readable Parquet.
         SchemaError: Schema, columns or filters do not fit the files.
-        MemoryLimitError: `memory_limit` is too small; the message names a sufficient one. If columns vary in width, the
-            first iteration may raise it, because their rows are measured then.
+        MemoryLimitError: `memory_limit` is too small; the message names a sufficient one. If columns vary in width,
+            their rows are measured at the first iteration, which may raise it.
         ConfigurationError: An argument has the wrong kind or value.
         UnsupportedError: This version does not support an argument.
         TypeError: There is no such keyword; for keywords of torch's `DataLoader` and of Petastorm the message names
@@ -192,9 +192,9 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
     """
 
     _delivers_schema = True
-    # Whether batches are parts of windows; if not, no device permutes these.
+    # Whether a device may permute the rows of windows; only if batches are slices of windows.
     _permutes_rows = True
-    # Whether media are decoded, and `transform` is called, batch by batch of rows.
+    # Whether media are decoded and `transform` is called on batches of rows.
     _processes_rows = True
 
     @explains_keywords(LOADER_KEYWORDS)
@@ -334,7 +334,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         ResumableEpochs.__init__(self)  # `super()` would be among the `locals()` above
         self._reading = None
         self._isolates = isolation == "process"
-        # With isolation, the child process has its own.
+        # With isolation, the child process starts them.
         self._transforms = None if self._isolates else transform_processes(self._options)
         self._following = None
         if live is None and not isinstance(given, Dataset | ListedDataset):
@@ -361,7 +361,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
 
     @property
     def dataset(self) -> LoadedRows:
-        """The rows of an epoch, all ranks together; the object has only a length."""
+        """The rows of an epoch, of all ranks together; the object has only a length."""
         return LoadedRows(self._planned.rows)
 
     def __repr__(self) -> str:
@@ -376,7 +376,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         )
 
     def plan(self) -> EpochPlan:
-        """Return figures of the next epoch; no more is read than for `window_rows`."""
+        """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
         return EpochPlan._from_plan(self._plan(self._next_epoch), self._planned, self.num_threads)
 
@@ -392,7 +392,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
 
     @property
     def timeout(self) -> object:
-        """A value that no `DataLoader` accepts; `accelerate.skip_first_batches` copies loaders by their attributes."""
+        """A value that no `DataLoader` accepts: `accelerate.skip_first_batches` copies loaders by their attributes."""
         return NotCopied()
 
     def locate(self, row_numbers: Any) -> list[tuple[str, int, int]]:
@@ -402,26 +402,27 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             row_numbers: Integers ``[rows]``: the column of a batch that `OutputOptions` names.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: A number is not the number of a row.
         """
         return locate(self._dataset.snapshot, row_numbers)
 
     def to_tf(self, *, output_signature: Mapping[str, Any] | None = None) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of the batches: dicts of tensors, ragged tensors and strings.
 
-        Each of its iterators begins the loader's next epoch, so the position and state of the data set are those of the
-        loader. It pulls a batch when one is asked for, and adds no prefetch.
+        Each of its iterators begins the loader's next epoch, so the data set has the position and state of the loader.
+        It pulls a batch on request and adds no prefetch.
 
-        If the loader stands within an epoch, the data set is the rest of that epoch, and can be iterated over once. Its
-        cardinality is the number of batches; unknown if the loader skips row groups, or reads a source that changes.
+        If the loader is within an epoch, the data set is the rest of that epoch, and can be iterated over once. Its
+        cardinality is the number of batches; it is unknown if the loader skips row groups or reads a source that
+        changes.
 
         Args:
-            output_signature: A `tf.TensorSpec` or `tf.RaggedTensorSpec` for each column that `transform` returns. For
-                a loader without a `transform` the schema says it.
+            output_signature: A `tf.TensorSpec` or `tf.RaggedTensorSpec` for each column that `transform` returns. A
+                loader without a `transform` needs none: the schema describes its columns.
 
         Raises:
             MissingPackageError: TensorFlow is not installed.
-            ConfigurationError: there is a `transform` and no signature, or the reverse.
+            ConfigurationError: There is a `transform` and no signature, or the reverse.
         """
         self._check_open()
         fields = fields_of(self._delivered_schema(), output_signature)
@@ -438,22 +439,22 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         )
 
     def _delivered_schema(self) -> Schema | None:
-        """Return the schema of batches; None: it does not say what is delivered."""
+        """Return the schema of batches; None if the schema does not describe them."""
         return self.schema if self._delivers_schema and self._options.transform is None else None
 
     def to_keras(self, select: Callable[[Batch], Any] | None = None) -> keras.utils.PyDataset:
         """Return a `keras.utils.PyDataset` of the batches, for Keras 3 on any backend.
 
         Its epochs are those of the loader, from the loader's position on. Pass ``shuffle=False`` to `fit`. If the
-        loader stands within an epoch, the data set is the rest of that epoch.
+        loader is within an epoch, the data set is the rest of that epoch.
 
         Args:
-            select: Makes what `fit` takes of a batch of numpy arrays, such as a pair of inputs and targets; None: the
-                dict itself.
+            select: Turns a batch of numpy arrays into the value for `fit`, such as a pair of inputs and targets; None
+                for the dict itself.
 
         Raises:
             MissingPackageError: Keras is not installed.
-            UnsupportedError: the source changes from epoch to epoch.
+            UnsupportedError: The source changes from epoch to epoch.
         """
         self._check_open()
         if self._following is not None:
@@ -481,7 +482,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         return grain_dataset(self._iterate, self.state_dict, self.load_state_dict)
 
     def _begin_at(self, first_batch: int, output: Output) -> Iterator[Batch]:
-        """Begin an epoch of a data set whose iterations begin at a batch."""
+        """Begin an epoch of a `tf.data.Dataset` whose iterations begin at `first_batch`."""
         self._take_back_unused()
         if self._next_batch != first_batch:
             raise ConfigurationError(
@@ -494,7 +495,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         """Return the figures of the running epoch, or else of the last one.
 
         Raises:
-            LoaderStateError: there was no epoch yet.
+            LoaderStateError: No epoch has begun.
         """
         stats, figures = self._counters(), self._figures
         assert figures is not None
@@ -525,8 +526,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             path: The file to write; an existing one is replaced.
 
         Raises:
-            LoaderStateError: there was no epoch yet.
-            OSError: the file cannot be written.
+            LoaderStateError: No epoch has begun.
+            OSError: The file cannot be written.
         """
         stats, record = self._recorded("report")
         Path(path).write_text(page_of(stats, record, repr(self)), encoding="utf-8")
@@ -540,8 +541,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             path: The JSON file to write; an existing one is replaced.
 
         Raises:
-            LoaderStateError: there was no epoch yet.
-            OSError: the file cannot be written.
+            LoaderStateError: No epoch has begun.
+            OSError: The file cannot be written.
         """
         stats, record = self._recorded("trace")
         Path(path).write_text(json.dumps(trace_of(stats, record)), encoding="utf-8")
@@ -578,7 +579,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         """Pickle the arguments, the snapshot and the position, but no running epoch.
 
         Raises:
-            LoaderStateError: the loader is closed, or an iteration is running.
+            LoaderStateError: The loader is closed, or an iteration is running.
         """
         self._check_open()
         self._take_back_unused()
@@ -592,13 +593,13 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
                 "a loader over a SampleStore cannot be pickled; make one in the process that uses it"
             )
         kind, opened, arguments = self._copied()
-        self._dataset.budget.get()  # copies need not find out again
+        self._dataset.budget.get()  # so that copies need not measure again
         position = self._next_epoch, self._next_batch
         given = {**arguments, "shard": self.shard}
         return _restored, (kind, opened, given, self._is_part_chosen, *position, self._window_method)
 
     def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
-        """Return the class, the source and the arguments of a copy, which finds nothing out again."""
+        """Return the class, the opened source and the arguments of a copy."""
         return BatchedDataLoader, self._dataset, self._arguments
 
 

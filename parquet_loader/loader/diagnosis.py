@@ -1,4 +1,4 @@
-"""Completes an epoch's figures with those of storage and shuffling, and with advice."""
+"""Adds figures of storage and shuffling, and advice, to an epoch's figures."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from parquet_loader.source import Metadata, MetadataError, RowGroupRef, Snapshot
 # Sample sizes for the figures of a data set.
 SAMPLED_ROW_GROUPS = 8
 SAMPLED_WINDOWS = 16
-# Row groups whose bounds are compared, the fewest for a result, and the share of overlapping pairs of sorted data.
+# Most and fewest row groups whose bounds are compared, and the largest share of overlapping pairs in sorted data.
 COMPARED_ROW_GROUPS, FEWEST_COMPARED, SORTED_SHARE = 64, 8, 0.2
-# Pages between these sizes are decompressed to measure the rate.
+# Sizes of the pages that are decompressed to measure the rate.
 SMALLEST_PAGE_BYTES = 16 * 1024
 LARGEST_PAGE_BYTES = 4 * 2**20
 
@@ -43,13 +43,13 @@ def diagnosed(
     transforms: bool,
     chooses_window: bool,
 ) -> LoaderStats:
-    """Return the figures with those of storage and shuffling, and with the advice.
+    """Return the figures of an epoch with those of storage and shuffling, and with advice.
 
     Args:
         stats: The epoch's own figures.
         dataset: Its data set.
-        figures: Has its plan, and keeps what is found out here for the next call.
-        planned: int64 ``[row groups]``, the rows of each by which the epoch is planned.
+        figures: Has the epoch's plan; keeps the results of this function for the next call.
+        planned: int64 ``[row groups]``, the rows of each row group in the plan.
         options: How the files are read.
         isolation, transforms: As in `LoaderStats`.
         chooses_window: Whether the loader chose `window_rows` by itself.
@@ -88,7 +88,7 @@ def shuffle_figures(
     *,
     chooses_window: bool,
 ) -> ShuffleFigures:
-    """Return figures of an epoch's windows; nothing is read."""
+    """Return figures of an epoch's windows; reads no file."""
     counts = dataset.counts[dataset.counts > 0]
     windows = np.unique(np.linspace(0, max(0, plan.windows - 1), SAMPLED_WINDOWS).astype(int)) if plan.windows else ()
     sources = [len({slice_.row_group for slice_ in plan.slices(int(window))}) for window in windows]
@@ -110,7 +110,7 @@ def shuffle_figures(
 
 
 def sorting_of(dataset: Dataset) -> SortingFigures | None:
-    """Return the column by which the data is sorted most, by row groups' bounds; None: there is none, or no bounds."""
+    """Return the column by which the data is sorted most, judged by bounds of row groups; None if there is none."""
     snapshot = dataset.snapshot
     with_rows = np.flatnonzero(dataset.counts > 0)
     if len(with_rows) < FEWEST_COMPARED:
@@ -216,7 +216,7 @@ def _footer_in_memory(snapshot: Snapshot, row_group: RowGroupRef) -> Metadata | 
 
 
 def _decompression_rate(codec: str, path: str, start: int, stop: int) -> float | None:
-    """Return the bytes per second that one thread decompresses, measured on the page at `start`; None: not measured."""
+    """Return the bytes per second that one thread decompresses, measured on the page at `start`; None if unknown."""
     if codec == "uncompressed":
         return None
     with suppress(OSError, ValueError, NotImplementedError, pa.ArrowException):

@@ -35,7 +35,7 @@ from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Snapshot
 from parquet_loader.window import Allocator, KeptWindow, StoredWindow, Window, ordered_window
 
-# Cutting a batch takes about as long; shorter waits say nothing about reading.
+# To cut a batch takes about this long, so shorter waits say nothing about reading.
 RECORDED_WAIT_S = 1e-4
 
 
@@ -46,7 +46,7 @@ class EpochRecord(NamedTuple):
         began, ended: The epoch's beginning, and its end or now.
         engine: Jobs and samples of the workers.
         waits: The consumer's waits of at least `RECORDED_WAIT_S`, for `events_of`.
-        progress: What the consumer has had, over time.
+        progress: The consumer's progress over time.
         batches: Batches delivered.
     """
 
@@ -59,24 +59,24 @@ class EpochRecord(NamedTuple):
 
 
 EpochEngine: TypeAlias = Engine | IsolatedEngine | KeptEngine
-"""Reads an epoch, in this process or in another, or computes one whose rows are on a device; see `Engine`."""
+"""Reads an epoch in this process or another one, or computes one whose rows are on a device; see `Engine`."""
 
 
 class Epoch:
     """One epoch: its engine, its batches and its figures. Used by one thread at a time.
 
-    `deliver` makes the caller's iterator. It is a generator, the only kind of iterator that no traceback keeps alive:
-    after SIGINT at any point, even at its entry, the caller's loop releases it, and the epoch ends.
+    `deliver` makes the caller's iterator. It is a generator, the only kind of iterator that a traceback does not keep
+    alive: after SIGINT at any point, even at its entry, the caller's loop releases it, and the epoch ends.
 
     Args:
         engine: Reads the epoch; started by `deliver`, and closed with the epoch.
         batch_size: Rows of a batch.
         output: Makes the batches.
-        pinned: Allocates page-locked memory for batches that are copied to a GPU; None: no such copy is needed.
+        pinned: Allocates page-locked memory for batches that are copied to a GPU; None if no copy needs it.
         bar: A tqdm bar, or None.
         figures: Measures times.
-        deliveries: Releases files as their last batch is delivered; None if the source does not change.
-        read_ahead: The object that opened the engine during the epoch before; None if it is new.
+        deliveries: Releases files when their last batch is delivered; None if the source does not change.
+        read_ahead: The object that opened the engine during the previous epoch; None if the engine is new.
         next_epoch: Opens the next epoch during this one. The loader keeps it, unless this epoch ends early.
     """
 
@@ -111,8 +111,8 @@ class Epoch:
     def deliver(self) -> Iterator[Batch]:
         """Start the engine, and return the iterator over the batches; call it once.
 
-        The engine's threads do not refer to the iterator, so releasing it (by `break`, an exception, or the end of the
-        interpreter) ends them.
+        The engine's threads do not refer to the iterator, so they end when it is released: by `break`, an exception, or
+        the exit of the interpreter.
         """
         delivering = self._deliver()
         self._finalizer = weakref.finalize(delivering, self.close, waits=False)
@@ -120,7 +120,7 @@ class Epoch:
             if self._read_ahead is not None:
                 self._read_ahead.release()
             self._engine.start()
-        except BaseException:  # no more threads, or SIGINT, whose traceback would keep the iterator alive
+        except BaseException:  # such as SIGINT, whose traceback would keep the iterator alive
             self.close()
             raise
         return delivering
@@ -130,7 +130,7 @@ class Epoch:
             mark: Mark[Batch | None] | None = marking()
             while (batch := self._next() if mark is None else mark("next batch", self._next)) is not None:
                 yield batch
-                del batch  # so that it is not kept alive while the next one is awaited
+                del batch  # so that it is not kept alive during the wait for the next one
         finally:
             self.close(waits=False)
             self._finalizer.detach()
@@ -139,8 +139,8 @@ class Epoch:
         """Return the next batch, or None at the end.
 
         Raises:
-            LoaderStateError: the epoch was ended early, or began before a fork.
-            Exception: an error of a background job, raised instead of the batch that failed.
+            LoaderStateError: The epoch was ended early, or began before a fork.
+            Exception: An error of a background job, raised instead of the batch that failed.
         """
         if self._pid != os.getpid():
             raise LoaderStateError("this epoch began before fork(); call iter(loader) to begin one in this process")
@@ -154,7 +154,7 @@ class Epoch:
             if not (is_delivered and isinstance(error, LoaderStateError)):
                 raise
             batch = None  # another thread has begun the next epoch after this one's last batch
-        if batch is None:  # the end, or another thread has ended the epoch meanwhile
+        if batch is None:  # the epoch is over, or another thread has ended it meanwhile
             self._check_not_cut_short()
         self.figures.end_wait(0 if batch is None else rows_of(batch))
         self.figures.is_complete = batch is None
@@ -178,8 +178,8 @@ class Epoch:
         """End the epoch and its threads; idempotent, and safe in any thread and in a forked child.
 
         Args:
-            cut_short: The error for requests of further batches; None: the epoch is at its end.
-            waits: Whether to wait if another thread is ending the epoch already. A finaliser must not wait, because it
+            cut_short: The error message for later requests of batches; None if the epoch is at its end.
+            waits: Whether to wait if another thread is already ending the epoch. A finaliser must not wait, because it
                 may run in one of the threads that are joined.
         """
         if self._is_over:
@@ -240,7 +240,7 @@ def _pull(
             if number == 1:
                 engine.release_previous()
             yield batch
-            del batch  # so that the window is not kept alive while the next one is awaited
+            del batch  # so that the window is not kept alive during the wait for the next one
 
 
 class EpochFigures:
@@ -253,7 +253,7 @@ class EpochFigures:
         transform_workers: Number of further workers, which serve processes.
         skipped: Row groups left out before the epoch began.
         first_batch: Number of the first batch delivered.
-        mixing: The result of an earlier, complete epoch of the same data; None: measure it in this epoch.
+        mixing: The result of an earlier, complete epoch of the same data; None to measure it in this epoch.
     """
 
     def __init__(
@@ -275,10 +275,10 @@ class EpochFigures:
         self.sorting: SortingFigures | None = None
         self.score: MixingScore | None = None
         self.knows_sorting = False
-        # Where rows are permuted, if a device may permute them; set when the batches begin.
+        # Counts where rows are permuted, if a device may permute them; set when the batches begin.
         self.device: DeviceFigures | None = None
         self.first_batch = first_batch
-        # Counts batches that a framework cuts from windows, which it may do before they are counted here.
+        # Counts the batches that a framework cuts from windows; it may be ahead of `_batches`.
         self.pulled: Pulled | None = None
         self.was_asked = False
         self.is_complete = False
@@ -301,7 +301,7 @@ class EpochFigures:
 
     @property
     def next_batch(self) -> int:
-        """The number in the epoch of the batch after the last one delivered."""
+        """The number of the batch after the last one delivered."""
         return self.first_batch + self.batches
 
     @property
@@ -316,7 +316,7 @@ class EpochFigures:
 
     @property
     def has_delivered_all(self) -> bool:
-        """Whether all batches were delivered; under ``on_error="skip"``, whether the end was."""
+        """Whether all batches were delivered; an epoch with skipped row groups has fewer, and tells its end."""
         return self.is_complete or self.is_done(self.plan.batches)
 
     def is_done(self, batches: int) -> bool:
@@ -329,7 +329,7 @@ class EpochFigures:
         return len((self._account if self._engine is None else self._engine.account()).skipped)
 
     def observe(self, window: Window | StoredWindow | KeptWindow) -> None:
-        """Measure a window that is about to be delivered, if its rows are here."""
+        """Measure the mixing of a window that is about to be delivered, unless its rows are on a device."""
         if not self._is_measured and window.rows and not isinstance(window, KeptWindow):
             self.mixing.observe(window.arrays if isinstance(window, Window) else window.last(SAMPLE_ROWS))
 
@@ -339,7 +339,7 @@ class EpochFigures:
         self._asked = time.perf_counter()
 
     def end_wait(self, rows: int) -> None:
-        """Record that the caller has a batch, or with 0 rows the end of the epoch."""
+        """Record that the caller has a batch; 0 rows mean the end of the epoch."""
         waited = time.perf_counter() - self._asked
         self._wait_s += waited
         if rows:

@@ -22,9 +22,9 @@ class EpochPlan:
         window_rows: Most rows of a window.
         open_row_groups: Row groups with a slice in each window; 1 if windows consist of whole row groups.
         row_groups: Row groups read.
-        requests: Column chunks read, before adjacent ones are merged to one request.
-        predicted_peak_bytes: Most memory the loader will hold.
-        mixing: How well rows are mixed that are sorted in the files; None without `shuffle`.
+        requests: Column chunks read, before adjacent ones are merged into one request.
+        predicted_peak_bytes: The most memory that the loader will hold.
+        mixing: How well the epoch would mix rows that are sorted in the files; None without `shuffle`.
     """
 
     epoch: int
@@ -40,7 +40,7 @@ class EpochPlan:
 
     @classmethod
     def _from_plan(cls, plan: Plan, dataset: Dataset, num_threads: int) -> EpochPlan:
-        """Return the figures of a plan that is read by this many threads."""
+        """Return the figures of a plan that `num_threads` threads read."""
         sizing, snapshot = dataset.sizing, dataset.snapshot
         groups = plan.row_groups_read
         window = plan.largest_window_rows

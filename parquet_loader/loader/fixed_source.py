@@ -1,4 +1,4 @@
-"""Lists a source for loaders that plan from every row of it, and so need one that stays as it is."""
+"""Lists a source for loaders that plan from all of its rows, and so need one that does not change."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from parquet_loader.source import VersionedSource, table_source
 
 
 def list_fixed(source: Any, planned: str, **arguments: Any) -> ListedDataset:
-    """List a source, or take one that is listed.
+    """List a source, or return it if it is listed.
 
     Args:
         source: As in `BatchedDataLoader`.
-        planned: What is planned, and from what, for messages, such as "samples are planned from all rows".
-        arguments: Those of `ListedDataset`. With a source that is listed, only `shard` may be given.
+        planned: The reason why rows must not change, for error messages: "samples are planned from all rows".
+        arguments: Arguments of `ListedDataset`. With a listed source, only `shard` may be given.
 
     Raises:
-        ConfigurationError: arguments that belong to a listed source.
-        UnsupportedError: the source changes between epochs, or row groups may be skipped.
+        ConfigurationError: An argument is given that a listed source determines.
+        UnsupportedError: The source changes between epochs, or row groups may be skipped.
     """
     if isinstance(source, ListedDataset):
         own = {name: value for name, value in arguments.items() if name != "shard"}

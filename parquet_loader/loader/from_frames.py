@@ -50,23 +50,23 @@ def from_pandas(
     write_options: WriteOptions | None = None,
     **loader_options: Any,
 ) -> ConvertedLoader:
-    """Return a loader of a pandas frame, or of any batch that `DatasetWriter.write` takes.
+    """Return a loader of a pandas frame, or of any batch that `DatasetWriter.write` accepts.
 
-    The frame is written once: frames of equal content share the files, also in other processes, which wait while they
-    are being written. The files are deleted by `ConvertedLoader.delete`, or when the last process that uses them ends;
-    the next call deletes the files of killed processes. Files are named after the content, so `split_rows` puts a row
-    into the same split in every process, and a state can be resumed in another process.
+    The frame is written once: frames of equal content share the files, and other processes wait while they are written.
+    The files are deleted by `ConvertedLoader.delete`, or when the last process that uses them ends; the next call
+    deletes the files of killed processes. Files are named by their content, so `split_rows` puts a row into the same
+    split in every process, and another process can continue from a state.
 
     Args:
         frame: The rows; without a schema, at least one. Not an iterator, because it could be read only once.
         batch_size: As in `BatchedDataLoader`, like all keywords except the following:
-        schema: The schema of the columns; None: infer it.
+        schema: The schema of the columns; None to infer it.
         cache_dir: A local directory for frames; default ``~/.cache/parquet_loader/frames``.
-        keep_files: Keep the files when the process ends, for later processes.
+        keep_files: Whether to keep the files when the process ends, for later processes.
         write_options: Sizes and codec.
 
     Raises:
-        DataError, SchemaError, WriteError: as in `write_dataset`.
+        DataError, SchemaError, WriteError: As in `write_dataset`.
     """
     check_frame(frame)
     frame = _held(frame)
@@ -103,8 +103,8 @@ def from_dask(
     """Return a loader of a Dask collection, computed and written once; see `from_pandas` and `write_dask`.
 
     Two collections are the same if Dask gives them the same token. With workers on other machines, `cache_dir` has to
-    be on shared storage. A collection that is written again gets other file names: for the same split in every run,
-    filter by `split` of a column, because `split_rows` depends on file names.
+    be on shared storage. A collection that is written again gets other file names, on which `split_rows` depends. For
+    the same split in every run, filter by `split` of a column.
     """
     key = digest("dask", dask_key(data), schema and schema.to_json(), write_options)
 
@@ -126,10 +126,10 @@ def from_spark(
 ) -> ConvertedLoader:
     """Return a loader of a Spark DataFrame, computed and written once; see `from_pandas` and `write_spark`.
 
-    Two frames are the same if their analysed plans are equal and the files they read have not changed. Plans with data
-    or functions of their session (Python rows, user-defined functions) are the same only within the session. With
+    Two frames are the same if their analysed plans are equal and the files that they read have not changed. Plans with
+    data or functions of their session (Python rows, user-defined functions) are the same only within the session. With
     executors on other machines, `cache_dir` has to be on shared storage. As with `from_dask`, `split` of a column gives
-    the same split in every run, `split_rows` does not.
+    the same split in every run, but `split_rows` does not.
     """
     key = digest("spark", spark_key(df), schema and schema.to_json(), write_options)
 

@@ -1,4 +1,4 @@
-"""A loader as a `torch.utils.data.IterableDataset`, for trainers that want a `DataLoader` with worker processes."""
+"""A loader as a `torch.utils.data.IterableDataset`, for trainers that need a `DataLoader` with worker processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ParquetIterable(IterableDataset[Batch]):
     many rows and batches as the loader, in another order. All start methods of processes work.
 
     Each iteration is the next epoch, even if worker processes live only for one epoch: the count is in shared memory.
-    `state_dict` and `load_state_dict` are those of the loader, with the number of the worker; torchdata's
+    `state_dict` and `load_state_dict` work as the loader's, and add the number of the worker; torchdata's
     `StatefulDataLoader` calls them in each worker.
 
     Args:
@@ -39,7 +39,7 @@ class ParquetIterable(IterableDataset[Batch]):
                 f"{loader!r:.80}"
             )
         self.loader = loader
-        # The epoch that was set, followed by the number of epochs that each worker has begun since.
+        # The epoch set by the caller, followed by the number of epochs that each worker has begun since.
         self._epochs = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64).share_memory_()
         self._epochs[0] = loader.state_dict()["epoch"]
         self._first_batch = 0
@@ -49,7 +49,7 @@ class ParquetIterable(IterableDataset[Batch]):
         return len(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the number of the next epoch, in all workers."""
+        """Set the number of the next epoch, in all workers."""
         self._epochs[1:] = 0
         self._epochs[0] = check_int("epoch", epoch, 0, 2**62)
         self.loader.set_epoch(epoch)
@@ -58,7 +58,7 @@ class ParquetIterable(IterableDataset[Batch]):
         """Begin the next epoch, or this worker's part of it; the previous iterator ends.
 
         Raises:
-            ConfigurationError: Accelerate dispatches rank 0's batches to all ranks, so the other ranks' rows are lost.
+            ConfigurationError: Accelerate sends rank 0's batches to all ranks, so the other ranks' rows would be lost.
         """
         self._check_not_dispatched()
         if get_worker_info() is None:
@@ -97,7 +97,7 @@ class ParquetIterable(IterableDataset[Batch]):
         """Continue this worker from a state.
 
         Raises:
-            ResumeError: the state is that of another worker, or as in `BatchedDataLoader.load_state_dict`.
+            ResumeError: The state belongs to another worker; or as in `BatchedDataLoader.load_state_dict`.
         """
         if get_worker_info() is None:
             self.loader.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Protocols of sources that change between epochs: an epoch reads one snapshot, and releases files it is done with."""
+"""Protocols of sources that change between epochs: an epoch reads one snapshot, and releases files after their use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class SourceChange:
 
     Attributes:
         new_files, new_rows, new_bytes: Files that were added, their rows and bytes.
-        gone_files, gone_rows: Files that were removed, and their rows; of a table, also rows deleted in other files.
-        version: The version that was read, of a table.
+        gone_files, gone_rows: Files that were removed, and their rows; in a table, also rows deleted in other files.
+        version: The version of a table that was read.
     """
 
     new_files: int = 0
@@ -44,7 +44,7 @@ class EpochFiles(Protocol):
     def keep(self, about: bytes) -> str:
         """Let the source keep the list of files, so that `Follower.recall` finds it; return its name.
 
-        Idempotent; works after `close` too. If the source is read-only, only the name is computed.
+        Idempotent; also works after `close`. If the source is read-only, only the name is computed.
 
         Args:
             about: The loader's data about these files; stored unchanged, and part of the list's identity.
@@ -52,7 +52,7 @@ class EpochFiles(Protocol):
 
     @property
     def about(self) -> bytes | None:
-        """As given to `keep`; None if the files are not from a kept list."""
+        """The data given to `keep`; None if the files are not from a kept list."""
 
     @property
     def gone(self) -> IntArray:
@@ -60,7 +60,7 @@ class EpochFiles(Protocol):
 
     @property
     def identity(self) -> str:
-        """Name of the snapshot: equal if the snapshot is the same."""
+        """Name of the snapshot; equal names mean the same snapshot."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -68,13 +68,13 @@ class EpochFiles(Protocol):
 
     @property
     def growth(self) -> SourceChange:
-        """How the files differ from those of the last epoch."""
+        """The change since the last epoch."""
 
     def delivered(self, files: IntArray) -> None:
-        """Release files and count them as delivered; positions in the snapshot, int64 ``[n]``."""
+        """Release files, int64 ``[n]`` positions in the snapshot, and count them as delivered."""
 
     def release(self, files: IntArray) -> None:
-        """Release files that this epoch does not need, or whose delivery another rank counts; int64 ``[n]``."""
+        """Release files, int64 ``[n]``, that this epoch does not need or whose delivery another rank counts."""
 
     def close(self) -> None:
         """Release all files; idempotent, never blocks, and may be called by finalisers."""
@@ -90,7 +90,7 @@ class Follower(Protocol):
         """Return the files that another rank dumped, leased."""
 
     def recall(self, name: str) -> EpochFiles | None:
-        """Return the files of a kept list, leased, as far as they exist; None if there is no such list."""
+        """Return the files of a kept list that still exist, leased; None if there is no such list."""
 
 
 @runtime_checkable
@@ -102,11 +102,11 @@ class LiveSource(Protocol):
 
 
 class Deliveries:
-    """Releases the files that an epoch is done with. Used by the caller's thread; `close` by any thread.
+    """Releases the files that an epoch no longer needs. Used by the caller's thread; any thread may call `close`.
 
     Args:
         files: The files that the epoch reads.
-        plan: Its order.
+        plan: The plan of the epoch.
         first_batch: Number of the first batch delivered.
     """
 
@@ -122,7 +122,7 @@ class Deliveries:
             files.release(self._next(first_batch))
 
     def after(self, batches: int) -> None:
-        """Release the files that are complete after that many batches of the epoch."""
+        """Release the files that are complete after this number of batches of the epoch."""
         if self._released < len(self._done) and self._done[self._released] <= batches:
             done = self._next(batches)
             self._files.delivered(done[self._counts[done]])
@@ -133,7 +133,7 @@ class Deliveries:
         self._files.close()
 
     def _next(self, batches: int) -> IntArray:
-        """Return the files that are complete now and were not at the last call."""
+        """Return the files that became complete since the last call."""
         begin = self._released
         self._released = int(np.searchsorted(self._done, batches, side="right"))
         return self._order[begin : self._released]

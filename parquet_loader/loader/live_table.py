@@ -14,7 +14,7 @@ from parquet_loader.source import Selection, Snapshot, VersionedSource, dump_sna
 
 
 class LiveTable:
-    """A `LiveSource` over a table. Any thread may use it; the lock guards the last snapshot, and is not held in a read.
+    """A `LiveSource` over a table. Any thread may use it. The lock guards the last snapshot; no I/O runs under it.
 
     No files are leased: a version's files exist until the table's own cleaning removes them.
 
@@ -43,7 +43,7 @@ class LiveTable:
         """Return a version of the table, or the newest one; known files are not read again.
 
         Raises:
-            SourceError: see `open_snapshot`.
+            SourceError: See `open_snapshot`.
         """
         with self._lock:
             known = self._known
@@ -57,7 +57,7 @@ class LiveTable:
 
 
 class TableFollower:
-    """One loader's view of a table; see `Follower`. One thread at a time."""
+    """One loader's view of a table; see `Follower`. Used by one thread at a time."""
 
     def __init__(self, table: LiveTable) -> None:
         self._table = table

@@ -41,13 +41,13 @@ class Following:
     """Follows a source that changes, for one loader. Used by one thread at a time.
 
     With several ranks, rank 0 lists the source and sends the result to the others. Every listing is a collective
-    exchange: an error on one rank is raised on all, and it ends when every rank has leased the files.
+    exchange: it ends when every rank has leased the files, and an error on one rank is raised on all.
 
     Args:
         source: The source.
         open_dataset: Opens a snapshot with the loader's arguments.
         shard: This rank, if several ranks list the source together; else None.
-        filters: Whether there is a filter, so that the counts of known files are kept.
+        filters: Whether there is a filter; then the counts of known files are kept.
     """
 
     def __init__(self, source: LiveSource, open_dataset: OpenDataset, shard: Shard | None, *, filters: bool) -> None:
@@ -72,7 +72,7 @@ class Following:
         follower = self._source.follow()
         seen = self._opened(epoch, lambda: follower.begin_epoch(epoch), follower)
         try:
-            seen.dataset.budget.get()  # before the files are released, and may be evicted
+            seen.dataset.budget.get()  # now, because the store may evict the files after their release
         finally:
             seen.files.close()
         return self._use(seen).dataset
@@ -81,7 +81,7 @@ class Following:
         """Return the files that an epoch reads: those recalled for it, or else the present ones.
 
         Raises:
-            ResumeError: the epoch begins in its middle, and its first part had other files.
+            ResumeError: The epoch begins after its first batch, and its earlier batches had other files.
         """
         resumed, before = self._resumed, self.identity
         if resumed is not None and self._seen is not None and resumed[1] == epoch and resumed[2] <= batch:
@@ -100,7 +100,7 @@ class Following:
         return self._use(seen)
 
     def recall(self, name: Any, epoch: int) -> EpochView:
-        """Return the files that a state names, as far as they exist; without their list, the present files."""
+        """Return the files of a state that still exist; if their list is gone, the present files."""
 
         def listed() -> EpochFiles:
             found = self._follower.recall(name) if isinstance(name, str) else None
@@ -134,7 +134,7 @@ class Following:
         return []
 
     def remember(self, name: Any) -> None:
-        """Tell the source the arrival times of a kept list of files; does nothing if there is no such list."""
+        """Restore the source's arrival times from a kept list of files; does nothing if there is no such list."""
         ranks = self._ranks()
 
         def found() -> bytes:
@@ -165,7 +165,7 @@ class Following:
             files.close()
 
     def with_broadcast(self, work: Callable[[], T]) -> T:
-        """Run work that may fail on one rank before an exchange; its error is then raised on all ranks."""
+        """Run work that may fail on one rank before an exchange; then its error is raised on all ranks."""
         try:
             return work()
         except Exception as error:
@@ -225,7 +225,7 @@ class Following:
 
 
 def _about(dataset: Dataset, *, filters: bool) -> bytes:
-    """Return row sizes and counts, which cannot be measured when files are gone, as bytes to keep with their list."""
+    """Return row sizes and counts as bytes to keep with the list of files; without the files they cannot be measured."""
     counts = dataset.counts.astype("<i8").tobytes() if filters else b""
     return json.dumps(asdict(dataset.sizing.row)).encode() + b"\n" + zlib.compress(counts)
 
@@ -273,7 +273,7 @@ def _together(work: Callable[[], EpochFiles], follower: Follower, ranks: Ranks) 
 
 
 def _needed(files: EpochFiles, plan: Plan, batch: int) -> IntArray:
-    """Return the missing files that an epoch needs if it begins with a batch."""
+    """Return the missing files that an epoch needs if it begins at this batch."""
     if not len(files.gone):
         return files.gone
     done = batches_until_done(plan, files.snapshot.row_group_file, len(files.snapshot.files))

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # Batches in progress or ready that have their own share of the memory limit.
 _HELD_BATCHES = 2
-# Further ones, if memory is free: as many as take so many bytes, and at least and at most so many in all.
+# If memory is free, further batches are made up to this many bytes; also the least and the most batches in all.
 _AHEAD_BYTES = 16 * 2**20
 _LEAST_AHEAD, _MOST_AHEAD = 4, 64
 MASK = "mask"
@@ -63,13 +63,13 @@ EPISODE = "episode_index"
 class EpisodePlan(EpochPlan):
     """Figures of an epoch of an `EpisodeLoader`, known before it begins.
 
-    `rows` are the samples that this rank delivers; `window_rows`, the most rows that a window reads. The figures here
-    are those of all ranks together.
+    `rows` is the number of samples that this rank delivers, `window_rows` the most rows that a window reads. The
+    attributes below count all ranks together.
 
     Attributes:
         samples: Samples of the epoch.
         episodes: Episodes with rows that pass the filters.
-        left_out: Episodes without a sample, because with ``pad="drop"`` they are too short.
+        left_out: Episodes that are too short for a sample, with ``pad="drop"``.
     """
 
     samples: int
@@ -79,7 +79,7 @@ class EpisodePlan(EpochPlan):
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What a pickled loader need not find out again."""
+    """The opened source of a pickled loader, which a copy need not read again."""
 
     dataset: Dataset
     samples: EpisodeSamples
@@ -88,7 +88,7 @@ class _Opened:
 
 @dataclass(frozen=True, slots=True)
 class _NextSamples(NextPlan):
-    """Computes what the next epoch reads. See `NextPlan`.
+    """Computes the plan of the next epoch's reads. See `NextPlan`.
 
     Attributes:
         samples: The samples.
@@ -110,20 +110,20 @@ class _NextSamples(NextPlan):
 class EpisodeLoader(BatchedDataLoader):
     """Iterate over batches of samples: consecutive rows of one episode, shuffled over all episodes.
 
-    A batch is a dict: each column, ``[B, T, ...]``, and ``mask``, bool ``[B, T]``, which is False for rows before the
-    beginning or after the end of the episode. Text, bytes and lists of varying length are a `Ragged` of B lists of T
-    rows each. With `Episodes.deltas`, columns have their own T, or none, and for each column that `deltas` names there
-    is ``<column>_is_pad``, bool ``[B, T]``, which is True for such rows.
+    A batch is a dict with each column, ``[B, T, ...]``, and ``mask``, bool ``[B, T]``, which is False for rows before
+    the beginning or after the end of the episode. Text, bytes and lists of varying length are a `Ragged` of B lists of
+    T rows each. With `Episodes.deltas`, each named column has its own T, and ``<column>_is_pad``, bool ``[B, T]``,
+    which is True for such rows; other columns have no axis T.
 
-    The constructor reads the column `Episodes.by`, once, and checks that the rows of each episode are consecutive. The
+    The constructor reads the column `Episodes.by` once, and checks that the rows of each episode are consecutive. The
     bounds of episodes take 48 bytes an episode of `memory_limit`. Samples are shuffled inside each window of rows. Each
-    row is read once for all its samples; if an episode continues in another row group, whose rows are not in the same
-    window, the first rows of that row group are read once more.
+    row is read once for all its samples. If an episode continues in a row group that is not in the same window, the
+    first rows of that row group are read once more.
 
-    All else is as in `BatchedDataLoader`, with samples in the place of rows: epochs, states, ranks, threads and memory.
-    The background threads make the batches, and call `transform`. Images of one size are decoded once for all samples
-    of a window; a window holds them decoded, so it has fewer rows. With ``isolation="process"``, the caller's thread
-    makes them of the rows that the child process reads.
+    Epochs, states, ranks, threads and memory are as in `BatchedDataLoader`, with samples instead of rows. The
+    background threads make the batches and call `transform`. Images are decoded once for all samples of a window; a
+    window holds them decoded, so it has fewer rows. With ``isolation="process"``, the caller's thread makes the batches
+    from rows that the child process reads.
 
     Args:
         source: As in `BatchedDataLoader`, except a `SampleStore`.
@@ -131,7 +131,7 @@ class EpisodeLoader(BatchedDataLoader):
         episodes: The rows of a sample.
         filters: Choose whole episodes.
         schema, columns, split, shuffle, seed, drop_last: As in `BatchedDataLoader`.
-        window_rows: As in `BatchedDataLoader`; windows are those of rows.
+        window_rows: As in `BatchedDataLoader`; counts rows, not samples.
         transform: As in `BatchedDataLoader`, with a batch of samples: ``[B, T, ...]`` and masks. Not with
             ``isolation="process"``.
         device, memory_limit, shard, num_threads, isolation: As in `BatchedDataLoader`.
@@ -286,7 +286,7 @@ class EpisodeLoader(BatchedDataLoader):
         """Return the figures of the running epoch, or else of the last one; bytes include the bounds of episodes.
 
         Raises:
-            LoaderStateError: there was no epoch yet.
+            LoaderStateError: No epoch has begun.
         """
         stats, bounds = super().stats(), self._samples.nbytes
         return replace(
@@ -297,7 +297,7 @@ class EpisodeLoader(BatchedDataLoader):
         )
 
     def plan(self) -> EpisodePlan:
-        """Return figures of the next epoch; nothing more is read than for `window_rows`."""
+        """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
         plan, samples = self._plan(self._next_epoch), self._samples
         base = EpochPlan._from_plan(ReadPlan.of(plan, samples), self._dataset, self.num_threads)
@@ -315,7 +315,7 @@ class EpisodeLoader(BatchedDataLoader):
             left_out=int(np.count_nonzero(np.diff(samples.begins) == 0)),
         )
 
-    # ------------------------------------------------------------------ what the base class asks for
+    # ------------------------------------------------------------------ called by the base class
 
     @property
     def _planned(self) -> Dataset:
@@ -390,7 +390,7 @@ class EpisodeLoader(BatchedDataLoader):
 
 @dataclass(frozen=True, slots=True)
 class _PartsOfEpoch:
-    """What the batches of epochs are made with; refers to no loader.
+    """The parts that make the batches of an epoch; does not refer to the loader.
 
     Attributes:
         dataset: The data set.
@@ -440,7 +440,7 @@ def _opened_ahead(
     staging: Arenas,
     plan: Plan,
 ) -> Engine:
-    """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
+    """Open the engine of the next epoch; a worker calls it, so it does not refer to the loader and keep it alive."""
     assert isinstance(plan, ReadPlan)
     return Engine(
         dataset,
@@ -465,9 +465,9 @@ def _check_columns(
     """Check that the columns can be delivered as samples.
 
     Raises:
-        ConfigurationError: `deltas` names a column that there is not, or a mask has the name of a column.
-        UnsupportedError: a column holds recordings, or images that differ in size, or the child process would decode,
-            or damaged images would be replaced.
+        ConfigurationError: `deltas` names a column that does not exist, or a mask has the name of a column.
+        UnsupportedError: A column holds recordings or images that differ in size; or a column holds images, and they
+            are read in a child process or damaged ones are to be replaced.
     """
     names = {*schema, *masks_of(schema).values()}
     if output_options is not None and output_options.row_numbers is not None:
@@ -509,7 +509,7 @@ def _check_columns(
 
 
 def _batch_bytes(schema: Schema, episodes: Episodes, batch_size: int) -> int:
-    """Return about the bytes of a batch; a value of varying length counts as 64 bytes."""
+    """Return an estimate of a batch's bytes; a value of varying length counts as 64 bytes."""
     nbytes = 0
     media = {
         column.name: math.prod(n or 1 for n in column.decoded_shape) * np.dtype(column.dtype).itemsize
@@ -528,7 +528,6 @@ def _batch_bytes(schema: Schema, episodes: Episodes, batch_size: int) -> int:
 
 
 def _form_of(schema: Schema, episodes: Episodes, frames: VideoFrames | None) -> SampleForm:
-    """Return what a batch holds."""
     offsets = {name: episodes.offsets(name) for name in schema}
     offsets |= {mask: offsets[name] for name, mask in masks_of(schema).items()}
     cameras = {} if frames is None else {camera: episodes.offsets(camera) for camera in frames.cameras}

@@ -1,4 +1,4 @@
-"""Finds the episodes of a source: reads the column that tells them apart, once, and checks the order of rows."""
+"""Finds the episodes of a source: reads the episode column once, and checks the order of rows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class EpisodeBounds:
     """The episodes of the rows that pass the filters.
 
     Attributes:
-        rows: int64 ``[episodes + 1]``: the first row of each, and the number of rows.
+        rows: int64 ``[episodes + 1]``: the first row of each episode, and the number of rows.
         row_begins: int64 ``[row groups + 1]``: rows before each row group.
-        ids: ``[episodes]``: the value of `by` in each.
+        ids: ``[episodes]``: the value of `by` in each episode.
     """
 
     rows: IntArray
@@ -43,8 +43,8 @@ class _Runs:
     """Consecutive rows with one value.
 
     Attributes:
-        value: ``[runs]``.
-        begins: int64 ``[runs + 1]``: the first row of each, and the number of rows.
+        value: ``[runs]``: the value of each run.
+        begins: int64 ``[runs + 1]``: the first row of each run, and the number of rows.
         row_begins: As in `EpisodeBounds`.
     """
 
@@ -67,19 +67,20 @@ def read_episodes(
 ) -> EpisodeBounds:
     """Return the episodes, and check that the rows of each are consecutive and in order.
 
-    The ranks of `torch.distributed` read a part each, and gather the parts. With a shard of the caller's, this rank
-    reads them all. With filters, the column is read a second time.
+    Each rank of `torch.distributed` reads a part, and the ranks gather the parts. If the caller passes a shard, this
+    rank reads all rows. With filters, the column is read a second time.
 
     Args:
         listed: The files.
         by, order: As in `Episodes`.
         filters, shard, num_threads, isolation, progress: As in `BatchedDataLoader`.
-        memory_limit_bytes: Limit of what is held while the column is read.
+        memory_limit_bytes: Limit of the memory held while the column is read.
 
     Raises:
-        SchemaError: there are no such columns, or they have the wrong type.
-        DataError: the rows of an episode are not consecutive, or not in order; or the filters cut one.
-        MemoryLimitError: the episodes take more than half of the memory limit.
+        SchemaError: A column is missing or has the wrong type.
+        DataError: The rows of an episode are not consecutive, or not in order.
+        ConfigurationError: The filters keep only some rows of an episode.
+        MemoryLimitError: The bounds of the episodes take more than half of the memory limit.
     """
 
     def read(source: ListedDataset, order: str | None, chosen: Filters | None) -> _Runs:
@@ -170,7 +171,7 @@ def _check_types(schema: Schema, by: str, order: str | None) -> None:
     """Check the types of the columns.
 
     Raises:
-        SchemaError: they do not tell episodes or an order, or nulls are replaced.
+        SchemaError: A column cannot identify episodes, or has no order, or replaces nulls.
     """
     of_episodes = schema[by]
     tells = isinstance(of_episodes, Text | Category) or (
@@ -184,7 +185,7 @@ def _check_types(schema: Schema, by: str, order: str | None) -> None:
         if name is None or policy_of(schema[name]) == "refuse":
             continue
         fill = getattr(schema[name], "fill", None)
-        if isinstance(fill, float) and math.isnan(fill):  # it is in no order, so a null is an error
+        if isinstance(fill, float) and math.isnan(fill):  # NaN is never in rising order, so a null raises an error
             continue
         raise SchemaError(
             f"{label}={name!r}: {schema[name]!r} replaces nulls, which would then be a value like any other; give the "
@@ -198,7 +199,7 @@ def _runs_of(
     """Return the runs of a batch: begin, value, and the values of `order` in the first and the last row.
 
     Raises:
-        DataError: `order` does not rise.
+        DataError: `order` does not rise within an episode.
     """
     value = batch[by].combine_chunks()
     if isinstance(value, pa.ChunkedArray):
@@ -243,7 +244,7 @@ def _check_unique(runs: _Runs, by: str, snapshot: Snapshot) -> None:
     """Check that the rows of each episode are consecutive.
 
     Raises:
-        DataError: they are not.
+        DataError: The rows of an episode are not consecutive.
     """
     if len(pc.unique(runs.value)) == len(runs.value):
         return
@@ -265,7 +266,7 @@ def _check_whole(passing: _Runs, runs: _Runs, by: str) -> None:
     """Check that filters keep or leave out whole episodes.
 
     Raises:
-        ConfigurationError: they do not.
+        ConfigurationError: The filters keep only some rows of an episode.
     """
     at = pc.index_in(passing.value, runs.value).to_numpy(zero_copy_only=False).astype(np.int64)
     kept, whole = np.diff(passing.begins), np.diff(runs.begins)[at]

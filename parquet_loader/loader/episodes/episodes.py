@@ -1,4 +1,4 @@
-"""`Episodes`: which rows around each row are delivered together."""
+"""`Episodes`: chooses the rows around each row that are delivered together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parquet_loader.common import IntArray, check_choice, check_int
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.plan import SampleRule
 
-# How far a time may be from that of a row, in rows.
+# The largest distance of a time in `deltas` from the time of a row, in rows.
 _TOLERANCE = 1e-2
 _MOST_ROWS = 2**20
 
@@ -24,20 +24,20 @@ class Episodes:
     Every `stride`-th row of an episode is an *anchor*. A sample is the anchor with the rows around it.
 
     Args:
-        by: The column that tells episodes apart: integers, text, or a category. The rows of an episode are consecutive
+        by: The column that identifies episodes: integers, text, or a category. The rows of an episode are consecutive
             in the files, and may continue in the next row group or file.
         history: Rows before the anchor.
         future: Rows after the anchor. A sample has T = `history` + 1 + `future` rows.
         stride: Rows from one anchor to the next, from the beginning of each episode.
-        pad: At the ends of an episode, ``"mask"`` delivers samples of which some rows do not exist: these repeat the
-            episode's first or last row, and the mask is False for them. ``"drop"`` leaves such samples out.
-        deltas: Instead of `history` and `future`, for each column the rows to deliver, relative to the anchor:
+        pad: With ``"mask"``, samples that exceed the ends of an episode repeat its first or last row for the missing
+            rows, and the mask is False for these. With ``"drop"``, such samples are left out.
+        deltas: The rows to deliver for each column, relative to the anchor, instead of `history` and `future`:
             ``{"state": [-1, 0], "action": range(16)}``. Columns that are not named are delivered for the anchor alone.
-        fps: Rows a second; `deltas` are seconds then, as LeRobot's ``delta_timestamps``.
-        order: A column that rises from row to row of an episode, such as ``"frame_index"``; it is checked.
+        fps: Rows a second; with it, `deltas` are seconds, like LeRobot's ``delta_timestamps``.
+        order: A column, such as ``"frame_index"``, that rises from row to row of an episode; this is checked.
 
     Raises:
-        ConfigurationError: an argument has the wrong kind or value.
+        ConfigurationError: An argument has the wrong kind or value.
     """
 
     by: str
@@ -98,7 +98,7 @@ class Episodes:
         return tuple(found)
 
     def offsets(self, column: str) -> IntArray | None:
-        """Return the rows of a column relative to the anchor, int64 ``[T]``; None: the anchor alone, with no axis."""
+        """Return the rows of a column relative to the anchor, int64 ``[T]``; None for the anchor, without an axis."""
         if self.deltas is None:
             return np.arange(-self.history, self.future + 1)
         rows = self.deltas.get(column)
@@ -106,7 +106,7 @@ class Episodes:
 
 
 def rule_of(episodes: Episodes) -> SampleRule:
-    """Return the rows of a sample, from the first to the last that any column has."""
+    """Return the rows of a sample, from the first to the last that any column needs."""
     drops = episodes.pad == "drop"
     if episodes.deltas is None:
         return SampleRule(episodes.history, episodes.future, episodes.stride, drops)

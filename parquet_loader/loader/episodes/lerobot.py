@@ -26,21 +26,21 @@ from parquet_loader.loader.episodes.video_frames import FilePart, VideoFrames
 from parquet_loader.loader.parquet_dataset import ParquetDataset
 from parquet_loader.read import Filters
 
-# The columns of ``meta/episodes`` that say where the frames of a camera are.
+# The columns of ``meta/episodes`` with the file and the time of a camera's frames.
 _OF_CAMERA = ("chunk_index", "file_index", "from_timestamp")
 
 
 class LeRobotDataset(ParquetDataset):
-    """A data set of LeRobot, version 3, in a local directory: a `ParquetDataset` of ``data/`` that knows ``meta/``.
+    """A local data set of LeRobot, version 3: a `ParquetDataset` of ``data/`` that also reads ``meta/``.
 
     ``batches(64, episodes=data.samples(...))`` delivers two columns for each camera whose frames are in video files:
     ``<camera>_path``, a `Ragged` of B texts, and ``<camera>_timestamp``, the seconds from the beginning of that file,
-    float64 ``[B, T]`` or ``[B]``. `deltas` may name cameras, too. `frames` decodes the frames.
+    float64 ``[B, T]`` or ``[B]``. `deltas` may also name cameras. `frames` decodes the frames.
 
     Args:
         root: The directory, which holds ``meta/info.json``.
         episodes: The episodes to read; default: all.
-        columns: Names to read, except cameras; default: all columns that are no images.
+        columns: Names to read, except cameras; default: all columns except images.
         filters: As in `ParquetDataset`.
         shard: As in `ParquetDataset`.
 
@@ -52,8 +52,8 @@ class LeRobotDataset(ParquetDataset):
         tasks: The texts of the tasks, by ``task_index``.
 
     Raises:
-        SourceError: there is no such data set, or its metadata is not that of version 3.
-        UnsupportedError: it has another version.
+        SourceError: The directory has no such data set, or invalid metadata.
+        UnsupportedError: The data set has another version.
         SchemaError, ConfigurationError: As in `ParquetDataset`.
     """
 
@@ -96,7 +96,7 @@ class LeRobotDataset(ParquetDataset):
 
         Args:
             history, future, stride, pad: As in `Episodes`.
-            deltas: Seconds by column or camera, as LeRobot's ``delta_timestamps``.
+            deltas: Seconds by column or camera, like LeRobot's ``delta_timestamps``.
         """
         fps = None if deltas is None else self.fps
         return Episodes("episode_index", history, future, stride, pad, deltas, fps, order="frame_index")
@@ -109,17 +109,17 @@ class LeRobotDataset(ParquetDataset):
         Args:
             batch: A batch of an `EpisodeLoader` over this data set, of tensors or of arrays.
             camera: The camera.
-            size: ``(height, width)`` to which frames are scaled; None: as they are.
+            size: ``(height, width)`` to which frames are scaled; None to keep their size.
             num_threads: Threads; default: the processors, at most 8.
 
         Returns:
             uint8 ``[B, T, height, width, 3]`` or ``[B, height, width, 3]``, a tensor if the batch has tensors.
 
         Raises:
-            ConfigurationError: the batch has no such camera.
+            ConfigurationError: The batch has no such camera.
             MissingPackageError: PyAV is not installed.
-            DataError: a file is damaged, or has no frame within half a frame's time of a timestamp.
-            SourceError: a file cannot be read.
+            DataError: A file is damaged, or has no frame within half a frame's time of a timestamp.
+            SourceError: A file cannot be read.
         """
         if f"{camera}_timestamp" not in batch:
             raise ConfigurationError(f"camera={camera!r:.80}: the batch has none of its timestamps; there are "
@@ -173,8 +173,8 @@ def _info(root: Path) -> dict[str, Any]:
     """Read ``meta/info.json``.
 
     Raises:
-        SourceError: it is not there, or not the metadata of a data set of LeRobot.
-        UnsupportedError: the data set has another version.
+        SourceError: The file is missing, or is not the metadata of a data set of LeRobot.
+        UnsupportedError: The data set has another version.
     """
     path = root / "meta" / "info.json"
     try:
@@ -213,7 +213,7 @@ def _tasks(root: Path) -> list[str]:
 
 
 def _videos(root: Path, info: dict[str, Any], cameras: Sequence[str]) -> VideoFrames:
-    """Return where the frames of each episode are, from ``meta/episodes``."""
+    """Return the files and times of each episode's frames, from ``meta/episodes``."""
     files = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
     if not files:
         raise SourceError(f"{root / 'meta' / 'episodes'}: there are no Parquet files")
@@ -239,7 +239,7 @@ def _table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a file of metadata.
 
     Raises:
-        SourceError: it cannot be read, or lacks a column or has a null.
+        SourceError: It cannot be read, lacks a column, or has a null.
     """
     try:
         schema = pq.read_schema(path)
@@ -259,7 +259,7 @@ def _path(root: Path, info: Mapping[str, Any], camera: str, chunk: int, file: in
     """Return the path of a video file.
 
     Raises:
-        SourceError: the metadata does not say where it is.
+        SourceError: The metadata has no valid path.
     """
     pattern = info.get("video_path")
     relative = PurePosixPath("..")

@@ -15,7 +15,7 @@ class SampleOutput(Output):
     """The output of one epoch of an `EpisodeLoader`. See `Output`; used by the caller's thread.
 
     The workers make the batches, except under ``isolation="process"``: then windows come from the child process, and
-    batches are made of them here.
+    the caller's thread makes the batches.
 
     Args:
         cutter: Divides windows into batches.
@@ -35,21 +35,21 @@ class SampleOutput(Output):
         return self._output.allocator(keep_bytes)
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:  # noqa: ARG002
-        """Return a batch that is written."""
+        """Return a batch that has been written."""
         return self._output.from_batch(batch, None)
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches on the device that the caller chose."""
+        """Yield the batches on the caller's device."""
         return self._output.delivered(batches)
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:  # noqa: ARG002
         """Yield the batches that a window completes; at the end of the epoch also the last one."""
         complete = self._cutter.add(window.arrays, window.rows)
-        while self._cutter.has_row_less_window:  # the engine passes over it
+        while self._cutter.has_row_less_window:  # the engine does not deliver such a window
             complete += self._cutter.add({name: array[:0] for name, array in window.arrays.items()}, 0)
         del window
         complete.reverse()
-        while complete:  # a batch that is delivered keeps no window
+        while complete:  # `pop`, so that a delivered batch keeps no window alive
             made = self._writer(complete.pop(), self._next)
             self._next += 1
             yield self.from_batch(made, None)

@@ -12,18 +12,18 @@ from parquet_loader.loader.episodes.sample_windows import SampleCutter, SamplePa
 from parquet_loader.loader.episodes.sample_writer import SampleWriter
 from parquet_loader.window import Allocator, Window
 
-# Media are decoded in jobs of so many bytes, and of a quarter of a window's share of each thread if that is less.
+# The most bytes that one job decodes; at most an eighth of a window.
 _DECODED_BYTES = 2 * 2**20
 
 
 @dataclass(slots=True, eq=False)
 class _Sampled(HeldWindow):
-    """A window from the job that provides memory for its media until it is released.
+    """A window, from the job that provides memory for its media until its release.
 
     Attributes:
-        media: The decoded media of its rows, by column; None: there is no memory yet.
-        chunks: Ranges of rows whose media no job decodes yet.
-        decoding: Ranges of rows that jobs decode.
+        media: The decoded media of its rows, by column; None until their memory is allocated.
+        chunks: Ranges of rows whose media no job has begun to decode.
+        decoding: Number of ranges that jobs are decoding.
     """
 
     media: dict[str, Any] | None = None
@@ -38,19 +38,19 @@ class _Sampled(HeldWindow):
 class SampleScheduler(CutBatches[SamplePart, _Sampled]):
     """Decodes the media of windows, finds their samples, and writes batches; see `CutBatches`.
 
-    Windows are decoded in any order, each row once, however many samples have it.
+    Windows are decoded in any order. Each row is decoded once, even if several samples contain it.
 
-    Invariant: one window at a time is divided into batches, in the order of windows, because each may continue the rows
-    of the one before it.
+    Invariant: windows are divided into batches one at a time and in order, because a window may continue the rows of
+    the previous one.
 
     Args:
         cutter: Divides windows into batches.
         writer: Writes batches.
         first_batch: The batch with which the epoch begins.
-        batch_bytes: About the bytes of a batch.
+        batch_bytes: Estimated bytes of a batch.
         own_batches: Batches that have their own share of the memory limit; further ones begin if memory is free.
         most_ahead: The most batches in progress or ready.
-        media: Decodes media; None: there are none.
+        media: Decodes media; None without media.
         staging: Provides the memory of decoded media.
         usage: The counters of the epoch.
     """
@@ -67,7 +67,7 @@ class SampleScheduler(CutBatches[SamplePart, _Sampled]):
         staging: Allocator,
         usage: Usage,
     ) -> None:
-        at_once = None if writer.processor is None else 1  # so that an error of `transform` is that of its batch
+        at_once = None if writer.processor is None else 1  # so that an error of `transform` belongs to one batch
         super().__init__(writer, first_batch, batch_bytes, most_ahead, usage, at_once)
         self._cutter = cutter
         self._own_batches = own_batches
@@ -82,7 +82,7 @@ class SampleScheduler(CutBatches[SamplePart, _Sampled]):
     def _writable(self, count: int) -> int:
         if super()._writable(count) and self._usage.fits(count * self._batch_bytes):
             return count
-        # Else windows that leave no memory free would wait for batches, and these for memory.
+        # These may exceed the limit: else windows that leave no memory free and batches would wait for each other.
         return max(0, min(count, self._own_batches - (self._next_begun - self._next_delivered)))
 
     def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
@@ -104,7 +104,7 @@ class SampleScheduler(CutBatches[SamplePart, _Sampled]):
         return job
 
     def _begin_job(self, task: WindowTask, window: Window, *, is_first: bool) -> Job[dict[str, Any]] | None:
-        """Return a job that provides the memory of a window's media; None: there are none, or memory is not free."""
+        """Return a job that allocates the memory of a window's media; None without media or without free memory."""
         media = self._media
         if media is None or not window.rows:
             self._held[task.index] = _Sampled(task, media={} if media is None else media.memory(0, self._staging))

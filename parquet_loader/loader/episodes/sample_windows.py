@@ -1,4 +1,4 @@
-"""Finds the samples of windows, in the order of windows, and divides them into batches."""
+"""Finds the samples of each window and divides them into batches, in the order of windows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from parquet_loader.schema import Ragged
 
 
 class Bridge(NamedTuple):
-    """Rows of earlier windows, and those that follow them in this one, for samples that need both.
+    """Rows of earlier windows, and the rows of this window that follow them, for samples that need both.
 
     Attributes:
-        shift: int64 ``[slices]``: what to add to a row's number in the data set for its place in `arrays`.
+        shift: int64 ``[slices]``: to be added to a row's number in the data set to get its index in `arrays`.
         arrays: The rows, by column.
     """
 
@@ -29,11 +29,11 @@ class SampleWindow(NamedTuple):
     """The samples of one window.
 
     Attributes:
-        window: Its number.
-        numbers: int64 ``[samples]``, in the order of delivery.
-        reads: Where their rows are.
+        window: The number of the window.
+        numbers: int64 ``[samples]``: the numbers of the samples, in the order of delivery.
+        reads: The rows that the window reads.
         arrays: The window's rows, by column.
-        bridge: Rows of the windows before it; None: no sample needs them.
+        bridge: Rows of earlier windows; None if no sample needs them.
     """
 
     window: int
@@ -47,8 +47,8 @@ class SamplePart(NamedTuple):
     """Samples of one window that belong to one batch.
 
     Attributes:
-        samples: The window.
-        numbers: int64 ``[samples]``, in the order of delivery.
+        samples: The samples of the window.
+        numbers: int64 ``[samples]``: the numbers of those in the batch, in the order of delivery.
     """
 
     samples: SampleWindow
@@ -58,17 +58,17 @@ class SamplePart(NamedTuple):
 class SampleCutter:
     """Divides the samples of windows into batches; used in the order of windows, by one thread at a time.
 
-    Of each row group that later windows continue, it keeps the last rows, fewer than a sample has, for samples that
-    begin there. A batch that needs samples of several windows keeps the rows of the first ones until it is complete.
+    If later windows continue a row group, its last rows, fewer than a sample has, are kept for samples that begin
+    there. An incomplete batch keeps the rows of its windows until it is complete.
 
     Args:
         plan: The epoch of samples.
         samples: The samples.
-        first_batch: The first batch that is made.
-        names: The columns that batches hold.
+        first_batch: The first batch of the epoch to make.
+        names: The columns of batches.
 
     Attributes:
-        next_window: The number of the window that comes next.
+        next_window: The number of the next window.
     """
 
     def __init__(self, plan: Plan, samples: EpisodeSamples, first_batch: int, names: Collection[str]) -> None:
@@ -84,12 +84,12 @@ class SampleCutter:
 
     @property
     def waiting(self) -> set[int]:
-        """The numbers of the windows that the batch which is not complete needs."""
+        """The numbers of the windows that the incomplete batch needs."""
         return {part.samples.window for part in self._parts}
 
     @property
     def has_row_less_window(self) -> bool:
-        """Whether the next window reads no rows: its samples need only rows of windows before it."""
+        """Whether the next window reads no rows: its samples need only rows of earlier windows."""
         return self.next_window < self._plan.windows and not self._reads(self.next_window).rows
 
     def _reads(self, number: int) -> WindowReads:
@@ -99,11 +99,11 @@ class SampleCutter:
         """Add the next window; return the batches that it completes, at the end of the epoch also the last one.
 
         Args:
-            arrays: The rows of the window, by column; all that it reads.
-            rows: Their number.
+            arrays: All rows of the window, by column.
+            rows: Number of rows.
 
         Raises:
-            DataError: there are more or fewer rows than the plan says.
+            DataError: The window has more or fewer rows than planned.
         """
         number, size = self.next_window, self._plan.batch_size
         self.next_window += 1
@@ -139,7 +139,7 @@ class SampleCutter:
         return SampleWindow(number, numbers, reads, arrays, self._bridge(arrays, reads))
 
     def _bridge(self, arrays: Mapping[str, Any], reads: WindowReads) -> Bridge | None:
-        """Join the rows kept of earlier windows with those of this one, and keep this one's last rows."""
+        """Join the rows kept from earlier windows with those of this window, and keep the last rows of this window."""
         most = self._samples.rule.rows - 1
         shift = np.zeros(len(reads.run), np.int64)
         pieces: list[dict[str, Any]] = []
@@ -167,14 +167,14 @@ class SampleCutter:
 
 
 def cat(arrays: list[Any]) -> Any:
-    """Return arrays, or `Ragged` rows, one after the other."""
+    """Concatenate arrays or `Ragged` rows."""
     if len(arrays) == 1:
         return arrays[0]
     return Ragged.cat(arrays) if isinstance(arrays[0], Ragged) else np.concatenate(arrays)
 
 
 def _tail(before: Any, array: Any, most: int) -> Any:
-    """Return a copy of the last rows of two arrays together."""
+    """Return a copy of the last `most` rows of two arrays in a row."""
     if len(array) < most and before is not None and len(before):
         array = cat([before, array])
     array = array[max(0, len(array) - most) :]

@@ -24,14 +24,14 @@ _LINE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class SampleForm:
-    """What a batch holds.
+    """The columns and masks of a batch.
 
     Attributes:
-        offsets: By column, the rows to deliver, relative to the anchor, int64 ``[T]``; None: the anchor alone.
-        masks: The names of masks (True: the row exists), each with the offsets that it is for.
-        pads: The names of masks with the opposite meaning (True: the row does not exist).
-        frames: Where the frames of the rows are; None: there are no video files.
-        cameras: By camera, the rows to deliver, as `offsets`.
+        offsets: The rows to deliver relative to the anchor, int64 ``[T]``, by column; None for the anchor alone.
+        masks: The offsets of each mask, by its name; the mask is True for rows that exist.
+        pads: The offsets of each mask with the opposite meaning, by its name; True for rows that do not exist.
+        frames: The files and times of the rows' frames; None without video files.
+        cameras: The rows to deliver, by camera, as in `offsets`.
     """
 
     offsets: Mapping[str, IntArray | None]
@@ -47,9 +47,9 @@ class SampleWriter:
 
     Attributes:
         samples: The samples.
-        form: What a batch holds.
+        form: The columns and masks of a batch.
         memory: Provides the memory of batches.
-        processor: Calls `transform`; None: there is none.
+        processor: Calls `transform`; None without a `transform`.
     """
 
     samples: EpisodeSamples
@@ -58,7 +58,7 @@ class SampleWriter:
     processor: BatchProcessor | None = None
 
     def __call__(self, parts: Sequence[SamplePart], number: int) -> ProcessedBatch:
-        """Return the batch of these samples, the `number`-th of the epoch.
+        """Return the batch of these samples; `number` is its number in the epoch.
 
         Raises:
             TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
@@ -96,7 +96,7 @@ class SampleWriter:
     def _write_times(
         self, frames: VideoFrames, numbers: IntArray, made: Mapping[str, npt.NDArray[Any]], batch: dict[str, Any]
     ) -> None:
-        """Write the file of each sample's frames, and their times."""
+        """Write the file and the times of each sample's frames."""
         rows, episode = self.samples.rows_of(numbers), self.samples.episodes_of(numbers)
         for camera, offsets in self.form.cameras.items():
             part, times = frames.cameras[camera], made[f"{camera}_timestamp"]
@@ -151,11 +151,11 @@ class SampleWriter:
     def _allocated(
         self, shapes: Mapping[str, tuple[tuple[int, ...], Any]]
     ) -> tuple[dict[str, Any], dict[str, Any], int]:
-        """Return arrays in one block of memory, its owners by name, and its bytes."""
+        """Return arrays in one block of memory, the owners of their memory by name, and the bytes of the block."""
         sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (shape, dtype) in shapes.items()}
         begins = list(accumulate((-(-size // _LINE_BYTES) * _LINE_BYTES for size in sizes.values()), initial=0))
         nbytes = max(1, begins[-1])
-        if self.processor is not None and self.memory.is_required:  # only what it returns has to be in such memory
+        if self.processor is not None and self.memory.is_required:  # only the result of `transform` needs that memory
             block = Allocation(np.empty(nbytes, np.uint8))
         else:
             block = self.memory.allocate(nbytes)
@@ -170,11 +170,11 @@ class SampleWriter:
 
 
 class _Places(NamedTuple):
-    """Where the rows of samples are.
+    """The indices of samples' rows in arrays.
 
     Attributes:
-        rows: int64 ``[samples, T]`` or ``[samples]``: the place of each row in its array.
-        exists: bool, of the same shape: whether it is a row of the sample, or repeats another one.
+        rows: int64 ``[samples, T]`` or ``[samples]``: the index of each row in its array.
+        exists: bool, of the same shape: False for a missing row that repeats another one.
         runs: The samples whose rows are consecutive in the window's array.
         others: The samples whose rows are in the window's array, but are not consecutive.
         bridged: The samples whose rows are in another array.
@@ -188,20 +188,20 @@ class _Places(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """Some samples: their numbers, and the places of their rows, of the first row alone if they are runs."""
+    """Some samples: their numbers, and the indices of their rows, or of the first row of each if they are runs."""
 
     numbers: IntArray
     rows: IntArray
 
 
 def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None, bridged: BoolArray | None) -> _Places:
-    """Return where the rows of samples are.
+    """Return the indices of samples' rows in arrays.
 
     Args:
         rows: The samples.
-        shift: int64 ``[samples]``: what to add to a row's number in the data set for its place.
-        offsets: The rows to deliver, relative to the anchor, int64 ``[T]``; None: the anchor alone.
-        bridged: bool ``[samples]``: those that are not in the window's array; None: all are there.
+        shift: int64 ``[samples]``: to be added to a row's number in the data set to get its index.
+        offsets: The rows to deliver relative to the anchor, int64 ``[T]``; None for the anchor alone.
+        bridged: bool ``[samples]``: True for samples that are not in the window's array; None if all are.
     """
     is_here = np.ones(len(shift), np.bool_) if bridged is None else ~bridged
     if offsets is None:
@@ -221,7 +221,7 @@ def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None, bridged
 
 
 def _take(array: Any, other: Any, places: _Places, out: npt.NDArray[Any]) -> None:
-    """Write rows of one array; for the samples that are bridged, of another."""
+    """Write rows of `array`, or of `other` for bridged samples, to `out`."""
     runs, others, bridged = places.runs, places.others, places.bridged
     if len(runs.numbers) and (not array.flags.c_contiguous or not array[:1].nbytes):
         here = np.sort(np.concatenate([runs.numbers, others.numbers]))
@@ -237,7 +237,7 @@ def _take(array: Any, other: Any, places: _Places, out: npt.NDArray[Any]) -> Non
 
 
 def _take_ragged(array: Ragged, other: Ragged | None, place: IntArray, from_other: BoolArray | None) -> Ragged:
-    """Return rows of one array, ``[samples * T]``; for the samples in `from_other`, of another."""
+    """Return rows of `array`, ``[samples * T]``, or of `other` for the samples in `from_other`."""
     taken: Ragged
     if from_other is None or other is None:
         taken = array[place.reshape(-1)]
@@ -251,5 +251,5 @@ def _take_ragged(array: Ragged, other: Ragged | None, place: IntArray, from_othe
 
 
 def _in_samples(rows: Ragged, count: int, offsets: IntArray | None) -> Ragged:
-    """Return a list of T rows for each sample; without offsets, the rows."""
+    """Return a list of T rows for each sample; without offsets, the rows themselves."""
     return rows if offsets is None else Ragged(rows, np.arange(count + 1) * len(offsets))

@@ -1,4 +1,4 @@
-"""Where the frames of rows are that a data set keeps in video files."""
+"""Finds the frames of rows in the video files of a data set."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class VideoFrames:
     Attributes:
         fps: Rows, and frames, a second.
         ids: int64 ``[episodes]``: the numbers of the episodes, rising.
-        rows: int64 ``[episodes]``: the rows of each.
+        rows: int64 ``[episodes]``: the number of rows of each episode.
         paths: The files.
-        cameras: By the name of the camera.
+        cameras: The episodes of each camera, by its name.
     """
 
     fps: float
@@ -46,14 +46,14 @@ class VideoFrames:
     cameras: Mapping[str, FilePart]
 
     def chosen(self, ids: pa.Array, samples: EpisodeSamples) -> VideoFrames:
-        """Return the files of the episodes of samples, in their order.
+        """Return the files of the episodes that samples have, in the order of the samples.
 
         Args:
             ids: The numbers of these episodes.
             samples: The samples.
 
         Raises:
-            DataError: the metadata has no such episode, or says that it has another number of rows.
+            DataError: The metadata lacks an episode, or gives another number of rows for it.
         """
         numbers = ids.to_numpy(zero_copy_only=False).astype(np.int64)
         rows = np.diff(samples.bounds)

@@ -1,1 +1,1 @@
-"""The epochs of a loader: how they begin, follow each other and end; and states, from which they continue."""
+"""The epochs of a loader: begins, ends and reads them ahead; saves states and continues from them."""

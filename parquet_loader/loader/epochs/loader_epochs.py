@@ -38,8 +38,8 @@ from parquet_loader.window import Allocator, Arenas
 class LoaderEpochs:
     """Begins and ends the epochs of a loader.
 
-    At most one epoch is running. The loader knows it by a weak reference, so that the caller's iterator alone keeps it
-    alive. The epoch that is read ahead belongs to the loader until its turn comes.
+    At most one epoch is running. The loader has only a weak reference to it, so the caller's iterator alone keeps it
+    alive. An epoch that is read ahead belongs to the loader until it begins.
 
     Subclasses set the attributes that are only annotated here.
     """
@@ -50,7 +50,7 @@ class LoaderEpochs:
     drop_last = FixedAttribute[bool]()
     num_threads = FixedAttribute[int]()
     _measures_mixing = True
-    # Whether an engine reads by the plan that batches are counted by.
+    # Whether the plan of the engine is also the plan by which batches are counted.
     _reads_its_plan = True
     _dataset: Dataset
     _options: EngineOptions
@@ -70,7 +70,7 @@ class LoaderEpochs:
         self._next_batch = 0
         # Whether the caller chose the position; if not, it follows from the last epoch.
         self._is_position_chosen = True
-        # The next epoch, if one is or was running; in a list, so that the finaliser finds it without the loader.
+        # The next epoch, if it is read ahead; in a list, so that the finaliser does not refer to the loader.
         self._ahead: list[ReadAhead[Engine]] = []
         weakref.finalize(self, _drop, self._ahead)
         self._lock = os.getpid(), threading.RLock()
@@ -79,7 +79,7 @@ class LoaderEpochs:
         self._is_iterated = False
 
     def _use(self, dataset: Dataset) -> None:
-        """Use this data set from now on; a child process is ended, and starts with it at the next epoch."""
+        """Use this data set from now on; ends a child process, and the next epoch starts one with this data set."""
         self._dataset = dataset
         self.__dict__.pop("_identity", None)
         if self._reading is not None:
@@ -100,7 +100,7 @@ class LoaderEpochs:
 
         Raises:
             MemoryLimitError: `memory_limit` is too small for these rows; the message names a sufficient one.
-            DataError, SourceError: the rows cannot be read.
+            DataError, SourceError: The rows cannot be read.
         """
         return self._dataset.sizing.window_rows
 
@@ -115,7 +115,7 @@ class LoaderEpochs:
 
     @property
     def _planned(self) -> Dataset:
-        """The data set with the number of rows that each row group delivers, by which epochs are planned."""
+        """The data set with the counts of rows by which epochs are planned."""
         return self._dataset
 
     @property
@@ -134,7 +134,7 @@ class LoaderEpochs:
 
     @property
     def _size(self) -> int:
-        """The size by which a mixture may weigh this loader: rows of an epoch, those of all ranks together."""
+        """The size by which a mixture may weigh this loader: rows of an epoch, of all ranks together."""
         return self._dataset.rows
 
     @property
@@ -147,7 +147,7 @@ class LoaderEpochs:
         return self._division().batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the next epoch.
+        """Set the epoch of the next iteration.
 
         If `load_state_dict` or `seek` chose a batch of this epoch, the loader stays at that batch.
         """
@@ -159,7 +159,7 @@ class LoaderEpochs:
         """Start the next iteration at a batch of an epoch; at most two windows are read for its first batch.
 
         Raises:
-            ConfigurationError: the epoch has no such batch.
+            ConfigurationError: The epoch has no such batch.
         """
         check_int("epoch", epoch, 0, 2**63 - 1)
         self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
@@ -171,7 +171,7 @@ class LoaderEpochs:
         was requested from it, it does not count as an epoch.
 
         Raises:
-            LoaderStateError: the loader is closed, or was made before `torch.distributed` was initialised.
+            LoaderStateError: The loader is closed, or was made before `torch.distributed` was initialised.
         """
         return self._iterate(self._output)
 
@@ -194,7 +194,7 @@ class LoaderEpochs:
                 raise
 
     def _has_iterated(self) -> bool:
-        """Whether a batch of an earlier iteration was requested, so that others follow."""
+        """Whether a batch of an earlier iteration was requested; then more iterations are likely."""
         self._is_iterated = self._is_iterated or (self._figures is not None and self._figures.was_asked)
         return self._is_iterated
 
@@ -210,8 +210,8 @@ class LoaderEpochs:
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
 
         Raises:
-            ConfigurationError: there are logical shards, whose batches cannot be divided over workers.
-            UnsupportedError: the source is a store, whose files are leased only in the process that lists it.
+            ConfigurationError: There are logical shards, whose batches cannot be divided over workers.
+            UnsupportedError: The source is a store, whose files are leased only in the process that lists it.
         """
         if self._following is not None:
             raise UnsupportedError(
@@ -235,7 +235,7 @@ class LoaderEpochs:
         return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch, method)
 
     def _opener(self) -> Callable[[Plan], Engine]:
-        """Return a function that opens the engine of the next epoch for its plan, and refers to no loader."""
+        """Return a function that opens the engine of a plan; it does not refer to the loader."""
         return partial(
             Engine,
             self._dataset,
@@ -248,7 +248,7 @@ class LoaderEpochs:
         )
 
     def _ready(self, division: Division) -> Engine | None:
-        """Return the engine that has read ahead, if its epoch comes now."""
+        """Return the engine that has read ahead, if its epoch is the next one."""
         for ahead in self._ahead:
             is_next = not self._next_batch and ahead.plan == self._next_plan(division, self._next_epoch)
             if is_next and ahead.dataset is self._dataset:
@@ -276,7 +276,7 @@ class LoaderEpochs:
         if output is self._output:
             self._check_device_memory(plan)
         if not is_local(self._dataset.snapshot.filesystem):
-            next_plan = None  # bytes that nobody may use would be requested
+            next_plan = None  # the next epoch may never begin, and remote requests cost money and bandwidth
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine: EpochEngine = ready or (
@@ -313,20 +313,20 @@ class LoaderEpochs:
         )
         self._running, self._figures = weakref.ref(epoch), figures
         delivering = epoch.deliver()
-        # SIGINT is handled at calls, and its traceback would keep the iterator alive: so there are no calls from here.
+        # No calls from here on: Python handles SIGINT at calls, and its traceback would keep the iterator alive.
         self._next_epoch, self._next_batch, self._is_position_chosen = plan.epoch + 1, 0, False
         self._ahead[:] = ahead
         return delivering
 
     def reset(self) -> None:
-        """End the running iteration, if there is one, and release what was read of the next epoch.
+        """End the running iteration, if there is one, and release the part of the next epoch that was read ahead.
 
-        If no batch was requested from it, the next iteration begins at the same batch.
+        If no batch was requested from the running iteration, the next one begins at the same batch.
         """
         self._end("the loader was closed or reset before the last batch of this epoch; begin again: iter(loader)")
         self._drop_ahead()
         if self._reading is not None:
-            with self._turns():  # another thread may begin an epoch just now, and use the process
+            with self._turns():  # another thread may be about to begin an epoch in the process
                 running = self._running() if self._running is not None else None
                 if running is None or not running.is_here:
                     self._reading.drop_ahead()
@@ -344,7 +344,7 @@ class LoaderEpochs:
         """End the previous iterator, if there is one.
 
         Raises:
-            LoaderStateError: the loader is closed.
+            LoaderStateError: The loader is closed.
         """
         self._check_open()
         self._end(
@@ -370,7 +370,7 @@ class LoaderEpochs:
         return self._figures if is_running or not self._is_position_chosen else None
 
     def _take_back_unused(self) -> None:
-        """Begin the next epoch at the first batch of the last one, if no batch of that was requested."""
+        """Return to the first batch of the last iteration if no batch of it was requested."""
         last = self._figures
         if last is not None and not last.was_asked and not self._is_position_chosen:
             self._set_position(last.epoch, last.first_batch)
@@ -391,7 +391,7 @@ class LoaderEpochs:
             )
 
     def _kept_rows(self, plan: Plan) -> DeviceRows | None:
-        """Return the rows that stay on the device, if ``cache="device"`` asks for it and they fit."""
+        """Return the rows that stay on the device with ``cache="device"``; None if they do not fit, or without it."""
         if not isinstance(self._output, PermutingOutput) or not self._options.keeps_stored:
             return None
         rows = self._dataset.sizing.window_capacity(plan)
@@ -404,7 +404,7 @@ class LoaderEpochs:
         return self._next_plan(division or self._division(), epoch)(self._planned)
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:  # noqa: ARG002  (a TokenLoader's needs them)
-        """Return what makes the batches of an epoch, in the format of an output."""
+        """Return the output that makes the batches of an epoch."""
         return output.masked({} if self._options.transform is not None else masks_of(self.schema))
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:

@@ -1,4 +1,4 @@
-"""`ResumableEpochs`: the state of a loader, and how it continues from one."""
+"""`ResumableEpochs`: saves the state of a loader and continues from one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ResumableEpochs(LoaderEpochs):
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position of the loader as a small dict of JSON values, the same on all ranks.
 
-        It names the batch after the last one delivered in the running epoch, or in the last epoch, even if that was
-        left early; after `set_epoch`, `seek` or `load_state_dict`, the chosen batch. After an epoch's last batch it
-        names the next epoch.
+        The position is the batch after the last one delivered in the running epoch, or in the last epoch, even if it
+        was left early. After `set_epoch`, `seek` or `load_state_dict` it is the chosen batch, and after an epoch's last
+        batch the beginning of the next epoch.
 
         Args:
             batches: Batches of this epoch that were used, if fewer than were delivered; for trainers that prefetch.
@@ -48,12 +48,12 @@ class ResumableEpochs(LoaderEpochs):
     def load_state_dict(self, state: dict[str, Any], *, if_gone: Literal["raise", "next_epoch"] = "raise") -> None:
         """Continue from a state, with the next batch; ends a running iteration.
 
-        At most two windows are read again. If the loader chose `window_rows` itself, it takes that of the state, so
-        that another `memory_limit` does not change the order. Windows share as many row groups as those of the state.
-        From then on the rows come in the order of the release that took the state.
+        At most two windows are read again. If the loader chose `window_rows` itself, it uses the state's value, so that
+        another `memory_limit` does not change the order. It also uses the state's number of row groups in a window, and
+        from then on the order of the release that saved the state.
 
-        Over a `SampleStore`, the state's own files are read, if the store still has those that the rest of the epoch
-        needs; they are leased from now on. All ranks call this together.
+        Over a `SampleStore`, the rest of the epoch reads the state's own files, if the store still has them; they are
+        leased from now on. All ranks call this together.
 
         Args:
             state: The result of `state_dict`.
@@ -61,10 +61,10 @@ class ResumableEpochs(LoaderEpochs):
                 batch of the next epoch, over the store's files at that time.
 
         Raises:
-            ResumeError: the state belongs to other files, columns, filters, or arguments, or files of a store are
+            ResumeError: The state belongs to other files, columns, filters, or arguments, or files of a store are
                 gone; the message names them.
-            MemoryLimitError: the state's windows do not fit into `memory_limit`.
-            LoaderStateError: the loader is closed.
+            MemoryLimitError: The state's windows do not fit into `memory_limit`.
+            LoaderStateError: The loader is closed.
         """
         check_choice("if_gone", if_gone, ("raise", "next_epoch"))
         following, before = self._following, self._window_method
@@ -89,12 +89,12 @@ class ResumableEpochs(LoaderEpochs):
         return check_state(state, self._identity, 2**62, OF_FILES)
 
     def _recall(self, following: Following, state: dict[str, Any], *, skips_to_next: bool) -> tuple[int, int]:
-        """Let the next epoch read the files that a state names; return its epoch and batch.
+        """Let the next epoch read the files that a state names; return the state's epoch and batch.
 
-        If files are gone and `skips_to_next`, return the first batch of the next epoch.
+        If files are gone and `skips_to_next` is set, return the first batch of the next epoch.
 
         Raises:
-            ResumeError: files are gone.
+            ResumeError: Files are gone, and `skips_to_next` is not set.
         """
         before, epoch = self._dataset, int(state["epoch"])
         remedy = "store.hold(state), called when a state is taken, keeps its files"
@@ -144,9 +144,9 @@ class ResumableEpochs(LoaderEpochs):
             raise
 
     def _other_windows(self, state: Any) -> tuple[int, int] | None:
-        """Return the window rows and open row groups of a state; None: they are this loader's, or cannot be used.
+        """Return the window rows and open row groups of a state; None if they equal the loader's, or cannot be used.
 
-        Releases differ in the row groups that share a window, because they measure memory differently.
+        Releases may choose different numbers of open row groups, because they measure memory differently.
         """
         rows, groups = (state.get(name) if isinstance(state, dict) else None for name in _OF_WINDOWS)
         if not isinstance(rows, int) or not isinstance(groups, int):
@@ -188,7 +188,7 @@ class ResumableEpochs(LoaderEpochs):
         self._end("load_state_dict was called, which ended this iterator; the next batches come from iter(loader)")
 
     def _window_needs(self) -> dict[str, Any]:
-        """Return the arguments that windows depend on, for the fewest ranks that the job may run on."""
+        """Return the arguments on which windows depend, for the smallest number of ranks that the job may run on."""
         return {
             "batch_size": self._sharding.largest_batch(self.batch_size),
             "shuffle": self.shuffle,

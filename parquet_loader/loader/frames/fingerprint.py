@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from parquet_loader.schema import Schema, iter_tables
 
-# Plans that have only these nodes, over files, mean the same in every process. Any other node may hold code or data of
-# this session (an RDD, a local relation, a function), so the key is then valid only in this session.
+# A plan over files with only these nodes means the same in every process. Any other node may hold code or data of this
+# session (an RDD, a local relation, a function), so the key of such a plan is valid only in this session.
 _PORTABLE_NODES = frozenset(
     (
         *("Project", "Filter", "Join", "Aggregate", "Sort", "GlobalLimit", "LocalLimit", "Union", "Distinct"),
@@ -26,7 +26,7 @@ _FULL_TEXT = "spark.sql.debug.maxToStringFields"
 
 
 def digest(*parts: object) -> str:
-    """Return a digest of the parts, which names a directory."""
+    """Return a digest of the parts, a valid name of a directory."""
     hashed = hashlib.blake2b(digest_size=20)
     for part in parts:
         text = str(part).encode()
@@ -35,7 +35,7 @@ def digest(*parts: object) -> str:
 
 
 def pandas_key(frame: Any, schema: Schema | None) -> tuple[str, int]:
-    """Return a key of the rows as they will be stored, and their number; takes about a second for a GB."""
+    """Return a key of the rows as they will be stored, and the number of rows; takes about a second for a GB."""
     rows = 0
     hashed = hashlib.blake2b(digest_size=20)
     for table in iter_tables(frame, schema):
@@ -48,7 +48,7 @@ def pandas_key(frame: Any, schema: Schema | None) -> tuple[str, int]:
 
 
 def dask_key(data: Any) -> str:
-    """Return Dask's own token: of the graph, and of files' sizes and times if it reads some."""
+    """Return Dask's own token of the graph, and of the sizes and times of the files that it reads."""
     from dask.base import tokenize  # noqa: PLC0415  (installed, because the data are Dask's)
 
     return str(tokenize(data))
@@ -57,8 +57,8 @@ def dask_key(data: Any) -> str:
 def spark_key(df: Any) -> str:
     """Return a key of the analysed plan, of the session's SQL settings, and of the sizes and times of its files.
 
-    Plans of relational operators over files have the same key in every process; others hold data or functions of
-    their session, and have a key of that session.
+    A plan of relational operators over files has the same key in every process. Any other plan holds data or functions
+    of its session, and its key is valid only in that session.
     """
     plan = df._jdf.queryExecution().analyzed()
     with _full_text(df.sparkSession):
@@ -71,7 +71,7 @@ def spark_key(df: Any) -> str:
 
 
 def _sources(plan: Any) -> list[str] | None:
-    """Return a description of a plan's leaves that its text lacks; None if the plan is valid only in its session."""
+    """Return the details of a plan's leaves that its text lacks; None if the plan is valid only in its session."""
     if plan.getClass().getSimpleName() not in _PORTABLE_NODES:
         return None
     if not all(map(_is_portable, _items(plan.expressions()))):
@@ -127,7 +127,7 @@ def _settings(spark: Any) -> list[str]:
 
 @contextlib.contextmanager
 def _full_text(spark: Any) -> Iterator[None]:
-    """Let the text of plans list all columns in the body."""
+    """Let the text of plans list all columns inside the ``with`` block."""
     before = spark.conf.get(_FULL_TEXT, None)
     spark.conf.set(_FULL_TEXT, str(2**31 - 1))
     try:

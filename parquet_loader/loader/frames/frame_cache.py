@@ -1,12 +1,12 @@
-"""The cache directory: one process writes a frame while others wait, and the last one that uses it deletes it.
+"""The cache directory: one process writes a frame while others wait, and its last user deletes it.
 
     <cache_dir>/<key>/         a complete data set; it appears by one rename
     <cache_dir>/<key>.lock     locked shared by every process that uses it, exclusively while it is deleted
     <cache_dir>/<key>.writing  locked exclusively while it is written
     <cache_dir>/<key>.keep     the frame is kept when its processes have ended
 
-The locks are the kernel's (`flock`), and end with their process. The files of a killed process are deleted by the next
-process that writes a frame to the same directory, unless they are to be kept.
+The locks are the kernel's (`flock`), and end with their process. The next process that writes a frame to the same
+directory deletes the files of killed processes, except frames that are to be kept.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Kept:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process holds the lock: not after `delete`, nor in a forked child."""
+        """Whether this process holds the lock; False after `delete` and in a forked child."""
         return self._file_lock.is_here
 
     def delete(self) -> bool:
-        """Stop using it, and delete it unless another process uses it; return whether it was deleted."""
+        """Stop using the frame, and delete it unless another process uses it; return whether it was deleted."""
         return self._release(deletes=True)
 
     def _release(self, *, deletes: bool) -> bool:
@@ -63,18 +63,19 @@ class Kept:
             return deletes and _delete(self.path, self._file_lock)
 
     def end(self) -> None:
-        """Stop using it at the end of the process: delete it unless it is to be kept."""
+        """Stop using the frame at the end of the process, and delete it unless it is to be kept."""
         self._release(deletes=not os.path.exists(f"{self.path}.keep"))
 
 
 def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[str], object], *, forever: bool) -> Kept:
-    """Return the frame of this key. The first caller writes it; others, in other processes too, wait meanwhile.
+    """Return the frame of this key. The first caller writes it; others wait meanwhile, also in other processes.
 
     Args:
-        cache_dir: A local directory, or one on shared storage whose file system has locks; None: this user's default.
+        cache_dir: A local directory, or one on shared storage whose file system has locks; None for this user's
+            default.
         key: The key of the frame, a valid name of a directory.
         write: Writes the data set to the path that it is given; the data set appears atomically.
-        forever: Keep it when the last process that uses it ends.
+        forever: Whether to keep the frame when the last process that uses it ends.
     """
     root = local_path(default_cache_dir() if cache_dir is None else cache_dir)
     if cache_dir is None:
@@ -84,7 +85,7 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
     path = os.path.join(root, key)
     with _lock:
         known = _kept.get(path)
-        if known is not None and not known.is_here:  # this process was forked, and the lock is its parent's
+        if known is not None and not known.is_here:  # this process was forked, and its parent holds the lock
             del _kept[path]
             known = None
     if known is not None and not os.path.isdir(path):  # removed by hand

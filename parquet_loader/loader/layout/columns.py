@@ -1,4 +1,4 @@
-"""Figures of each stored column from footers, and the way of each delivered column to a batch."""
+"""Figures of each stored column from footers, and the route of each delivered column to a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parquet_loader.source import ColumnChunk, Metadata, RowGroupRef, Snapshot
 _LEAST = [ColumnChunk._fields.index(name) for name in ("least_bytes", "old_least_bytes")]
 _MOST = 2**40
 _LEVELS = frozenset({"RLE", "BIT_PACKED"})
-# Kinds of row groups whose routes are looked up; more of them have the routes of these.
+# Kinds of row groups whose routes are looked up; further kinds are ignored.
 MOST_KINDS = 1000
 
 
@@ -35,17 +35,17 @@ class StoredColumn:
 
     Attributes:
         path: Names from the root, joined by dots.
-        types: The Arrow types that it has in files; empty if the leaves do not fit the Arrow schema.
+        types: The column's Arrow types in the files; empty if the leaves do not fit the Arrow schema.
         physical_types: The types of its pages.
         is_nullable: Whether the files' schemas allow nulls.
-        is_nested: Whether it is a list, so that `nulls` counts empty lists too.
-        nulls: The nulls that footers count; None: some do not say.
-        encodings, codecs: In the order in which they are found; encodings of levels are left out.
-        stored_bytes, encoded_bytes: After and before compression.
-        values: Values, nulls included.
-        chunks: Column chunks.
-        indexed_chunks: Of these, chunks whose pages have an offset index.
-        bounded_chunks: Chunks whose footers name the smallest value.
+        is_nested: Whether it is a list; then `nulls` also counts empty lists.
+        nulls: The number of nulls by the footers; None if some footers do not count them.
+        encodings, codecs: In the order in which they are found, without encodings of levels.
+        stored_bytes, encoded_bytes: Bytes after and before compression.
+        values: Number of values, including nulls.
+        chunks: Number of column chunks.
+        indexed_chunks: Number of chunks whose pages have an offset index.
+        bounded_chunks: Number of chunks whose footers name the smallest value.
         dictionary_bytes: Stored bytes of dictionaries.
     """
 
@@ -77,7 +77,7 @@ class RouteShare:
 
     Attributes:
         route, reason: As in `ChunkRoute`.
-        row_groups: How many.
+        row_groups: Number of row groups.
     """
 
     route: str
@@ -91,7 +91,7 @@ class DeliveredColumn:
 
     Attributes:
         column: Its canonical form.
-        routes: How it travels, by row groups, most first.
+        routes: Its routes, the most frequent one first.
     """
 
     column: Column
@@ -99,12 +99,12 @@ class DeliveredColumn:
 
     @property
     def becomes(self) -> str:
-        """What it is in a batch."""
+        """The column's form in a batch; see `becomes`."""
         return becomes(self.column)
 
 
 def becomes(column: Column) -> str:
-    """Return what a column is in a batch: dtype and shape, or `Ragged` of what."""
+    """Describe the form of a column in a batch: dtype and shape, or the contents of a `Ragged`."""
     if column.kind == "list":
         assert column.item is not None
         item = column.item
@@ -124,7 +124,7 @@ def becomes(column: Column) -> str:
 
 
 def stored_columns(snapshot: Snapshot) -> list[StoredColumn]:
-    """Return figures of each column, in the order of the files' schemas; nothing but footers is read."""
+    """Return figures of each column, in the order of the files' schemas; reads only footers."""
     found: dict[str, StoredColumn] = {}
     for number in range(len(snapshot.files)):
         footer = snapshot.footers.get(number)
@@ -144,7 +144,7 @@ def stored_columns(snapshot: Snapshot) -> list[StoredColumn]:
 
 
 def delivered_columns(snapshot: Snapshot, reader: RowGroupReader) -> list[DeliveredColumn]:
-    """Return the columns of a batch with their routes; nothing but footers is read."""
+    """Return the columns of a batch with their routes; reads only footers."""
     shares: dict[str, dict[ChunkRoute, int]] = {column.name: {} for column in reader.columns}
     for row_group, count in _kinds(snapshot):
         for name, route in reader.chunk_routes(row_group).items():
@@ -163,7 +163,7 @@ def delivered_columns(snapshot: Snapshot, reader: RowGroupReader) -> list[Delive
 
 
 def _kinds(snapshot: Snapshot) -> list[tuple[RowGroupRef, int]]:
-    """Return one row group of each kind whose routes may differ, and how many there are of it."""
+    """Return a row group of each kind whose routes may differ, and the number of row groups of that kind."""
     kinds: dict[tuple[int, bytes], list[int]] = {}
     for index, file in enumerate(snapshot.row_group_file.tolist()):
         rows = int(snapshot.row_group_rows[index])
@@ -208,7 +208,7 @@ def _add(column: StoredColumn, footer: Metadata, leaf: int, chunks: npt.NDArray[
 
 
 def _leaves(schema: pa.Schema, paths: Sequence[str]) -> list[tuple[str, pa.DataType | None, bool, int]]:
-    """Return name, type, whether it may hold nulls, and number of leaves, of each column in a file's order."""
+    """Return name, type, nullability and number of leaves of each column, in the order of the file."""
     columns = [column for field_ in schema for column in _flat(field_, "", is_nullable=False)]
     if sum(leaves for _, _, _, leaves in columns) != len(paths):
         return [(path, None, True, 1) for path in paths]

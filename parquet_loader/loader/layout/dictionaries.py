@@ -1,4 +1,4 @@
-"""Finds columns whose writer began a dictionary and gave it up, by the headers of a few pages."""
+"""Finds columns whose writer abandoned a dictionary, by the headers of a few pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parquet_loader.decode import page_header
 from parquet_loader.loader.layout.columns import StoredColumn
 from parquet_loader.source import MetadataError, Snapshot, ThriftError
 
-# Writers give a dictionary up when it reaches 1 MiB by default; half of that is worth a look.
+# By default, writers abandon a dictionary of 1 MiB; chunks with smaller dictionaries than this are not checked.
 LEAST_DICTIONARY_BYTES = 256 * 1024
 MOST_COLUMNS, MOST_PAGES = 64, 4096
 _HEADER_BYTES = 4096

@@ -1,4 +1,4 @@
-"""All that is known of a source before training: footers, a plan, and the figures of a short trial."""
+"""Everything known about a source before training: footers, a plan, and the figures of a short trial."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from parquet_loader.plan import mixing_score
 from parquet_loader.schema import describe, infer_fields, policy_of
 from parquet_loader.source import Snapshot, open_snapshot, selection_of, with_unischema
 
-# The trial's windows are whole, so that two of thousands of rows tell sorted data from data in random order.
+# A trial reads whole windows of thousands of rows: two of them tell sorted data from data in random order.
 FEWEST_WINDOWS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A column that a loader refuses, or the reason why it refuses all of them.
+    """A column that a loader refuses, or the reason why it refuses all columns.
 
     Attributes:
-        column: Its name; None: all columns.
+        column: Its name; None for all columns.
         reason: The error.
-        nulls: Whether the reason is nulls, which a schema may allow.
+        nulls: Whether nulls are the reason, which a schema may allow.
     """
 
     column: str | None
@@ -69,30 +69,30 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class LayoutFacts:
-    """What the rules of `parquet_loader.loader.layout.rules` judge. Plain values.
+    """The facts that the rules of `parquet_loader.loader.layout.rules` judge. Plain values.
 
     Attributes:
-        source: The source, as a shell takes it.
-        target: Where a rewritten copy may lie, as a shell takes it.
-        ranks, batch_size, memory_limit_bytes, num_threads: Of the loader that is planned.
+        source: The source, quoted for a shell.
+        target: A path for a rewritten copy, quoted for a shell.
+        ranks, batch_size, memory_limit_bytes, num_threads: Arguments of the planned loader.
         rows: Rows that are not deleted.
         file_bytes: int64 ``[files]``, sizes of the files.
         is_local: Whether the files are local.
-        opening_s: Seconds that listing and reading footers took.
+        opening_s: Seconds of listing and reading footers.
         group_rows, group_bytes: int64 ``[row groups with rows]``, rows in files, and bytes before compression.
-        alive_rows: Rows of these that are not deleted.
-        table: The format of the table; None: it is none.
+        alive_rows: int64, rows of these row groups that are not deleted.
+        table: The format of the table; None if the source is not a table.
         columns: The stored columns.
         delivered: The columns of a batch; empty if nothing can be loaded.
-        problems: What is refused.
-        mixed: Columns that end a dictionary and go on without one, or None if pages were not looked at.
-        plan: The plan of one rank's epoch; None if there is none.
-        memory_error: Why there is none: the memory limit.
+        problems: Columns that a loader refuses.
+        mixed: Columns whose writer abandoned a dictionary; empty if pages were not checked.
+        plan: The plan of one rank's epoch; None if no plan can be made.
+        memory_error: The `MemoryLimitError` that prevents a plan, or "".
         row_bytes: Bytes of a decoded row.
         shuffling: The windows in which rows are shuffled.
         storage: How columns are stored, and the speed of codecs.
         kernels: Why the compiled kernels are not used; "" if they are.
-        trial: A part of an epoch that was read; None: none was.
+        trial: A part of an epoch that was read; None without a trial.
         unreadable: The error that ended the trial.
     """
 
@@ -125,9 +125,9 @@ class LayoutFacts:
 
 
 def problems_of(snapshot: Snapshot, columns: Sequence[StoredColumn]) -> tuple[list[Problem], list[str] | None]:
-    """Return the columns that a loader without a schema refuses, and the names of the others; None: all fit.
+    """Return the columns that a loader without a schema refuses, and the names of the others.
 
-    If nothing can be loaded, the names are empty.
+    The names are None if the schema fits all columns, and empty if nothing can be loaded.
     """
     problems, names, schema = list[Problem](), None, None
     try:
@@ -168,16 +168,16 @@ def examine(
     read_options: ReadOptions | None = None,
     trial_s: float = 2.0,
 ) -> LayoutFacts:
-    """Return what is known of a source for a shuffling loader.
+    """Return the facts about a source for a shuffling loader.
 
     Args:
         source, split, batch_size, read_options: As in `BatchedDataLoader`.
-        ranks: Number of ranks; the first one's plan is made.
+        ranks: Number of ranks; the plan is that of rank 0.
         memory_limit_bytes: `memory_limit`.
-        trial_s: Seconds of an epoch that are read if files are local; 0: nothing but footers is read.
+        trial_s: Seconds for which a part of an epoch is read if files are local; 0 to read only footers.
 
     Raises:
-        SourceError: there is nothing to read, or a file is not readable Parquet.
+        SourceError: There is nothing to read, or a file is not readable Parquet.
     """
     options = read_options or ReadOptions()
     began = time.perf_counter()
@@ -222,7 +222,7 @@ def examine(
 def _planned(
     facts: LayoutFacts, snapshot: Snapshot, columns: list[str] | None, options: ReadOptions, trial_s: float
 ) -> LayoutFacts:
-    """Return the facts with those of a loader's plan, and of a trial."""
+    """Add the facts from a loader's plan and from a trial."""
     try:
         dataset = open_dataset(
             resolve_source(snapshot, None, columns, options),
@@ -282,9 +282,9 @@ def _planned(
 
 
 def _try(loader: BatchedDataLoader, plan: EpochPlan, seconds: float) -> Trial:
-    """Read a part of an epoch, or epochs that take less than half of the time; the last one's figures count.
+    """Read a part of an epoch; if it takes less than half of the time, read it again and return the second figures.
 
-    In the first epoch page faults take most of the time of a small source.
+    In the first epoch of a small source, page faults take most of the time.
     """
     until = time.perf_counter() + seconds
     for _ in range(2):

@@ -1,8 +1,8 @@
-"""Judges a source's layout: facts to findings, as pure functions.
+"""Judges a source's layout: pure functions that turn facts into findings.
 
-Each finding has a cost in processor seconds of an epoch (or in seconds of every start, for `many_files`), measured if a
-trial was read, else estimated by the constants below, and the command or the argument that mends it. Thresholds and the
-rule of mixing are those of the loader's own advice.
+Each finding has a cost and the command or the argument that fixes it. The cost is in processor seconds of an epoch (for
+`many_files`, in seconds of every start). It is measured if a trial was read, else estimated by the constants below.
+Thresholds and the rule of mixing are those of the loader's own advice.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ Level = Literal["error", "warning", "note"]
 # Measured on two cores of an AMD EPYC (Zen 4), page cache warm, one thread: decoded bytes per second by route.
 ROUTE_BYTES_PER_S = {"constant": 1e12, "pages to window": 9e9, "kernel to window": 4.5e9, "kernel": 2e9, "arrow": 1.5e9}
 CHUNK_S = 25e-6
-# The same, of decompression, if it was not measured on the files' own pages.
+# Decompressed bytes per second on the same machine, used if the rate was not measured on the files' own pages.
 CODEC_BYTES_PER_S = {"zstd": 1.0e9, "gzip": 0.35e9, "brotli": 0.3e9}
 # Read seconds saved if nullable rows of bytes, and lists of one length, are stored as raw bytes without nulls.
 RAW_SAVES = {"it is nullable": 0.27, "it is a list": 0.2}
-# Taking a batch out of a window and handing it over. Larger batches than these take less than any training step.
+# Seconds of cutting a batch from a window and handing it over. For larger batches this is less than a training step.
 BATCH_S = 30e-6
 SMALL_BATCH = 32
 # The smallest share of the decoded bytes of columns that are worth a warning.
 LEAST_COLUMN_SHARE = 0.2
-# Row groups whose decoded form takes more of `memory_limit` are giant: few of them fit into memory at a time.
+# Row groups whose decoded form takes a larger share of `memory_limit` are giant: few fit into memory at a time.
 GIANT_SHARE = 1 / 8
 GIANT_BYTES = 512 * 2**20
 FEW_ROW_GROUPS, FEW_BYTES = 4, 64 * 2**20
-# A rank whose part of the rows is smaller than a row group of this size needs no row groups of its own.
+# Ranks with fewer bytes than this need no row groups of their own.
 RANK_BYTES = 8 * 2**20
-# A batch that takes more of `memory_limit`.
+# A batch is huge if it takes a larger share of `memory_limit`.
 HUGE_SHARE = 1 / 16
 FEWEST_SMALL_FILES, SMALL_FILE_BYTES = 100, 4 * 2**20
 LEFT_OUT_SHARE = 0.1
 DELETED_SHARE = 0.2
-# Plain numbers that a dictionary does not shrink to this share should have none.
+# A dictionary of numbers is useless if it does not shrink them to this share.
 USEFUL_DICTIONARY = 0.95
 NARROW_COLUMNS = 32
 _FLAT = "Write the leaves of structs as columns of their own, without dots in their names."
@@ -65,12 +65,12 @@ class LayoutFinding:
 
     Attributes:
         cause: A short name, for programs.
-        level: ``"error"``: a loader raises. ``"warning"``: it is worth a change. ``"note"``: it may be.
+        level: ``"error"`` if a loader raises, ``"warning"`` if a change is worthwhile, ``"note"`` if it may be.
         text: The cause with its figures.
-        remedy: What mends it.
-        command: The shell command that does; "" if no command can.
-        cost_s: About how many processor seconds of an epoch it costs; 0 if it costs none.
-        gain: What mending gains, in words, and whether that is measured.
+        remedy: What to do.
+        command: The shell command that does it; "" if there is none.
+        cost_s: Estimated processor seconds of an epoch that it costs; 0 if it costs none.
+        gain: The gain of the remedy, in words, and whether it is measured.
     """
 
     cause: str
@@ -83,7 +83,7 @@ class LayoutFinding:
 
 
 def layout_findings(facts: LayoutFacts) -> tuple[LayoutFinding, ...]:
-    """Return what to change about a source: first what stops a loader, then what spoils the shuffle, then by cost."""
+    """Return the findings about a source: errors, warnings, then notes; in each level by cost, after those without one."""
     found = [finding for rule in _RULES for finding in rule(facts)]
     order = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(found, key=lambda finding: (order[finding.level], finding.cost_s != 0, -finding.cost_s)))
@@ -348,7 +348,7 @@ def _compression(facts: LayoutFacts) -> Iterator[LayoutFinding]:
 
 
 def _encoded(facts: LayoutFacts) -> dict[str, int]:
-    """Return the encoded bytes of each delivered column, as far as one stored column is it."""
+    """Return the encoded bytes of each delivered column; 0 for a column of several stored ones."""
     by_path = {column.path: column.encoded_bytes for column in facts.columns}
     return {c.column.name: by_path.get(c.column.name, 0) for c in facts.delivered}
 

@@ -1,6 +1,6 @@
 """The figures of loaders for systems that record metrics.
 
-figures      the numbers, and what the rows of a run were, as plain values
+figures      the numbers, and the identity of a run's rows, as plain values
 openmetrics  the numbers as OpenMetrics text
 server       an HTTP endpoint of that text
 trackers     TensorBoard, Weights & Biases, MLflow, Lightning

@@ -17,7 +17,7 @@ class Measured(Protocol):
         """Return the figures of the running epoch, or else of the last one."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the loader's position, and what its order depends on."""
+        """Return the loader's position, and everything that its order depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Metric:
 
     Attributes:
         name: Its name, which ends in its unit.
-        help: What it is.
-        value: Returns it; None: the loader has none.
+        help: A description.
+        value: Returns its value; None if the loader has none.
         is_total: Whether it only grows within an epoch.
     """
 
@@ -86,9 +86,9 @@ def metrics_of(stats: LoaderStats) -> dict[str, float]:
 
 
 def lineage_of(loader: Measured) -> dict[str, Any]:
-    """Return what the rows of a run are, and their order: JSON values, the same for the same rows in the same order.
+    """Return JSON values that identify the rows of a run and their order.
 
-    It is the loader's state without its position: digests of files, rows and schema, the version of a table, columns
+    They are the loader's state without its position: digests of files, rows and schema, the version of a table, columns
     and filters, the seed, and the number of ranks.
     """
     state = loader.state_dict()
@@ -96,7 +96,7 @@ def lineage_of(loader: Measured) -> dict[str, Any]:
 
 
 def counters_of(loader: Measured) -> LoaderStats | None:
-    """Return the figures of a loader without advice, which takes longer to find; None before its first epoch."""
+    """Return the figures of a loader without advice, which would take longer; None before its first epoch."""
     try:
         counters = getattr(loader, "_counters", None)
         return loader.stats() if counters is None else counters()

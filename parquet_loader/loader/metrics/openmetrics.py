@@ -13,7 +13,7 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 def openmetrics_text(loaders: Mapping[str, LoaderStats]) -> str:
     """Return the figures of loaders, each with its name as the label `loader`.
 
-    Totals begin at 0 in each epoch, as after a restart of a process; `rate()` understands that.
+    Totals begin at 0 in each epoch, as after a restart of a process; Prometheus' `rate()` handles such resets.
     """
     lines = []
     for metric in METRICS:

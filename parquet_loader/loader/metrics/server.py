@@ -1,7 +1,7 @@
 """An OpenMetrics endpoint: one thread that answers one request at a time.
 
-The server owns its socket and its thread. `close` ends both within the timeout of a request. It keeps no loader alive:
-a loader that is gone is no longer named.
+The server owns its socket and its thread. `close` ends both within the timeout of a request. The server keeps no loader
+alive: it no longer lists a loader that has been freed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from parquet_loader.errors import ConfigurationError
 from parquet_loader.loader.metrics.figures import Measured, counters_of
 from parquet_loader.loader.metrics.openmetrics import CONTENT_TYPE, openmetrics_text
 
-# A client that sends or takes nothing for so long is left.
+# The connection of a client that neither sends nor receives for this long is closed.
 TIMEOUT_S = 2.0
 _POLL_S = 0.2
 
@@ -29,15 +29,16 @@ class MetricsServer:
 
     Args:
         loaders: The loaders by name, which becomes the label `loader`.
-        host: The address to listen at; the default is reached from this machine alone. There is no authentication.
-        port: The port; 0: a free one.
+        host: The address to listen at; the default accepts connections only from this machine. There is no
+            authentication.
+        port: The port; 0 for a free one.
 
     Attributes:
-        url: Where the figures are.
+        url: The address of the figures.
 
     Raises:
-        ConfigurationError: there is no loader.
-        OSError: the port is taken.
+        ConfigurationError: There is no loader.
+        OSError: The port is in use.
     """
 
     def __init__(self, loaders: dict[str, Measured], *, host: str = "127.0.0.1", port: int = 0) -> None:

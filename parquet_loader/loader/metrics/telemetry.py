@@ -17,7 +17,7 @@ def observe(loaders: dict[str, Measured], meter: Any = None) -> None:
 
     Args:
         loaders: The loaders by name.
-        meter: An `opentelemetry.metrics.Meter`; default: that of the global provider.
+        meter: An `opentelemetry.metrics.Meter`; default: the meter of the global provider.
 
     Raises:
         MissingPackageError: opentelemetry is not installed.
