@@ -225,7 +225,7 @@ class Following:
 
 
 def _about(dataset: Dataset, *, filters: bool) -> bytes:
-    """Return row sizes and counts as bytes to keep with the list of files; without the files they cannot be measured."""
+    """Return row sizes and counts as bytes to keep with the list of files; later, files to measure may be gone."""
     counts = dataset.counts.astype("<i8").tobytes() if filters else b""
     return json.dumps(asdict(dataset.sizing.row)).encode() + b"\n" + zlib.compress(counts)
 

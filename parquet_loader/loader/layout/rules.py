@@ -83,7 +83,7 @@ class LayoutFinding:
 
 
 def layout_findings(facts: LayoutFacts) -> tuple[LayoutFinding, ...]:
-    """Return the findings about a source: errors, warnings, then notes; in each level by cost, after those without one."""
+    """Return the findings about a source: errors, warnings, notes; in each level those without a cost come first."""
     found = [finding for rule in _RULES for finding in rule(facts)]
     order = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(found, key=lambda finding: (order[finding.level], finding.cost_s != 0, -finding.cost_s)))
