@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Batch, Output
+from parquet_loader.collate.tf_functions import generated
 from parquet_loader.collate.tf_output import strings_of
 from parquet_loader.collate.tf_windows import dataset_of_windows
 from parquet_loader.errors import ConfigurationError
@@ -54,23 +55,8 @@ def dataset_of(
         cardinality: Batches of each epoch; None if unknown.
         cuts_windows: Whether TensorFlow cuts the batches from windows; for columns of numbers of one shape.
     """
-
-    def generate() -> Iterator[dict[str, Any]]:
-        for batch in begin(ArrayOutput(None)):
-            if batch.keys() != signature.keys():
-                raise ConfigurationError(
-                    f"to_tf: the batch has the columns {list(batch)}, output_signature has {list(signature)}"
-                )
-            yield {name: _leaves(name, batch[name], spec) for name, spec in signature.items()}
-            del batch
-
-    if cuts_windows:
-        found = dataset_of_windows(begin, signature)
-    else:
-        flat = {name: _leaf_specs(spec) for name, spec in signature.items()}
-        found = tf.data.Dataset.from_generator(generate, output_signature=flat)
-        if any(isinstance(leaves, tuple) for leaves in flat.values()):
-            found = found.map(tf.autograph.experimental.do_not_convert(_assembled))
+    with tf.device("CPU:0"):
+        found = dataset_of_windows(begin, signature) if cuts_windows else _dataset_of_batches(begin, signature)
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False  # no gain here, and a cost in each epoch
     options.experimental_optimization.inject_prefetch = False
@@ -78,6 +64,25 @@ def dataset_of(
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     found = found.with_options(options)
     return found if cardinality is None else found.apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+def _dataset_of_batches(begin: Callable[[Output], Iterator[Batch]], signature: Mapping[str, Spec]) -> tf.data.Dataset:
+    columns = list(signature.items())
+    leaves = {name: _leaf_specs(spec) for name, spec in columns}
+
+    def generate() -> Iterator[list[Any]]:
+        for batch in begin(ArrayOutput(None)):
+            if batch.keys() != signature.keys():
+                raise ConfigurationError(
+                    f"to_tf: the batch has the columns {list(batch)}, output_signature has {list(signature)}"
+                )
+            yield tf.nest.flatten({name: _checked(name, batch[name], spec, leaves[name]) for name, spec in columns})
+            del batch
+
+    flat = generated(generate, leaves)
+    if any(isinstance(specs, tuple) for specs in leaves.values()):
+        return flat.map(tf.autograph.experimental.do_not_convert(_assembled))
+    return flat
 
 
 def has_one_width(schema: Mapping[str, Field]) -> bool:
@@ -164,12 +169,20 @@ def _assembled(batch: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _leaves(name: str, column: Any, spec: Spec) -> Any:
+def _checked(name: str, column: Any, spec: Spec, leaf_specs: Any) -> Any:
     """Return the arrays of a column that `_leaf_specs` describes.
 
     Raises:
-        ConfigurationError: The column does not match the spec.
+        ConfigurationError: The column does not match the spec in kind, dtype or shape.
     """
+    leaves = _leaves(name, column, spec)
+    for array, leaf in zip(tf.nest.flatten(leaves), tf.nest.flatten(leaf_specs), strict=True):
+        if not leaf.shape.is_compatible_with(array.shape):
+            raise _unlike(name, column, spec)
+    return leaves
+
+
+def _leaves(name: str, column: Any, spec: Spec) -> Any:
     if not isinstance(spec, tf.RaggedTensorSpec):
         return _numbers(name, column, spec)
     if isinstance(column, list):

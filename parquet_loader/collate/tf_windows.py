@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Batch, Output
+from parquet_loader.collate.tf_functions import flat_mapped, generated, mapped
 from parquet_loader.collate.tf_output import ALIGNMENT
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.window import Allocator, Window
@@ -142,8 +143,8 @@ class Counter:
             with tf.init_scope():
                 self._variable.assign(value)
 
-    def count(self, epoch: Any) -> Any:
-        """Count a batch of an epoch; run by TensorFlow. Returns True."""
+    def count(self, epoch: Any) -> None:
+        """Count a batch of an epoch; traced by TensorFlow."""
         is_running = tf.bitwise.right_shift(self._variable, tf.constant(BITS, tf.int64)) == epoch
         checked = tf.raw_ops.Assert(
             condition=is_running,
@@ -151,7 +152,6 @@ class Counter:
         )
         with tf.control_dependencies([checked]):
             self._variable.assign_add(1)
-        return tf.constant(True)
 
 
 def dataset_of_windows(begin: Callable[[Output], Iterator[Any]], signature: Mapping[str, Any]) -> tf.data.Dataset:
@@ -162,23 +162,28 @@ def dataset_of_windows(begin: Callable[[Output], Iterator[Any]], signature: Mapp
         signature: The spec of each column: `tf.TensorSpec` of numbers.
     """
     counter = Counter()
+    names = tf.nest.flatten({name: name for name in signature})  # in the order of TensorFlow
+    specs = [signature[name] for name in names]
 
-    def generate() -> Iterator[Any]:
+    def generate() -> Iterator[list[Any]]:
         pulled = counter.begin()
         for part in begin(WindowOutput(pulled)):
             if part.batches is not None:
-                batches = len(next(iter(part.batches.values())))
-                yield part.first, np.full(batches, pulled.epoch), part.batches
+                columns = [part.batches[name] for name in names]
+                yield [np.asarray(part.first), np.full(len(columns[0]), pulled.epoch), *columns]
+                del columns
             del part
 
-    def cut(first: Any, epochs: Any, batches: Any) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices((epochs, batches)).skip(first)
+    def cut(first: Any, *epochs_and_batches: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(epochs_and_batches).skip(first)
 
-    outer = tf.autograph.experimental.do_not_convert
+    def count(epoch: Any, *batch: Any) -> Sequence[Any]:
+        counter.count(epoch)
+        return batch
+
     scalar, epochs = tf.TensorSpec((), tf.int64), tf.TensorSpec((None,), tf.int64)
-    batches = {name: tf.TensorSpec((None, *spec.shape), spec.dtype) for name, spec in signature.items()}
-    found = tf.data.Dataset.from_generator(generate, output_signature=(scalar, epochs, batches)).flat_map(outer(cut))
-    return found.filter(outer(lambda epoch, _: counter.count(epoch))).map(outer(lambda _, batch: batch))
+    windows = generated(generate, (scalar, epochs, *(tf.TensorSpec((None, *s.shape), s.dtype) for s in specs)))
+    return mapped(flat_mapped(windows, cut, (scalar, *specs)), count, dict(signature))
 
 
 def _is_shared(array: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import socket
 import subprocess
@@ -171,6 +172,32 @@ def test_batches_in_compiled_loops_are_counted(tf: Any, tmp_path: Path) -> None:
         assert loader.state_dict()["batch"] == 3
         assert total(iterator, 40) == sum(range(24, 344))
         assert loader.state_dict()["batch"] == 43
+
+
+@pytest.mark.parametrize("column", [np.arange(40), [f"text {number}" for number in range(40)]])
+def test_grappler_optimizes_no_function_of_a_data_set(tf: Any, tmp_path: Path, column: Any) -> None:
+    # It would do so for each iterator, which takes longer than to read small epochs.
+    write_dataset({"x": column}, str(tmp_path))
+    with BatchedDataLoader(str(tmp_path), 5, output_options=NUMPY) as loader:
+        dataset = tf.data.experimental.to_variant(loader.to_tf())
+        ignore_state = 1
+        graph = tf.raw_ops.DatasetToGraphV2(input_dataset=dataset, external_state_policy=ignore_state)
+    functions = operator.attrgetter("library.function")(tf.compat.v1.GraphDef.FromString(graph.numpy()))
+    assert functions
+    for function in functions:
+        assert function.attr["experimental_ints_on_device"].b, function.signature.name
+
+
+def test_arrays_of_another_shape_than_the_signature_are_an_error(tf: Any, tmp_path: Path) -> None:
+    write_dataset({"x": np.arange(40)}, str(tmp_path))
+
+    def transform(columns: Any, _: Any) -> Any:
+        return {"x": np.stack([columns["x"], columns["x"]], 1)}
+
+    with BatchedDataLoader(str(tmp_path), 5, transform=transform, output_options=NUMPY) as loader:
+        dataset = loader.to_tf(output_signature={"x": tf.TensorSpec((None, 3), tf.int64)})
+        with pytest.raises(tf.errors.OpError, match="column 'x' is int64 \\[5, 2\\], output_signature says"):
+            next(iter(dataset))
 
 
 def test_an_iteration_ends_with_an_error_when_another_begins(tf: Any, tmp_path: Path) -> None:
