@@ -1,1 +1,1 @@
-"""`make demo`: from CSV files to Parquet to a trained model, with the figures that matter on the way."""
+"""The code of `make demo`: from CSV files to Parquet to a trained model, with the main figures of each step."""

@@ -1,8 +1,8 @@
 """A simulated instrument's archive behind an S3 server, and a function that draws random records from it.
 
-A record is 16 KiB: 4096 float32, the first of which is the frequency of the damped wave in the others. An object of the
-archive is a run of records as the instrument wrote them, its frequency drifting slowly: consecutive records are alike,
-so that training needs random ones, each a request of its own.
+A record is 16 KiB: 4096 float32. The first value is the frequency of the damped wave in the others. An object of the
+archive holds consecutive records of the instrument, whose frequency drifts slowly. Consecutive records are similar, so
+training needs random records, and each costs a request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parquet_loader import Scalar, Schema, Tensor
 SAMPLES = 4095
 RECORD_BYTES = 4 * (SAMPLES + 1)
 BUCKET = "instrument"
-ACCESS_KEY, SECRET_KEY = "sampling", "not-a-secret"  # of the simulation, which listens on this machine alone
+ACCESS_KEY, SECRET_KEY = "sampling", "not-a-secret"  # the simulated server only listens on this machine
 SCHEMA = Schema(
     {
         "wave": Tensor("float32", (SAMPLES,)),
@@ -44,7 +44,7 @@ BATCH_ROWS = 64
 
 
 def make_archive(folder: Path, objects: int, records: int) -> None:
-    """Write the archive: `objects` files of `records` records each; those that are there stay."""
+    """Write the archive: `objects` files of `records` records each; complete files are kept."""
     bucket = folder / BUCKET
     bucket.mkdir(parents=True, exist_ok=True)
     t = np.arange(SAMPLES, dtype=np.float32) / SAMPLES
@@ -62,11 +62,12 @@ def make_archive(folder: Path, objects: int, records: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Where the archive is, and how large.
+    """Address and size of the archive.
 
     Attributes:
         endpoint: Host and port of the S3 server.
-        objects, records: Objects, and records in each.
+        objects: Number of objects.
+        records: Records in each object.
     """
 
     endpoint: str
@@ -75,7 +76,7 @@ class Archive:
 
 
 class Server:
-    """``rclone serve s3`` over a folder, for the length of a ``with`` block, on a free port of this machine."""
+    """Runs ``rclone serve s3`` over a folder, on a free port of this machine, during a ``with`` block."""
 
     protocol = "s3"
 
@@ -99,7 +100,7 @@ class Server:
         else:
             raise RuntimeError(f"rclone did not start: {''.join(self._last_words)}")
         self._reader = threading.Thread(target=self._last_words.extend, args=(self._process.stderr,), daemon=True)
-        self._reader.start()  # or rclone would wait for somebody to read its log
+        self._reader.start()  # otherwise rclone blocks when its log fills the pipe
         return self
 
     def __exit__(
@@ -113,10 +114,10 @@ class Server:
 
 
 def find_rclone() -> str:
-    """Return the path of rclone: of this environment, or else of the system.
+    """Return the path of rclone in this environment, or else in the system.
 
     Raises:
-        RuntimeError: it is not installed.
+        RuntimeError: rclone is not installed.
     """
     here = os.path.dirname(sys.executable)
     found = shutil.which("rclone", path=os.pathsep.join([here, os.environ.get("PATH", "")]))
@@ -126,12 +127,12 @@ def find_rclone() -> str:
 
 
 def draw(number: int, archive: Archive, batches: int | None = None) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """Yield batches of records drawn at random from all over the archive; what a sampling process does.
+    """Yield batches of records drawn at random from the whole archive, as a sampling process.
 
     Args:
-        number: Of the process; each draws others.
-        archive: Where from.
-        batches: How many; None: for ever.
+        number: Number of the process; each process draws different records.
+        archive: The archive to read.
+        batches: How many batches to yield; with None, the generator never ends.
     """
     rng = np.random.default_rng(number)
     store = pafs.S3FileSystem(
@@ -139,9 +140,10 @@ def draw(number: int, archive: Archive, batches: int | None = None) -> Iterator[
     )
     files = {n: store.open_input_file(f"{BUCKET}/run-{n:04}.f32") for n in range(archive.objects)}
 
-    def fetch(place: tuple[int, int]) -> bytes:
-        found: bytes = files[place[0]].read_at(RECORD_BYTES, place[1] * RECORD_BYTES)
-        return found
+    def fetch(position: tuple[int, int]) -> bytes:
+        run, record = position
+        raw: bytes = files[run].read_at(RECORD_BYTES, record * RECORD_BYTES)
+        return raw
 
     made = 0
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:

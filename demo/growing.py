@@ -1,11 +1,11 @@
 """Train while four processes draw random records from a remote archive into a store of limited size.
 
-    python -m demo.growing                                      1 GB of store, ten epochs: several minutes
-    python -m demo.growing --store-bytes 64MB --epochs 4        the same, small
-    python -m demo.growing --plot growing.png                   and a picture of it (needs matplotlib)
+    python -m demo.growing                                      a store of 1 GB, ten epochs: several minutes
+    python -m demo.growing --store-bytes 64MB --epochs 4        a small run
+    python -m demo.growing --plot growing.png                   also draws a picture (needs matplotlib)
 
-Epoch 1 trains on the little that is there; every later one on all that is there when it begins. Each epoch begins once
-its share of all records has been drawn, so that the run shows the store growing and, after two thirds, evicting.
+Each epoch trains on the records that are in the store when it begins. It begins when its share of all records has been
+drawn, so the run shows the store growing and, after two thirds of the records, evicting.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from parquet_loader import BatchedDataLoader, Samplers, SampleStore
 from parquet_loader.common.units import parse_bytes
 
 BATCH_SIZE = 256
-DRAWN = 1.5  # how often the store's limit is drawn in all
+DRAWN = 1.5  # bytes drawn in the whole run, as a multiple of the store's limit
 OBJECT_RECORDS = 1024
 
 
 @dataclass(slots=True)
 class Epoch:
-    """One epoch: when it ran (seconds since the beginning), what it had, and what came of it."""
+    """Figures of one epoch; times are in seconds since the beginning of the run."""
 
     began_s: float
     ended_s: float
@@ -46,7 +46,7 @@ class Epoch:
 
 @dataclass(slots=True)
 class Run:
-    """What is plotted."""
+    """Figures of a run, for the plot."""
 
     limit_bytes: int
     size: list[tuple[float, int]] = field(default_factory=list)
@@ -56,21 +56,21 @@ class Run:
 
 
 class Spectral(nn.Module):
-    """From a wave ``[batch, samples]`` to its frequency ``[batch]``, by way of the spectrum's magnitude."""
+    """Predicts the frequency ``[batch]`` of waves ``[batch, samples]`` from the magnitude of their spectrum."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 1))
 
     def forward(self, wave: Tensor) -> Tensor:
-        """Return the frequency, in hundreds of periods a record."""
+        """Return the frequency, in hundreds of periods per record."""
         spectrum = torch.fft.rfft(wave)[:, :256].abs()
         output: Tensor = self.layers(torch.log1p(spectrum))
         return output.squeeze(1)
 
 
 def train(store: SampleStore, samplers: Samplers, epochs: int, records: int) -> Run:
-    """Train for so many epochs, each once its share of `records` has been drawn."""
+    """Train for `epochs` epochs, each of which begins when its share of `records` has been drawn."""
     torch.manual_seed(0)
     model = Spectral()
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -117,7 +117,7 @@ def train(store: SampleStore, samplers: Samplers, epochs: int, records: int) -> 
 
 def plot(run: Run, path: str) -> None:
     """Draw the store's size, the rows of each epoch, the loss and the share of waiting, over time."""
-    import matplotlib as mpl  # noqa: PLC0415  (an extra, which only the picture needs)
+    import matplotlib as mpl  # noqa: PLC0415  (an optional package that only the picture needs)
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
@@ -133,7 +133,7 @@ def plot(run: Run, path: str) -> None:
     rows.bar(middle, old, width, color="tab:gray", label="seen before")
     rows.bar(middle, [e.new_rows for e in run.epochs], width, bottom=old, color="tab:green", label="new")
     rows.legend(loc="upper left")
-    rows.set_ylabel("rows an epoch")
+    rows.set_ylabel("rows per epoch")
     loss.plot(middle, [e.loss for e in run.epochs], marker="o", color="tab:purple")
     loss.set_yscale("log")
     loss.set_ylabel("training loss")
@@ -145,7 +145,7 @@ def plot(run: Run, path: str) -> None:
 
 
 def growing(folder: str, store_bytes: int, epochs: int, processes: int, objects: int) -> Run:
-    """Serve the archive, sample from it, train on the store; return what was seen."""
+    """Serve the archive, sample from it, and train on the store; return the figures of the run."""
     archive = Path(folder) / "archive"
     make_archive(archive, objects, OBJECT_RECORDS)
     store = SampleStore(Path(folder) / "store", schema=SCHEMA, max_bytes=store_bytes)
@@ -159,7 +159,7 @@ def growing(folder: str, store_bytes: int, epochs: int, processes: int, objects:
     print(*drawn, store.status(), sep="\n")
     failed = [status.last_error for status in drawn if status.last_error]
     if failed:
-        print("sampling went wrong, and was begun again:", *failed, sep="\n  ")
+        print("sampling failed and was restarted:", *failed, sep="\n  ")
     return run
 
 

@@ -10,7 +10,7 @@ import keras
 from demo.regression import PEAK_LEARNING_RATE, WEIGHT_DECAY, Array, Batch, inputs, widths
 from demo.task import Task
 
-EMBEDDING = keras.initializers.RandomNormal(stddev=1.0)  # what torch draws
+EMBEDDING = keras.initializers.RandomNormal(stddev=1.0)  # torch's defaults
 KERNEL = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
 
 
@@ -20,7 +20,7 @@ def regressor(mean: Array, std: Array, task: Task) -> keras.Model:
     Args:
         mean: Means of the numeric features and, last, of the label, ``[n + 1]``.
         std: Their standard deviations, ``[n + 1]``.
-        task: What is learned.
+        task: The regression to learn.
     """
     features = {"numbers": keras.Input((len(mean) - 1,), name="numbers")}
     features |= {name: keras.Input((), dtype="int32", name=name) for name in task.categories}
@@ -37,13 +37,13 @@ def regressor(mean: Array, std: Array, task: Task) -> keras.Model:
 
 
 def features_of(batch: Batch, task: Task) -> tuple[dict[str, Any], Array]:
-    """Return what the model takes of a batch of numpy arrays, and the label ``[batch]``."""
+    """Return the model's inputs from a batch of numpy arrays, and the label ``[batch]``."""
     dense, label = inputs(batch, task)
     return {"numbers": dense, **{name: batch[name] for name in task.categories}}, label
 
 
 class OneCycle(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """Learning rates that rise to the peak in the first third of the steps, and then fall to nearly zero."""
+    """Learning rates that rise to the peak in the first 30 % of the steps, and then fall to nearly zero."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -64,5 +64,5 @@ class OneCycle(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
 
 
 def optimiser(steps: int) -> keras.optimizers.Optimizer:
-    """Return the optimiser for as many steps."""
+    """Return the optimiser for a training run of `steps` steps."""
     return keras.optimizers.AdamW(OneCycle(steps), weight_decay=WEIGHT_DECAY)

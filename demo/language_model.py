@@ -1,7 +1,7 @@
-"""Train a small GPT on the documentation that Python ships, stop in the middle, and resume to the same losses.
+"""Train a small GPT on Python's own documentation, stop in the middle, and resume with the same losses.
 
-python -m demo.language_model                    a few minutes on two processors
-python -m demo.language_model --steps 1000       longer
+python -m demo.language_model                    a few minutes on two CPUs
+python -m demo.language_model --steps 1000       a longer run
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def documents() -> Iterator[dict[str, str]]:
             continue
         try:
             tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # such as a file for another Python
+        except (SyntaxError, ValueError):  # for example, a file for another version of Python
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
@@ -50,7 +50,7 @@ def documents() -> Iterator[dict[str, str]]:
 
 
 def trained_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
-    """Return a BPE tokenizer of bytes."""
+    """Train and return a byte-level BPE tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -64,7 +64,7 @@ def trained_tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
 
 
 class Block(nn.Module):
-    """Attention inside documents, and two dense layers."""
+    """A transformer block: attention within documents, and two dense layers."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A GPT of four blocks, whose first and last layer share their weights."""
+    """A GPT whose first and last layer share their weights."""
 
     def __init__(self, vocabulary: int, length: int, width: int = 128, heads: int = 4, blocks: int = 4) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Gpt(nn.Module):
 
 
 class Run:
-    """A model, its optimizer and its loader; the three have one checkpoint."""
+    """A model, its optimizer and its loader, which share one checkpoint."""
 
     def __init__(self, data: Path, tokenizer: Tokenizer, length: int, batch_tokens: int) -> None:
         torch.manual_seed(0)
@@ -127,7 +127,7 @@ class Run:
         self.step = 0
 
     def losses(self, steps: int) -> Iterator[float]:
-        """Train up to this step, over as many epochs as that takes; yield the loss of each step."""
+        """Train up to step `steps`, over as many epochs as necessary; yield the loss of each step."""
         while self.step < steps:
             for batch in self.loader:
                 loss = self.model(batch)
@@ -177,7 +177,7 @@ def train(
         plan = run.loader.plan()
         print(
             f"{plan.documents:,} documents, {plan.tokens:,} tokens of a vocabulary of {tokenizer.get_vocab_size():,}; "
-            f"{plan.sequences:,} sequences of {length}, {plan.fill:.2%} filled; {plan.steps} steps an epoch"
+            f"{plan.sequences:,} sequences of {length}, {plan.fill:.2%} filled; {plan.steps} steps per epoch"
         )
         losses, began = [], time.perf_counter()
         for loss in run.losses(steps):
@@ -210,7 +210,7 @@ def main() -> None:
     print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}; resumed to {again[-1]:.3f}")
     print(f"the {len(again)} losses after the stop differ by at most {difference:.1e}")
     if difference > 1e-3:
-        raise SystemExit("the resumed run took another course")
+        raise SystemExit("the resumed run has other losses")
 
 
 if __name__ == "__main__":

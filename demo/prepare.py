@@ -1,6 +1,6 @@
 """Join flights with weather and planes, set whole days aside for validation, and write both parts as Parquet.
 
-This is the job that produces data: a process of its own that shares nothing with training but the schema.
+This is the job that produces the data: a separate process that shares only the schema with training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VALIDATION_EVERY_DAYS = 5
 
 
 def join(flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a flight that arrived: what `FLIGHTS` holds and more, with the nulls that the joins leave."""
+    """Return one row for each flight that arrived: the columns of `FLIGHTS` and more, with nulls from the joins."""
     weather = weather.drop(columns=["year", "month", "day", "hour"])
     planes = planes[["tailnum", "year", "type", "seats", "engine"]]
     planes = planes.rename(columns={"year": "plane_year", "type": "plane_type", "seats": "plane_seats"})
@@ -37,8 +37,8 @@ def join(flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame) -> 
 def main() -> None:
     """Fetch, join, split and write.
 
-    Whole days are set aside, not single flights: flights of one day share its weather and its jams, and a model that
-    had seen the day's other flights would look better than it is.
+    Whole days are set aside, not single flights: flights of one day share its weather and its delays, so a model that
+    has seen the other flights of a day would look better than it is.
     """
     folder = fetch()
     flights, weather, planes = (pd.read_csv(folder / name) for name in ("flights.csv.zip", "weather.csv", "planes.csv"))

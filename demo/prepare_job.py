@@ -1,4 +1,4 @@
-"""The preparation of `demo.prepare` as a job on Dask or Spark: the same join, the same rows, on workers.
+"""Does the work of `demo.prepare` as a job on Dask or Spark: the same join and the same rows, on workers.
 
 python -m demo.prepare_job dask       (needs dask[distributed])
 python -m demo.prepare_job spark      (needs Java 17 and pyspark)
@@ -25,18 +25,20 @@ _PIECES = 8
 
 
 def part(flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame, *, held_out: bool) -> pd.DataFrame:
-    """Return the rows of one part of the data that come from these flights, in the columns of `FLIGHTS`."""
+    """Return the training or the validation rows of these flights, with the columns of `FLIGHTS`."""
     rows = join(flights, weather, planes)
     chosen = rows.day_of_year % VALIDATION_EVERY_DAYS == 0
     return rows[chosen if held_out else ~chosen][FLIGHTS.arrow_schema().names]
 
 
 def with_dask(flights: Any, weather: Any, planes: Any, targets: dict[str, Any]) -> None:
-    """Write both parts by Dask; flights are divided, weather and planes go to every worker.
+    """Write both parts with Dask; the flights are divided, and weather and planes go to every worker.
 
     Args:
-        flights, weather, planes: Frames, or better delayed ones, which workers read themselves.
-        targets: Where ``"train"`` and ``"validation"`` go.
+        flights: Frame of the flights, or better a delayed frame, which workers read themselves.
+        weather: The same for the weather.
+        planes: The same for the planes.
+        targets: Target directories, by ``"train"`` and ``"validation"``.
     """
     import dask  # noqa: PLC0415
 
@@ -55,7 +57,7 @@ def _piece(flights: pd.DataFrame, number: int) -> pd.DataFrame:
 def with_spark(
     spark: Any, flights: pd.DataFrame, weather: pd.DataFrame, planes: pd.DataFrame, targets: dict[str, Any]
 ) -> None:
-    """Write both parts by Spark."""
+    """Write both parts with Spark."""
     df = spark.createDataFrame(pa.Table.from_pandas(flights, preserve_index=False)).repartition(4)
     sample = pa.Table.from_pandas(part(flights[:1000], weather, planes, held_out=False), preserve_index=False)
     columns = pa.schema([pa.field(f.name, _sent(f.type)) for f in sample.schema])
@@ -69,7 +71,7 @@ def with_spark(
 def _joins(
     weather: pd.DataFrame, planes: pd.DataFrame, columns: pa.Schema, *, held_out: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that executors apply to flights; it takes weather and planes along."""
+    """Return the function that executors apply to flights; its closure holds weather and planes."""
 
     def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -80,7 +82,7 @@ def _joins(
 
 
 def _sent(type_: pa.DataType) -> pa.DataType:
-    """Return the type in which Spark gets a column: text, or float64, which holds all numbers here."""
+    """Return the type of a column in Spark: text, or float64, which holds all numbers of this data."""
     is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_null(type_)
     return pa.string() if is_text else pa.float64()
 
@@ -91,11 +93,11 @@ def _say(name: str, summary: JobSummary) -> None:
 
 
 def prepare(engine: str, targets: dict[str, Any]) -> None:
-    """Fetch the flights and write both parts by a cluster of this machine.
+    """Fetch the flights and write both parts with a local cluster.
 
     Args:
-        engine: ``"dask"``, a `LocalCluster` of four workers, or ``"spark"``, ``local[2]``.
-        targets: Where ``"train"`` and ``"validation"`` go.
+        engine: ``"dask"``, for a `LocalCluster` of four workers, or ``"spark"``, for ``local[2]``.
+        targets: Target directories, by ``"train"`` and ``"validation"``.
     """
     paths = [str(fetch() / name) for name in ("flights.csv.zip", "weather.csv", "planes.csv")]
     if engine == "dask":

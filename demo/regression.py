@@ -1,4 +1,4 @@
-"""What the demo measures and prints, whichever framework trains: errors, moments of the features, a line an epoch."""
+"""Shared by the demos of all frameworks: errors, moments of the features, and the lines that are printed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Batch = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Errors:
-    """Sums of squared and of absolute errors, over as many batches as are added."""
+    """Sums of squared and of absolute errors over all added batches."""
 
     rows: int = 0
     squared: float = 0.0
@@ -59,7 +59,7 @@ def inputs(batch: Batch, task: Task) -> tuple[Array, Array]:
 
 
 def moments(task: Task) -> tuple[Array, Array]:
-    """Return mean and standard deviation over the training part, ``[n + 1]`` each: the features', then the label's."""
+    """Return means and standard deviations over the training part, ``[n + 1]`` each: features first, the label last."""
     rows, total, squares = 0, np.zeros(()), np.zeros(())
     columns = [*task.dense, task.label]
     with BatchedDataLoader(task.train, BATCH_SIZE, schema=task.schema, columns=columns, output_options=NUMPY) as loader:
@@ -71,7 +71,7 @@ def moments(task: Task) -> tuple[Array, Array]:
             squares = squares + np.square(numbers).sum(0)
     mean = total / rows
     variance = squares / rows - np.square(mean)
-    varies = variance > 1e-12 * (1 + np.square(mean))  # less is rounding: the column is constant
+    varies = variance > 1e-12 * (1 + np.square(mean))  # a smaller variance is rounding: the column is constant
     return mean.astype(np.float32), np.sqrt(np.where(varies, variance, 1)).astype(np.float32)
 
 
@@ -81,12 +81,12 @@ def widths(task: Task) -> list[tuple[int, int]]:
 
 
 def errors_of(predict: Callable[[Any], Any], batches: Iterable[Any], task: Task, mean: float) -> dict[str, Errors]:
-    """Return the errors of a model, and of the predictions that need none.
+    """Return the errors of a model, and of the predictions without a model.
 
     Args:
         predict: Returns the model's predictions ``[batch]`` for a batch.
         batches: The validation part.
-        task: What is predicted.
+        task: The regression.
         mean: The mean of the label over the training part.
     """
     errors = {"model": Errors(), "the mean": Errors()}
@@ -101,13 +101,13 @@ def errors_of(predict: Callable[[Any], Any], batches: Iterable[Any], task: Task,
 
 
 def peak_memory_mb() -> float:
-    """Return the most memory that this process has held, in MB."""
+    """Return the peak memory of this process, in MB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
 
 
 def print_header(loader: BatchedDataLoader) -> None:
-    """Print what is read, and the names of the columns of `print_epoch`."""
+    """Print the loader, and the column names for `print_epoch`."""
     print(f"{loader!r}\n")
     print("epoch  train MSE  validation MSE  validation MAE    rows/s  waiting for data  peak memory")
 
@@ -121,13 +121,13 @@ def print_epoch(epoch: int, train_mse: float, errors: dict[str, Errors], stats: 
 
 
 def print_loading(stats: LoaderStats) -> None:
-    """Print what loading cost."""
+    """Print the memory that loading took, the bottleneck, and the advice."""
     print(f"\nthe loader held at most {stats.peak_bytes / 1e6:.0f} MB; {stats.verdict}")
     print("".join(f"  {finding.text}\n" for finding in stats.findings), end="")
 
 
 def report(errors: dict[str, Errors]) -> None:
-    """Print what the model is worth beside the predictions that need no model."""
+    """Compare the model with the predictions without a model."""
     model = errors.pop("model")
     print(f"on the {model.rows:,} validation rows the model has MSE {model.mse:.4g}, MAE {model.mae:.4g}")
     for name, other in errors.items():
@@ -137,9 +137,9 @@ def report(errors: dict[str, Errors]) -> None:
 
 
 def threads_for_the_model() -> int:
-    """Return half of the processors; the other half reads ahead.
+    """Return half the number of CPUs; the other half is for reading ahead.
 
-    Threads of a model wait for one another at every step, and one that finds no processor free holds up all of them.
+    Threads of a model wait for one another at every step, so one thread without a free CPU delays all of them.
     """
     return max(1, (os.cpu_count() or 1) // 2)
 
@@ -149,10 +149,10 @@ def main(train: Callable[[Task, int], dict[str, Errors]], module: str) -> None:
 
     Args:
         train: Trains on a task for a number of epochs, and returns the errors of the last validation.
-        module: The module that is run.
+        module: Name of the module that runs, for the usage message.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description="Train on a Parquet data set.")
-    parser.add_argument("--data", help="a Parquet file or directory of your own; default: the flights")
+    parser.add_argument("--data", help="your own Parquet file or directory; default: the flights")
     parser.add_argument("--target", help="the numeric column to predict, for --data")
     parser.add_argument("--epochs", type=int, default=5)
     options = parser.parse_args()
@@ -160,6 +160,6 @@ def main(train: Callable[[Task, int], dict[str, Errors]], module: str) -> None:
         parser.error("--data and --target go together")
     start = time.perf_counter()
     task = own_data(options.data, options.target) if options.data else flights()
-    print(f"memory before reading: {peak_memory_mb():.0f} MB: Python, the framework and pyarrow")
+    print(f"memory before reading: {peak_memory_mb():.0f} MB (Python, the framework and pyarrow)")
     report(train(task, options.epochs))
-    print(f"all in {time.perf_counter() - start:.0f} s")
+    print(f"total time: {time.perf_counter() - start:.0f} s")

@@ -1,4 +1,4 @@
-"""What is learned, from which data: the flights, or a data set of the user's own."""
+"""Defines the regression to learn: the delay of the flights, or a column of the user's own data set."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Task:
     """A regression.
 
     Attributes:
-        train: The data set to learn from.
-        validation: The data set held out.
-        schema: What both hold.
+        train: The training data set.
+        validation: The validation data set.
+        schema: The schema of both.
         label: The column to predict.
         dense: Columns ``[batch]`` and groups ``[batch, n]`` of numbers.
         categories: Columns of codes, with the size of each vocabulary.
-        rule_of_thumb: A prediction beside the mean that needs no model: its name, and how it comes from a batch.
+        rule_of_thumb: Another prediction without a model, besides the mean: its name, and a function of a batch.
     """
 
     train: Path | list[str]
@@ -42,7 +42,7 @@ class Task:
 
 
 def flights() -> Task:
-    """Return the demo's own task: arrival delay from what is known when a flight leaves the gate."""
+    """Return the demo's own task: predict the arrival delay from the data known when a flight leaves the gate."""
     dep_delay = list(DENSE.fields).index("dep_delay")
     return Task(
         train=TRAIN,
@@ -64,7 +64,7 @@ def own_data(path: str, target: str) -> Task:
     numeric = {column.name: column.type for column in data.schema if _is_numeric(column.type)}
     if target not in numeric or len(numeric) < 2:
         raise SystemExit(f"{path}: {target!r} is not one of two or more numeric columns, which are {list(numeric)}")
-    # Nulls among the features read as zero; a null target is an error, for a row without a label teaches nothing.
+    # Nulls in features read as zero. A null target is an error, because a row without a label cannot be used.
     schema = Schema({name: Scalar(type_, fill=None if name == target else 0) for name, type_ in numeric.items()})
     features = tuple(name for name in numeric if name != target)
     held_out = round(len(data.files) * VALIDATION_SHARE) or 1

@@ -1,4 +1,4 @@
-"""Train a small network on a Parquet data set, and say what it cost and what it was worth.
+"""Train a small network on a Parquet data set, and print the cost of loading and the errors of the model.
 
 python -m demo.train                                             the flights that demo.prepare wrote
 python -m demo.train --data /path/to/parquet --target column     all numeric columns of other data
@@ -35,7 +35,7 @@ Batch = dict[str, Tensor]
 
 
 class Regressor(nn.Module):
-    """Embeddings of the categories beside the normalised numbers, and three dense layers.
+    """Three dense layers over the normalised numbers and the embeddings of the categories.
 
     Args:
         mean: Means of the numeric features and, last, of the label, ``[n + 1]``.
@@ -80,7 +80,7 @@ def codes(batch: Batch, task: Task) -> list[Tensor]:
 
 
 def validate(model: Regressor, loader: BatchedDataLoader, task: Task) -> dict[str, Errors]:
-    """Return the errors of the model and of the predictions that need none, over the validation part."""
+    """Return the errors of the model and of the predictions without a model, over the validation part."""
     with torch.no_grad():
         return errors_of(
             lambda batch: model(inputs(batch, task)[0], codes(batch, task)), loader, task, model.mean[-1].item()
@@ -95,7 +95,7 @@ def run_epoch(
     optimiser: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
 ) -> Errors:
-    """Train for one pass, with the squared error in units of the target's variance; return the errors seen."""
+    """Train for one epoch, with the squared error relative to the label's variance; return the training errors."""
     seen = Errors()
     for batch in batches:
         dense, label = inputs(batch, task)
@@ -110,7 +110,7 @@ def run_epoch(
 
 
 def train(task: Task, epochs: int) -> dict[str, Errors]:
-    """Train for `epochs` passes, print a line after each, and return the errors of the last validation."""
+    """Train for `epochs` epochs, print a line after each, and return the errors of the last validation."""
     torch.manual_seed(0)
     mean, std = map(torch.from_numpy, moments(task))
     model = Regressor(mean, std, widths(task))

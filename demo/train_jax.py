@@ -31,18 +31,18 @@ from demo.task import Task
 from parquet_loader import BatchedDataLoader, OutputOptions
 
 JAX = OutputOptions(format="jax")
-EMBEDDING = nnx.initializers.normal(1.0)  # what torch draws
+EMBEDDING = nnx.initializers.normal(1.0)  # torch's defaults
 KERNEL = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 class Regressor(nnx.Module):  # type: ignore[misc]
-    """Embeddings of the categories beside the normalised numbers, and three dense layers.
+    """Three dense layers over the normalised numbers and the embeddings of the categories.
 
     Args:
         mean: Means of the numeric features and, last, of the label, ``[n + 1]``.
         std: Their standard deviations, ``[n + 1]``.
         categories: Size of each category's vocabulary, and the width of its embedding.
-        rngs: What the parameters are drawn with.
+        rngs: Random generators that draw the parameters.
     """
 
     def __init__(self, mean: Array, std: Array, categories: list[tuple[int, int]], rngs: nnx.Rngs) -> None:
@@ -57,7 +57,7 @@ class Regressor(nnx.Module):  # type: ignore[misc]
         self.layers = nnx.Sequential(first, nnx.relu, second, nnx.relu, last)
 
     def __call__(self, dense: jax.Array, codes: list[jax.Array]) -> jax.Array:
-        """Return predictions ``[batch]``, in the label's unit, of features ``[batch, n]`` and codes ``[batch]``."""
+        """Return predictions ``[batch]``, in the label's unit, for features ``[batch, n]`` and codes ``[batch]``."""
         normal = (dense - self.mean[:-1]) / self.std[:-1]
         embedded = [embedding(code) for embedding, code in zip(self.embeddings, codes, strict=True)]
         output: jax.Array = self.layers(jnp.concatenate([normal, *embedded], 1))
@@ -72,13 +72,13 @@ def predictions(model: Regressor, batch: Batch, task: Task) -> jax.Array:
 
 
 def train(task: Task, epochs: int) -> dict[str, Errors]:
-    """Train for `epochs` passes, print a line after each, and return the errors of the last validation."""
+    """Train for `epochs` epochs, print a line after each, and return the errors of the last validation."""
     mean, std = moments(task)
     model = Regressor(mean, std, widths(task), nnx.Rngs(0))
 
     @nnx.jit  # type: ignore[untyped-decorator]
     def step(model: Regressor, optimiser: nnx.Optimizer, batch: Batch) -> jax.Array:
-        """Train on a batch, and return the sum of its squared errors before."""
+        """Train on a batch, and return the sum of its squared errors before the update."""
 
         def loss(model: Regressor) -> jax.Array:
             error = predictions(model, batch, task) - batch[task.label].astype(jnp.float32)
@@ -103,7 +103,7 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
         for epoch in range(epochs):
             rows, squared = 0, jnp.zeros(())
             for batch in tqdm(loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=None):
-                squared += step(model, optimiser, batch)  # stays on the device, so that the loop does not wait for it
+                squared += step(model, optimiser, batch)  # stays on the device, so the loop does not wait for it
                 rows += len(batch[task.label])
             errors = errors_of(lambda batch: predict(model, batch), held_out, task, float(mean[-1]))
             print_epoch(epoch, float(squared) / rows, errors, loader.stats())
@@ -112,5 +112,5 @@ def train(task: Task, epochs: int) -> dict[str, Errors]:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_enable_x64", True)  # other data may hold numbers of 64 bits; the model stays at 32
+    jax.config.update("jax_enable_x64", True)  # other data may hold 64-bit numbers; the model uses 32 bits
     main(train, "demo.train_jax")

@@ -30,7 +30,7 @@ from parquet_loader import BatchedDataLoader
 
 
 def train(task: Task, epochs: int) -> dict[str, Errors]:
-    """Train for `epochs` passes, print a line after each, and return the errors of the last validation."""
+    """Train for `epochs` epochs, print a line after each, and return the errors of the last validation."""
     keras.utils.set_random_seed(0)
     mean, std = moments(task)
     model = regressor(mean, std, task)

@@ -1,10 +1,10 @@
-"""Prepare the flights by a cluster of this machine, then train on what it wrote with DDP: two processes, gloo.
+"""Prepare the flights with a local cluster, then train on the result with DDP: two processes, gloo.
 
 python -m demo.train_ranks dask
 python -m demo.train_ranks spark      (needs Java 17 and pyspark)
 
-The trainer shares with the job nothing but the schema and the path. On a machine with GPUs it differs in two words:
-``"nccl"``, and ``device="cuda"`` for the loader and the model.
+The trainer and the job share only the schema and the path. On a machine with GPUs, change two things: ``"nccl"``
+instead of ``"gloo"``, and ``device="cuda"`` for the loader and the model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RANKS = 2
 
 
 def train(targets: dict[str, Any], epochs: int) -> tuple[dict[str, Errors], list[int]]:
-    """Train on `RANKS` processes, and return the last validation's errors and the rows of an epoch on each rank."""
+    """Train on `RANKS` processes; return the errors of the last validation, and the rows of an epoch on each rank."""
     task = replace(flights(), train=targets["train"], validation=targets["validation"])
     mean, std = map(torch.from_numpy, moments(task))
     results = multiprocessing.get_context("spawn").SimpleQueue()
@@ -47,7 +47,7 @@ def train(targets: dict[str, Any], epochs: int) -> tuple[dict[str, Errors], list
 def _rank(
     rank: int, meeting: str, targets: dict[str, Path], mean: Tensor, std: Tensor, epochs: int, results: Any
 ) -> None:
-    """Train as one of the ranks; each reads its own part of the rows, which the loader sees to."""
+    """Train as one of the ranks; its loader reads its part of the rows."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
@@ -64,7 +64,7 @@ def _rank(
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=epochs * len(loader))
         for epoch in range(epochs):
             seen = run_epoch(parallel, loader, task, std[-1] ** 2, optimiser, schedule)
-            if rank == 0:  # the others wait for it at their next step
+            if rank == 0:  # the other ranks wait for it at their next step
                 errors = validate(model, held_out, task)
                 print(f"epoch {epoch}: train MSE {seen.mse:.4g} on rank 0, validation MSE {errors['model'].mse:.4g}")
     results.put((rank, seen.rows, errors))

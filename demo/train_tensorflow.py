@@ -36,7 +36,7 @@ EAGER = OutputOptions(format="tensorflow")
 
 
 def features_of(batch: Batch, task: Task) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return what the model takes of a batch of tensors, and the label ``[batch]``."""
+    """Return the model's inputs from a batch of tensors, and the label ``[batch]``."""
     label = tf.cast(batch[task.label], tf.float32)
     dense = tf.concat([tf.cast(tf.reshape(batch[name], (len(label), -1)), tf.float32) for name in task.dense], 1)
     dense = tf.where(tf.math.is_finite(dense), dense, 0.0)
@@ -44,14 +44,14 @@ def features_of(batch: Batch, task: Task) -> tuple[dict[str, tf.Tensor], tf.Tens
 
 
 def train(task: Task, epochs: int) -> dict[str, Errors]:
-    """Train for `epochs` passes, print a line after each, and return the errors of the last validation."""
+    """Train for `epochs` epochs, print a line after each, and return the errors of the last validation."""
     keras.utils.set_random_seed(0)
     mean, std = moments(task)
     model = regressor(mean, std, task)
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def step(batch: Any) -> tf.Tensor:
-        """Train on a batch, and return the sum of its squared errors before."""
+        """Train on a batch, and return the sum of its squared errors before the update."""
         features, label = features_of(batch, task)
         with tf.GradientTape() as tape:
             squared = tf.square(model(features, training=True) - label)

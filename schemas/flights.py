@@ -1,23 +1,23 @@
-"""One flight as it leaves the gate, and how late it will arrive: what the demo writes and trains on.
+"""The schema of the demo: a row is one flight as it leaves the gate, and its delay at arrival.
 
-Everything in `dense` and the categories is known when the flight leaves: its plan, its plane, the weather of the hour
-and the delay at departure. What is known only afterwards (times of arrival, time in the air) is left out.
+All columns of `dense` and the categories are known when the flight leaves: its plan, its plane, the weather of the hour
+and the delay at departure. Columns that are known only later (times of arrival, time in the air) are left out.
 """
 
 from parquet_loader import Category, Group, Scalar, Schema
 
-# A null is what the join found no match for; `fill` says what stands in for it, here the year's median.
+# A null means that the join found no match; `fill` replaces it, here by the year's median.
 DENSE = Group(
     {
         "dep_delay": Scalar("float32"),  # minutes late at departure; negative is early
         "sched_dep_minute": Scalar("float32"),  # since midnight, local time
-        "sched_minutes": Scalar("float32"),  # planned arrival less planned departure, each by its local clock
+        "sched_minutes": Scalar("float32"),  # planned arrival minus planned departure, each in its local time
         "distance": Scalar("float32"),  # miles
         "temp": Scalar("float32", fill=57.2),  # degrees Fahrenheit
         "dewp": Scalar("float32", fill=42.8),
         "humid": Scalar("float32", fill=57.7),  # percent
         "wind_dir": Scalar("float32", fill=220.0),  # degrees
-        "wind_speed": Scalar("float32", fill=10.4),  # miles an hour
+        "wind_speed": Scalar("float32", fill=10.4),  # miles per hour
         "precip": Scalar("float32", fill=0.0),  # inches
         "pressure": Scalar("float32", fill=1017.5),  # millibars
         "visib": Scalar("float32", fill=10.0),  # miles
