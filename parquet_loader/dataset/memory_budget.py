@@ -27,7 +27,7 @@ from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_s
 from parquet_loader.plan import Plan
 from parquet_loader.read import BUFFER_BYTES, HIDDEN_ROW_NUMBERS, RowGroupReader
 from parquet_loader.schema import Audio
-from parquet_loader.source import RowGroupRef, Snapshot
+from parquet_loader.source import ColumnChunk, RowGroupRef, Snapshot, selected
 
 # Bytes of a second of encoded audio: 64 kbit/s, as of speech in an MP3. Uncompressed audio has several times as many.
 _AUDIO_BYTES_PER_S = 8000.0
@@ -61,6 +61,9 @@ SAMPLE_ROWS = 4096
 SAMPLE_BYTES = 8 * 2**20
 # An upper estimate of decoded bytes for each encoded byte, used before a sample is decoded.
 _GUESS_FACTOR = 4
+# An estimate of varying columns that is too low by at most this factor is kept: the default window, and so the order,
+# follows from it, and the rest of the limit covers the difference.
+_TOLERATED = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class RowSizes:
         sampled_rows: Rows that were decoded to measure these; 0 if all columns have fixed width.
         cursor_bytes: Bytes that an open cursor in the largest row group holds, without decoded rows.
         media: Bytes of decoded media, if they are decoded window by window; 0: batch by batch, or there are none.
+        extra: Bytes by which a decoded row exceeds `decoded` in row groups whose rows are longer than the average.
+        extra_cursor_bytes: The same for `cursor_bytes`.
     """
 
     gathered: float
@@ -86,11 +91,18 @@ class RowSizes:
     sampled_rows: int = 0
     cursor_bytes: int = 0
     media: float = 0.0
+    extra: float = 0.0
+    extra_cursor_bytes: int = 0
 
     @property
     def decoded(self) -> float:
         """Bytes of a decoded row."""
         return self.gathered + self.wide
+
+    @property
+    def decoded_at_most(self) -> float:
+        """Bytes of a decoded row in row groups whose rows are longer than the average."""
+        return self.decoded + self.extra
 
     @property
     def moved_at_once(self) -> float:
@@ -152,7 +164,7 @@ class MemoryBudget:
 
     def row_group_bytes(self, rows: int) -> int:
         """Return the bytes that decoding `rows` rows of a row group at once takes."""
-        return int(rows * self.row.decoded * DECODING_FACTOR)
+        return int(rows * self.row.decoded_at_most * DECODING_FACTOR)
 
 
 class LazyBudget:
@@ -219,6 +231,8 @@ def row_sizes(
     decodes_windows: bool = False,
     ragged: tuple[tuple[str, float], ...] = (),
     sampled_rows: int = 0,
+    extra: float = 0.0,
+    dense: tuple[RowGroupRef, float] | None = None,
 ) -> RowSizes:
     """Return the bytes of a row, from the types, and of a cursor, from the footers.
 
@@ -230,6 +244,8 @@ def row_sizes(
         decodes_windows: Whether media are decoded window by window.
         ragged: Bytes of a row of each column of varying width.
         sampled_rows: Rows that were decoded to measure these.
+        extra: As in `RowSizes`.
+        dense: A row group with more bytes a row than the average, and the share of such row groups, 0 to 1.
     """
     # Hidden numbers of rows are left out, so that windows, and the order, are the same with and without them.
     columns = [c for c in reader.columns if c.name != HIDDEN_ROW_NUMBERS]
@@ -245,7 +261,7 @@ def row_sizes(
         if isinstance(c.image, Audio) and not c.image.is_fixed
     )
     processed = gathered + wide + image_bytes if processes else 0.0
-    staged, cursor = 0, 0
+    staged, cursor, cursor_at_most = 0, 0, 0
     if len(counts) and counts.max():
         largest = snapshot.row_group(int(np.argmax(counts)))
         as_stored = {r.source.name for r in reader.routes(largest) if r.source.is_always_as_stored}
@@ -254,8 +270,14 @@ def row_sizes(
         stays = [c for c in columns if holds_rows(c) and arrangement_of(c) is Arrangement.NARROW]
         staged = sum(c.row_bytes or 0 for c in stays if c.name in as_stored)
         cursor = _cursor_bytes(snapshot, largest, reader.chunks.leaves(largest.file_number))
+        if dense is not None:
+            row_group, share = dense
+            cursor_at_most = _cursor_bytes(snapshot, row_group, reader.chunks.leaves(row_group.file_number))
+            average = int(cursor + share * (cursor_at_most - cursor))
+            cursor = average if average > _TOLERATED * cursor else cursor
     media = image_bytes if decodes_windows else 0.0
-    return RowSizes(gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media)
+    more = max(0, cursor_at_most - cursor)
+    return RowSizes(gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media, extra, more)
 
 
 def guessed_sizes(
@@ -287,12 +309,20 @@ def sampled_sizes(
     """
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
         largest, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)
-    rows = len(sample)
-    density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
-    mean, of_largest = float(np.average(density, weights=counts)), float(density[largest.index])
-    relative = mean / of_largest if of_largest > 0 else 1.0
-    scale = min(1.0, max(0.25, relative)) / max(rows, 1)
-    ragged = tuple((c.name, sample.column(c.name).nbytes * scale) for c in reader.columns if c.row_bytes is None)
+        density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
+        mean, of_largest = float(np.average(density, weights=counts)), float(density[largest.index])
+        widths, most = _widths(snapshot, reader, counts, largest, sample)
+        dense = largest
+        is_dense = (density >= mean) & (counts > 0)
+        if mean > _TOLERATED * of_largest:
+            dense, other = _sample_of_largest(snapshot, reader, np.where(is_dense, counts, 0), skips=skips)
+            share = (mean - of_largest) / (float(density[dense.index]) - of_largest)
+            of_dense, most_of_dense = _widths(snapshot, reader, counts, dense, other)
+            between = {name: width + share * (of_dense[name] - width) for name, width in widths.items()}
+            widths = _unless_tolerated(widths, between)
+            most = max(most, most_of_dense)
+    scale = min(1.0, max(0.25, mean / of_largest)) if of_largest > 0 else 1.0
+    ragged = tuple((name, width * scale) for name, width in widths.items())
     return row_sizes(
         snapshot,
         reader,
@@ -300,7 +330,9 @@ def sampled_sizes(
         processes=processes,
         decodes_windows=decodes_windows,
         ragged=ragged,
-        sampled_rows=rows,
+        sampled_rows=len(sample),
+        extra=max(0.0, most - sum(nbytes for _, nbytes in ragged)),
+        dense=(dense, np.count_nonzero(is_dense) / np.count_nonzero(counts)),
     )
 
 
@@ -316,6 +348,45 @@ def _sample_of_largest(
             if not skips or not is_skippable(error):
                 raise
     return snapshot.row_group(int(by_size[0])), reader.empty_table()
+
+
+def _widths(
+    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, row_group: RowGroupRef, sample: pa.Table
+) -> tuple[dict[str, float], float]:
+    """Return the bytes of a row of each varying column of a row group, and the bytes of its longest rows.
+
+    If rows are sorted by length, the first ones are short. The footer then shows more: the encoded bytes of text and
+    bytes, which take no less memory decoded, and the number of values in lists. The longest rows are taken for twice as
+    long as the average, as if lengths grew evenly.
+    """
+    columns = [c for c in reader.columns if c.row_bytes is None]
+    sampled = {c.name: sample.column(c.name).nbytes / max(len(sample), 1) for c in columns}
+    if len(sample) == row_group.rows or counts[row_group.index] < row_group.rows:
+        return sampled, sum(sampled.values())
+    footer = snapshot.footers.get(row_group.file_number)
+    stored = {route.source.name: route.stored for route in reader.routes(row_group)}
+    stated: dict[str, float] = {}
+    for column in columns:
+        leaves = selected(footer.paths, [stored.get(column.name, "")]) if column.image is None else []
+        nbytes = sum(_least_decoded(footer.chunk(row_group.number, n), column, row_group) for n in leaves)
+        stated[column.name] = max(sampled[column.name], nbytes / row_group.rows)
+    if _unless_tolerated(sampled, stated) is sampled:
+        return sampled, sum(sampled.values())
+    return stated, 2 * sum(stated.values())
+
+
+def _least_decoded(chunk: ColumnChunk, column: Column, row_group: RowGroupRef) -> int:
+    """Return the fewest bytes that a column chunk takes decoded, as far as the footer tells."""
+    while column.item is not None:
+        column = column.item
+    if column.kind in ("text", "bytes"):
+        return min(max(0, chunk.encoded_bytes), row_group.encoded_bytes)
+    return max(0, chunk.values) * (0 if column.dtype is None else column.dtype.itemsize)
+
+
+def _unless_tolerated(widths: dict[str, float], others: dict[str, float]) -> dict[str, float]:
+    """Return other widths if they are larger by more than is tolerated."""
+    return others if sum(others.values()) > _TOLERATED * sum(widths.values()) else widths
 
 
 def _sample(reader: RowGroupReader, row_group: RowGroupRef) -> pa.Table:
@@ -389,11 +460,19 @@ def divide(
         lanes = min(MOST_OPEN_ROW_GROUPS, cursors, int(np.count_nonzero(counts)))
         return lanes if lanes > window // largest_rows else 1
 
+    def extra_bytes(window: int) -> float:
+        """Return the bytes that a window of the longest rows takes more, if it may hold rows of few row groups."""
+        is_mixed = lanes_of(window) > 1 or window >= total_rows
+        is_mixed = is_mixed or (shuffle and largest_rows * ENOUGH_ROW_GROUPS <= window)
+        if is_mixed or row.extra <= (_TOLERATED - 1) * row.decoded:
+            return 0.0
+        return 3 * row.extra * window + row.extra_cursor_bytes
+
     def needed_bytes(window: int) -> float:
         """Return the limit that a window of this size needs."""
         lanes = lanes_of(window)
         streams = lanes > 1 or largest_rows > window
-        windows = window * row.in_windows + batches + (lanes * opened if streams else 0)
+        windows = window * row.in_windows + extra_bytes(window) + batches + (lanes * opened if streams else 0)
         at_once = min(window, largest_rows, 1024)
         streaming = cursor + DECODING_FACTOR * row_bytes * at_once
         whole = DECODING_FACTOR * row_bytes * largest_rows * READS_AT_ONCE
@@ -412,7 +491,7 @@ def divide(
         default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / (row_bytes + row.media)), 16 * batch_size, smallest)
         window_rows = _largest(smallest, default, lambda window: needed_bytes(window) <= limit_bytes)
     lanes = lanes_of(window_rows)
-    windows = window_rows * row.in_windows + batches + (lanes * opened if lanes > 1 else 0)
+    windows = window_rows * row.in_windows + extra_bytes(window_rows) + batches + (lanes * opened if lanes > 1 else 0)
     left = max(0.0, SHARE_WINDOWS * limit_bytes - windows)
     fetched = 0
     if snapshot.remote is not None:
@@ -420,10 +499,11 @@ def divide(
         fetched = int(SHARE_FETCHED * limit_bytes + left)
     reads = int(SHARE_READS * limit_bytes + left)
     at_once = max(2, min(READS_AT_ONCE, num_threads))
-    whole_rows = max(1, int(reads / at_once / DECODING_FACTOR / row_bytes))
-    stream_rows = max(1, min(int(reads / 16 / DECODING_FACTOR / row_bytes), 65536))
+    at_most = max(row.decoded_at_most, 1.0)
+    whole_rows = max(1, int(reads / at_once / DECODING_FACTOR / at_most))
+    stream_rows = max(1, min(int(reads / 16 / DECODING_FACTOR / at_most), 65536))
     if 2 * row.moved_at_once >= row.decoded:
-        stream_rows = max(1, min(stream_rows, int(STREAM_BYTES / row_bytes)))
+        stream_rows = max(1, min(stream_rows, int(STREAM_BYTES / at_most)))
         whole_rows = stream_rows
     return MemoryBudget(
         limit_bytes=limit_bytes,
@@ -432,7 +512,7 @@ def divide(
         open_row_groups=lanes,
         whole_rows=whole_rows,
         stream_rows=stream_rows,
-        cursor_bytes=opened + int(stream_rows * row_bytes),
+        cursor_bytes=opened + int(stream_rows * at_most),
         reads_bytes=reads,
         batches_bytes=batches,
         num_threads=num_threads,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
 
@@ -43,3 +46,47 @@ def test_columns_that_are_not_read_do_not_make_windows_smaller(tmp_path: Path) -
         assert found.window_rows == expected.window_rows
         assert found.plan().open_row_groups == expected.plan().open_row_groups
         assert len(found) == len(expected)
+
+
+def text_of(lengths: npt.NDArray[np.int64]) -> pa.Table:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    letters = np.random.default_rng(0).integers(97, 123, int(offsets[-1])).astype(np.uint8)
+    return pa.table({"x": pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(letters))})
+
+
+def lists_of(lengths: npt.NDArray[np.int64]) -> pa.Table:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.table({"x": pa.ListArray.from_arrays(offsets, np.arange(offsets[-1], dtype=np.int32))})
+
+
+GROWING = np.sort((10 + 1000 * np.random.default_rng(0).random(60_000) ** 2).astype(np.int64))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    ("table_of", "row_groups"),
+    [
+        pytest.param(text_of, [np.full(200_000, 10)] + 12 * [np.full(300, 7000)], id="most bytes in short text"),
+        pytest.param(text_of, 10 * [np.full(10_000, 10)] + 3 * [np.full(5_000, 2000)], id="few row groups of long text"),
+        pytest.param(text_of, [GROWING], id="text sorted by length in one row group"),
+        pytest.param(lists_of, [GROWING // 3], id="lists sorted by length in one row group"),
+    ],
+)
+def test_rows_whose_length_differs_by_row_group_stay_within_the_limit(
+    tmp_path: Path,
+    table_of: Callable[[npt.NDArray[np.int64]], pa.Table],
+    row_groups: list[npt.NDArray[np.int64]],
+    *,
+    shuffle: bool,
+) -> None:
+    tables = [table_of(lengths) for lengths in row_groups]
+    with pq.ParquetWriter(tmp_path / "a.parquet", tables[0].schema, use_dictionary=False) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=len(table))
+    options = OutputOptions(format="numpy")
+    with BatchedDataLoader(
+        tmp_path, 16, shuffle=shuffle, memory_limit="32MiB", num_threads=2, output_options=options
+    ) as loader:
+        assert sum(len(batch["x"]) for batch in loader) == sum(map(len, tables))
+        stats = loader.stats()
+        assert stats.peak_bytes <= stats.memory_limit_bytes
