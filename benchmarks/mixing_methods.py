@@ -121,7 +121,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         parts.append(f'<text x="{x}" y="{bottom + 20}" text-anchor="middle">{classes:,}</text>')
     lines = (
         ("lanes-1", "windows, row groups in random order", "#999"),
-        ("buffer", "shuffle buffer of as many rows", "#d95f02"),
+        ("buffer", "shuffle buffer of the same size", "#d95f02"),
         ("spread-1", "windows, row groups spread evenly", "#1f78b4"),
     )
     for number, (name, label, colour) in enumerate(lines):

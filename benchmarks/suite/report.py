@@ -19,30 +19,31 @@ from benchmarks.suite.workloads import WORKLOADS
 Results = Mapping[str, Any]
 HEAD = """# Benchmarks
 
-How fast is it, compared with decoding alone and with what people use today?
+How fast is the loader, compared with decoding alone and with other loaders?
 
-This page and its plots are written by `python -m benchmarks.suite report` from the JSON in
-[{results}]({results}); no figure is typed by hand. To measure everything again: `make bench`. One row:
+`python -m benchmarks.suite report` writes this page and its plots from the JSON in [{results}]({results}); no figure is
+typed by hand. `make bench` measures everything again. To measure one row, run
 `python -m benchmarks.suite run WORKLOAD --system SYSTEM`, with the names in the tables.
 
 ## How it was measured
 
-- Each system runs in its own process and environment, with its newest release that can be installed (Petastorm needs
-  pyarrow 14), and delivers finished torch tensors. Limits deliver nothing: they only decode or copy.
+- Each system runs in its own process and environment, with the newest release that can be installed (Petastorm needs
+  pyarrow 14), and delivers finished torch tensors. Upper limits, such as decoding alone, deliver no batches: they only
+  decode or copy.
 - Systems take turns, round after round. Figures are medians; ranges span all rounds. Ratios are taken within rounds.
 - An epoch is timed from the request of its iterator to its last batch. A turn is two consecutive epochs, as in
-  training, of which the second counts (one epoch if it takes longer than ten seconds): allocators release memory while
-  other systems take their turns. First epochs are timed apart. Before all turns an epoch is checked: *verified* means
-  that its checksum over all values, which does not depend on the order of rows, equals that of the rows as plain
-  pyarrow reads them.
+  training. Only the second one counts, because allocators release memory while other systems take their turns. If an
+  epoch takes longer than ten seconds, a turn is one epoch. First epochs are timed separately. Before all turns, an
+  epoch is checked: *verified* means that its checksum over all values, which does not depend on the order of rows,
+  equals that of the rows as plain pyarrow reads them.
 - The page cache is warm. No system verifies page checksums. Each system gets the same number of threads, worker
-  processes or processors, whichever it counts.
+  processes or processors, whichever applies.
 - If a system can shuffle, it mixes at least as many rows as the workload's window; the column *shuffles* says what it
-  mixes. Systems for which an epoch would take minutes load fewer rows, made the same way; see the column *rows*.
+  mixes. If an epoch would take a system minutes, it loads fewer rows, made the same way; see the column *rows*.
 """
 STAGES = """Processor time of the loader's own threads, from `loader.stats()`: `read` is reading and decoding,
 `permute` draws the order, `gather` puts rows into it, `process` decodes images. The rest is spent on making tensors and
-on waiting for each other. In a first epoch memory is touched for the first time.
+on waiting for other threads. The first epoch includes page faults of new memory.
 """
 STAGE_NAMES = ("read", "permute", "gather", "process")
 STATUS = {"unsupported": "cannot do it", "failed": "failed", "wrong": "delivered something else"}

@@ -21,8 +21,9 @@ class Petastorm(System):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         if job.kinds & {"list", "text"}:
-            raise Unsupported("BatchedDataLoader takes numbers and arrays of one shape; lists of varying length and "
-                              "text it refuses")  # fmt: skip
+            raise Unsupported(
+                "BatchedDataLoader takes only numbers and arrays of one shape, not lists of varying length or text"
+            )
         transform = _decoding() if "image" in job.kinds else None
         self.reader = make_batch_reader(
             [f"file://{path}" for path in job.files],
