@@ -1,4 +1,4 @@
-"""`MixedLoader`: delivers batches of several loaders by weight, in an order that only the weights determine."""
+"""`MixedLoader`: delivers batches of several loaders by weight, in a fixed order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STATE_VERSION = 1
 
 
 def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop) -> IntArray:
-    """Return which loader gives each batch of an epoch: indices into `batches`, int64 ``[batches]``.
+    """Return the loader of each batch of an epoch: indices into `batches`, int64 ``[batches]``.
 
-    Method ``strides-1``: batch ``k`` of a loader of weight ``w`` is due at ``(k + 1/2) / w``. Batches are sorted by the
-    time at which they are due; at equal times, in the order of the loaders. So at any point each loader has given its
-    share to within about one batch, and all epochs have the same order.
+    Method ``strides-1``: batch ``k`` of a loader of weight ``w`` is due at time ``(k + 1/2) / w``. Batches are sorted
+    by this time, then by the order of the loaders. So at any point each loader has delivered its share to within about
+    one batch, and all epochs have the same order.
 
     Args:
         batches: Batches of each loader's epoch.
@@ -53,9 +53,9 @@ def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop
 
 
 def staged(stages: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]) -> IntArray:
-    """Return which loader gives each batch: indices into `names`, int64 ``[batches]``.
+    """Return the loader of each batch: indices into `names`, int64 ``[batches]``.
 
-    Each stage has as many batches as it says, in the order of method ``strides-1``, as if its loaders had no end.
+    Each stage is in the order of method ``strides-1``, as if its loaders had no end.
     """
     parts = [np.zeros(0, np.int64)]
     for steps, weights in stages:
@@ -72,7 +72,7 @@ def tempered(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
     """Return weights proportional to ``size ** (1 / temperature)``, which sum to 1.
 
     Raises:
-        ConfigurationError: a weight is too small for a number.
+        ConfigurationError: A weight is too small for a float.
     """
     try:
         powers = {name: float(size) ** (1 / temperature) for name, size in sizes.items()}
@@ -88,7 +88,7 @@ def tempered(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
 
 
 def _due_before(end: float, share: float, most: int | None = None) -> int:
-    """Return how many batches of a share are due before `end`, at most `most`."""
+    """Return the number of batches of a share that are due before `end`, at most `most`."""
     count = max(0, int(end * share - 0.5) - 1)
     while (count + 0.5) / share < end and count != most:
         count += 1
@@ -100,7 +100,7 @@ class MixedLoader(NotIndexed):
 
     The order is a function of the loaders' orders, the weights and the stopping rule. It is the same on all ranks (each
     loader divides its own rows), and a state can name any batch in it. There is one iterator at a time: a new one ends
-    the previous one. It owns the loaders: `close` closes them.
+    the previous one. The mixture owns the loaders: `close` closes them.
 
     Batches of `TokenLoader`s of one `length` and `batch_size` have the same number of tokens, so weights are shares of
     tokens. If they shuffle, their epochs may differ by a few batches, and so do those of the mixture.
@@ -109,14 +109,15 @@ class MixedLoader(NotIndexed):
         loaders: The loaders by name. Their batches may differ in columns and in size.
         weights: Share of each loader's batches, by name, greater than 0; they need not sum to 1.
         temperature: Instead of `weights`: the share of a loader is proportional to ``size ** (1 / temperature)``. The
-            size is the number of its rows, or of its tokens. 1 is in proportion, a large number is equal shares.
-        stages: Instead of both: pairs of a number of batches and the weights for them, one after another; a loader
-            that a stage does not name gives none. Together they are one epoch. Loaders that end begin their next epoch,
-            and go on where they are in the next stage and the next epoch of the mixture.
+            size is the number of its rows, or of its tokens. With 1, shares are proportional to sizes; with a large
+            number, they are nearly equal.
+        stages: Instead of both: pairs of a number of batches and their weights, one after another; a loader without a
+            weight delivers nothing in that stage. All stages together are one epoch. Loaders that end begin their next
+            epoch, and continue from stage to stage and from epoch to epoch of the mixture.
         stop: When an epoch ends. ``"first_exhausted"``: when the next batch is due from a loader that has no more; the
-            rest of the other loaders is left out. ``"all_exhausted"``: when all loaders have given their epoch, each
-            row once; the remaining ones share the rest. ``"repeat"``: when each loader has given its epoch at least
-            once; loaders that end earlier begin their next epoch.
+            rest of the other loaders is left out. ``"all_exhausted"``: when all loaders have delivered their epoch,
+            each row once; the remaining loaders share the end. ``"repeat"``: when each loader has delivered its epoch
+            at least once; loaders that end earlier begin their next epoch.
         named: Whether to deliver pairs of a loader's name and its batch.
 
     Raises:
@@ -191,7 +192,7 @@ class MixedLoader(NotIndexed):
         self._iteration = 0
 
     def _schedule(self, epoch: int) -> IntArray:
-        """Return which loader gives each batch of an epoch; it differs between epochs only if those of loaders do."""
+        """Return the loader of each batch of an epoch; epochs differ only if the epochs of a loader do."""
         epoch = epoch if self._steps_differ and self._stages is None else 0
         if self._scheduled is None or self._scheduled[0] != epoch:
             if self._stages is not None:
@@ -203,7 +204,7 @@ class MixedLoader(NotIndexed):
         return self._scheduled[1]
 
     def _position_in(self, which: int, epoch: int, given: int) -> tuple[int, int]:
-        """Return the epoch and batch of a loader that has given this many batches in an epoch of the mixture."""
+        """Return the epoch and batch of a loader that has delivered `given` batches in an epoch of the mixture."""
         loader = self.loaders[self._names[which]]
         if self._stages is None:
             inner, batch = (0, given) if self._steps_differ else divmod(given, len(loader))
@@ -223,7 +224,7 @@ class MixedLoader(NotIndexed):
         return len(self._schedule(self._place()[0]))
 
     def _place(self) -> tuple[int, int]:
-        """Return the epoch and batch that a state names, except that it may be after the epoch's last batch."""
+        """Return the epoch and batch of a state; the batch may be the one after the epoch's last."""
         return self._at if self._is_running or not self._is_position_chosen else self._next
 
     def __repr__(self) -> str:
@@ -243,7 +244,7 @@ class MixedLoader(NotIndexed):
         return
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the next epoch; if a batch of this epoch was chosen already, the loader stays at it."""
+        """Set the epoch of the next iteration; if a batch of this epoch is already chosen, the loader stays at it."""
         check_int("epoch", epoch, 0, 2**62)
         if not self._is_position_chosen or epoch != self._next[0]:
             self._set_position(epoch, 0)
@@ -252,7 +253,7 @@ class MixedLoader(NotIndexed):
         """Start the next iteration at a batch of an epoch.
 
         Raises:
-            ConfigurationError: the epoch has no such batch.
+            ConfigurationError: The epoch has no such batch.
         """
         check_int("epoch", epoch, 0, 2**62)
         self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self._schedule(epoch)) - 1)))
@@ -278,16 +279,16 @@ class MixedLoader(NotIndexed):
     def to_tf(self, *, output_signature: Mapping[str, Any] | None = None) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of the batches; each of its iterators begins the next epoch.
 
-        As `BatchedDataLoader.to_tf`, also in what it is within an epoch.
+        If the loader is within an epoch, the data set is the rest of it, as with `BatchedDataLoader.to_tf`.
 
         Args:
             output_signature: A `tf.TensorSpec` or `tf.RaggedTensorSpec` for each column, if the loaders have different
-                schemas or a `transform`. Otherwise the schema says it.
+                schemas or a `transform`. Otherwise the schema describes the columns.
 
         Raises:
             MissingPackageError: TensorFlow is not installed.
-            ConfigurationError: a signature is missing, or is not needed.
-            UnsupportedError: with `named`, a batch is a pair.
+            ConfigurationError: A signature is missing, or is not needed.
+            UnsupportedError: With `named`, a batch is a pair.
         """
         self._check_unnamed("to_tf")
         loaders = list(self.loaders.values())
@@ -312,18 +313,18 @@ class MixedLoader(NotIndexed):
             rows=None,
             row_numbers=numbers.pop(),
             cardinality=len(self._schedule(epoch)) - first_batch if is_counted else None,
-            cuts_windows=False,  # the states of the loaders count the batches that they delivered
+            cuts_windows=False,  # because the states of the loaders count the batches that they deliver
         )
 
     def to_keras(self, select: Callable[[Batch], Any] | None = None) -> keras.utils.PyDataset:
         """Return a `keras.utils.PyDataset` of the batches, as `BatchedDataLoader.to_keras`.
 
         Args:
-            select: Makes what `fit` takes of a batch of numpy arrays; None: the dict itself.
+            select: Turns a batch of numpy arrays into the value for `fit`; None for the dict itself.
 
         Raises:
             MissingPackageError: Keras is not installed.
-            UnsupportedError: a source changes from epoch to epoch, or with `named`, a batch is a pair.
+            UnsupportedError: Epochs may differ in their number of batches; or with `named`, a batch is a pair.
         """
         self._check_unnamed("to_keras")
         if self._steps_differ:
@@ -343,7 +344,7 @@ class MixedLoader(NotIndexed):
             raise UnsupportedError(f"{method}: with named=True batches are pairs of name and batch; leave named out")
 
     def _iterate(self, output: Output | None) -> Iterator[Any]:
-        """Begin an epoch in the format of an output; None: in that of each loader."""
+        """Begin an epoch in the format of an output; None for the format of each loader."""
         epoch, first = self._next
         self.reset()
         number = self._iteration
@@ -371,7 +372,7 @@ class MixedLoader(NotIndexed):
             given[which] += 1
             self._at = (epoch, at + 1)
             yield (name, batch) if self._named else batch
-            del batch  # so that it is not kept alive while the next one is awaited
+            del batch  # so that it is not kept alive during the wait for the next one
             if number != self._iteration:
                 raise LoaderStateError(
                     f"epoch {epoch}, batch {at + 1}: iter(loader) was called again, or the MixedLoader was reset or "
@@ -380,7 +381,7 @@ class MixedLoader(NotIndexed):
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """What the order depends on, besides the loaders."""
+        """The values on which the order depends, besides the loaders."""
         if self._stages is not None:
             return {"stages": [[steps, dict(weights)] for steps, weights in self._stages]}
         return {"weights": dict(self._weights), "stop": self._stop}
@@ -388,7 +389,7 @@ class MixedLoader(NotIndexed):
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """Return the position as a dict of JSON values: the next batch, and the states of the loaders.
 
-        As in `BatchedDataLoader`, it describes the running or last epoch until another position is chosen.
+        As with `BatchedDataLoader`, it describes the running or last epoch until another position is chosen.
 
         Args:
             batches: Batches of this epoch that were used, if fewer than were delivered.
@@ -412,7 +413,7 @@ class MixedLoader(NotIndexed):
         """Continue from a state.
 
         Raises:
-            ResumeError: the state is of other weights or loaders; the message names the difference.
+            ResumeError: The state belongs to other weights or loaders; the message names the difference.
         """
         if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION or "loaders" not in state:
             raise ResumeError(f"expected a result of MixedLoader.state_dict(), found {state!r:.80}")
@@ -461,7 +462,7 @@ def _checked(
     """Return stages of positive weights.
 
     Raises:
-        ConfigurationError: they are no such stages, or one names no loader that there is.
+        ConfigurationError: The stages are malformed, or name a loader that does not exist.
     """
     found = []
     for number, stage in enumerate(stages):

@@ -1,4 +1,4 @@
-"""Measures how well a shuffled epoch mixes: the share of a column's variance that is between windows.
+"""Measures how well a shuffled epoch mixes: the share of a column's variance that lies between windows.
 
 Rows of a window are permuted, so batches are badly mixed only if windows differ. For rows in random order, the variance
 of the means of windows of `n` rows is 1/n of the column's variance. For data sorted by the column, it is nearly all of
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Rows of a window are in random order, so its last rows are a sample.
+# Rows of a window are in random order, so its last rows are a random sample.
 SAMPLE_ROWS = 4096
 MOST_WINDOWS = 64
 MOST_COLUMNS = 32
 FEWEST_WINDOWS = 4
-# In epochs that mix well, at most this share of a column's variance is between windows.
+# In epochs that mix well, at most this share of a column's variance lies between windows.
 WELL_MIXED_SHARE = 0.1
 # 4,096 rows in random order hold at least this share of up to 4,096 values that all windows hold together.
 LEAST_VALUES_SHARE = 0.25
@@ -32,10 +32,10 @@ class MixingFigures:
     Attributes:
         column: Its name.
         windows: Number of windows measured.
-        between_share: The share of its variance that is between windows, 0 to 1; 0: perfectly mixed.
+        between_share: The share of its variance that lies between windows, 0 (perfectly mixed) to 1.
         values_in_window, values: Distinct values of an integer column, in a window on average, and in all windows;
             None for other columns, and if there are too many values.
-        is_distinct: Whether it is an integer column without repeated values, which may just number the rows.
+        is_distinct: Whether it is an integer column without repeated values, which may only number the rows.
     """
 
     column: str
@@ -125,11 +125,11 @@ class MixingMeter:
                     column.values = None
 
     def worst(self, fewest_windows: int = FEWEST_WINDOWS) -> MixingFigures | None:
-        """Return the column that is mixed worst; None after fewer windows."""
+        """Return the column that is mixed worst; None after fewer windows than `fewest_windows`."""
         if self._windows < fewest_windows or not self._columns:
             return None
         shares = {name: _between_share(column) for name, column in self._columns.items()}
-        # Sorted row numbers are harmless, so another column is preferred if it is badly mixed too.
+        # Sorted row numbers are harmless, so another column is preferred if it is also badly mixed.
         labels = {name: share for name, share in shares.items() if not self._columns[name].is_distinct}
         worst_label = max(labels, key=lambda name: labels[name], default=None)
         name = max(shares, key=lambda name: shares[name])

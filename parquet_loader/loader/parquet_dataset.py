@@ -1,4 +1,4 @@
-"""`ParquetDataset`: lists a source once, and makes loaders of it."""
+"""`ParquetDataset`: lists a source once, and makes loaders over it."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class ParquetDataset(ListedDataset):
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these. A `SampleStore`
             changes between epochs: pass it to `BatchedDataLoader`.
-        schema: The schema of the columns; default: the schema the files carry, or the rules in docs/types.md.
+        schema: The schema of the columns; default: the schema stored in the files, else the rules in docs/types.md.
         columns: Names to read, in the order of the batch; the name of a struct stands for all its leaves.
         filters: Rows to read, in all loaders; `batches` takes further filters. As in `BatchedDataLoader`.
         filesystem: A `pyarrow.fs.FileSystem` to which the paths belong.
-        on_error: ``"skip"``: loaders leave out row groups that cannot be read; only with one rank. ``"skip_row"``: they
-            replace rows whose media cannot be decoded by others of the same batch.
+        on_error: With ``"skip"``, loaders leave out row groups that cannot be read; only with one rank. With
+            ``"skip_row"``, they replace rows whose media cannot be decoded by others of the same batch.
         split: The split to read (``"train"``, ``"validation"``, ``"test"``), by the names of files and directories, or
-            by a partition column ``split`` of a table; ``"all"`` reads all of them. Default: all files; if they belong
-            to different splits, an error.
+            by a partition column ``split`` of a table; ``"all"`` reads all of them. Default: all files, which is an
+            error if they belong to different splits.
         read_options: Checksums and remote requests.
         cache: A `LocalCache` for row groups of remote files, shared by the loaders.
         shard: The part of the rows that loaders read unless they have their own; with it, each rank lists the files
@@ -84,15 +84,16 @@ class ParquetDataset(ListedDataset):
         shard_options: ShardOptions | None = None,
         output_options: OutputOptions | None = None,
     ) -> BatchedDataLoader:
-        """Return a loader over these files; it lists nothing and reads no footer again.
+        """Return a loader over these files; neither the listing nor the footers are read again.
 
-        The loader is the one that ``BatchedDataLoader(source, batch_size, ...)`` returns for all arguments together:
-        the same order, and states of one resume the other. Loaders of one data set are independent: they may iterate
-        at the same time, and each is closed by itself.
+        The loader equals ``BatchedDataLoader(source, batch_size, ...)`` with all arguments together: it has the same
+        order, and each accepts states of the other. Loaders of one data set are independent: they may iterate at the
+        same time, and each is closed by itself.
 
         Args:
             batch_size: Rows of a batch.
-            episodes: Let batches hold samples of consecutive rows of one episode; the loader is an `EpisodeLoader`.
+            episodes: Makes batches of samples, each of consecutive rows of one episode; the loader is an
+                `EpisodeLoader`.
             filters: Rows to read, in addition to the data set's filters, such as ``split("id", 0, 0.9)`` for training.
                 Each loader counts the rows that pass its own filters.
             shuffle, seed, window_rows, drop_last, transform, transform_workers, rows_out: As in `BatchedDataLoader`.
@@ -133,8 +134,8 @@ class ParquetDataset(ListedDataset):
         Args:
             output_options: A column of row numbers; the format of batches.
             cache_bytes: The most bytes of decoded pages that stay in memory between calls.
-            num_threads: The most threads that one call starts; default: the processors, at most 8, and in a worker
-                process of a `DataLoader` one. For remote files there may be as many as there are requests.
+            num_threads: The most threads that one call starts; default: the processors, at most 8, or 1 in a worker
+                process of a `DataLoader`. For remote files there may be a thread for each request.
 
         Raises:
             ConfigurationError: An argument has the wrong kind or value.
@@ -159,7 +160,7 @@ class ParquetDataset(ListedDataset):
         return len(self._rows())
 
     def __bool__(self) -> bool:
-        """Return True, so that no condition counts rows."""
+        """Return True; else conditions would call `__len__`, which may count rows."""
         return True
 
     def __getitem__(self, index: Any) -> Any:
@@ -176,6 +177,6 @@ class ParquetDataset(ListedDataset):
         return self._rows().__getitems__(indices)
 
     def _rows(self) -> RowReader:
-        """Return the reader of this data set's own rows, the same for threads that ask at the same time."""
+        """Return the reader of this data set's rows; all threads get the same one."""
         made: RowReader | None = self.__dict__.get("_own_rows")
         return self.__dict__.setdefault("_own_rows", self.rows()) if made is None else made

@@ -11,7 +11,7 @@ def choose_sharding(shard: Shard | None, options: ShardOptions | None, batch_siz
     """Return the division of rows: by the caller's shard, else by `torch.distributed`, else one shard of all rows.
 
     Raises:
-        ConfigurationError: the batch size does not fit the shards, or one rank of several may skip row groups.
+        ConfigurationError: The batch size does not fit the shards, or one rank of several may skip row groups.
     """
     sharding = Sharding(shard or current_ranks() or Shard(0, 1), options or ShardOptions())
     sharding.check(batch_size)
@@ -24,10 +24,10 @@ def choose_sharding(shard: Shard | None, options: ShardOptions | None, batch_siz
 
 
 def check_still_divided(sharding: Sharding) -> None:
-    """Check that a loader without an explicit shard still has the part of this rank.
+    """Check that a loader without an explicit shard still has this rank's shard.
 
     Raises:
-        LoaderStateError: it was made before the process group, or for another one; other ranks would read its rows too.
+        LoaderStateError: It was made before the process group, or for another one, so ranks would read the same rows.
     """
     now = current_ranks() or sharding.shard
     if now != sharding.shard:
@@ -43,7 +43,7 @@ def check_store_ranks(shard: Shard) -> Shard | None:
     """Return the shard if several ranks read a store together; None for one rank.
 
     Raises:
-        UnsupportedError: there is no process group in which the ranks can agree on a snapshot.
+        UnsupportedError: There is no process group in which the ranks can agree on a snapshot.
     """
     if shard.world_size == 1:
         return None

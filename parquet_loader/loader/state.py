@@ -1,4 +1,4 @@
-"""Makes a loader's state of plain JSON values, and checks that a state belongs to a loader.
+"""Makes a loader's state from plain JSON values, and checks that a state belongs to a loader.
 
 The state names a batch by its number in an epoch. The plan determines the rows of that batch, so the state holds no
 data. It holds the inputs of the plan as short text and digests, so that a state of other batches is refused.
@@ -24,13 +24,13 @@ STATE_VERSION = 1
 _METHODS = {f"{PERMUTATION_METHOD} {method}": method for method in WINDOW_METHODS}
 SHOWN_CHARACTERS = 160
 OF_FILES = frozenset({"table", "files", "rows", "window_rows", "open_row_groups"})
-"""The names of an identity that depend on the files; they differ between the epochs of a source that changes."""
+"""The keys of an identity that depend on the files; they differ between epochs of a source that changes."""
 
 Identity = Mapping[str, Any]
 
 
 def described(values: Sequence[str] | str) -> str:
-    """Return short text unchanged; of longer text the beginning, and a digest of all of it."""
+    """Return short text unchanged; else the beginning of the text, and a digest of all of it."""
     text = values if isinstance(values, str) else ", ".join(values)
     if len(text) <= SHOWN_CHARACTERS:
         return text
@@ -61,7 +61,7 @@ def counts_identity(counts: IntArray) -> str:
 
 
 def window_method_of(state: Any) -> str | None:
-    """Return the method by which the windows of a state are divided; None if this release does not know it."""
+    """Return the method by which a state divides epochs into windows; None if this release does not know it."""
     order = state.get("order") if isinstance(state, Mapping) else None
     return _METHODS.get(order) if isinstance(order, str) else None
 
@@ -127,7 +127,7 @@ def check_state(
         table: The table version that this loader reads, if it reads one.
 
     Raises:
-        ResumeError: it is not a state, or belongs to another loader; the message names the difference.
+        ResumeError: It is not a state, or belongs to another loader; the message names the difference.
     """
     if not isinstance(state, Mapping) or "version" not in state:
         raise ResumeError(f"expected a result of state_dict(), found {state!r:.80}")

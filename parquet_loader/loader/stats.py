@@ -37,7 +37,7 @@ class SkippedRowGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedRow:
-    """A row with damaged media, in whose stead another row was delivered again under ``on_error="skip_row"``.
+    """A row with damaged media that another row of its batch has replaced under ``on_error="skip_row"``.
 
     Attributes:
         file: Path of its file.
@@ -59,7 +59,7 @@ class Finding:
     Attributes:
         cause: A short name, for programs.
         text: The cause with its figures, and the remedy.
-        cost_s: About how many seconds of waiting it causes; 0 if it affects only the shuffle.
+        cost_s: Estimated seconds of waiting that it causes; 0 if it affects only the shuffle.
     """
 
     cause: str
@@ -69,14 +69,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CodecFigures:
-    """The column chunks of one codec that are read; from a sample of row groups.
+    """Figures of the column chunks of one codec, from a sample of row groups.
 
     Attributes:
         codec: Its name in lower case.
         columns: Columns that use it.
         stored_share: Share of the stored bytes.
         ratio: Bytes after decompression for each stored byte.
-        bytes_per_s: Decompressed bytes per second of one thread, measured on a page; None: not measured.
+        bytes_per_s: Decompressed bytes per second of one thread, measured on a page; None if not measured.
     """
 
     codec: str
@@ -103,12 +103,12 @@ class SlowColumns:
 
 @dataclass(frozen=True, slots=True)
 class StorageFigures:
-    """The storage of the columns that are read; from a sample of row groups.
+    """The storage of the columns that are read, from a sample of row groups.
 
     Attributes:
         row_bytes: Bytes of a decoded row.
         columns: Column chunks of a row group that are read.
-        codecs: By stored bytes, largest first.
+        codecs: Figures of each codec, sorted by stored bytes, largest first.
         slow: Columns of numbers that the kernels cannot decode.
         number_share: Share of the decoded bytes in columns of numbers, which kernels may decode.
     """
@@ -164,40 +164,42 @@ class LoaderStats:
 
     Attributes:
         epoch: Number of the epoch.
-        rows, batches: Delivered so far.
+        rows, batches: Rows and batches delivered so far.
         seconds: Time from the epoch's beginning to its end, or until now.
-        wait_s: Of these, seconds that the caller waited for batches, including the first one.
+        wait_s: The part of `seconds` that the caller waited for batches, including the first one.
         first_batch_s: Seconds that the caller waited for the first batch.
         longest_wait_s: The longest wait for any later batch, in seconds.
-        cpu_s: Processor seconds of the workers by stage: ``read`` (decoding included), ``permute``, ``gather``,
+        cpu_s: Processor seconds of the workers by stage: ``read`` (including decoding), ``permute``, ``gather``,
             ``process`` (images and transform).
         blocked_s: Seconds by stage that workers spent in a job without a processor: waiting for the disk, for a
             processor, or for the GIL.
         idle_s: Seconds of all workers together without a job, because the read-ahead was full.
         bytes_read: Stored bytes of the column chunks read.
-        bytes_from_disk: Of these, bytes read from a local disk, not from the page cache; for remote files, also all
+        bytes_from_disk: The part of `bytes_read` from a local disk, not from the page cache; for remote files, also all
             bytes that a local cache did not hold.
         row_groups: Row groups read to their end.
         skipped_row_groups: Row groups skipped because of errors.
-        held_bytes, peak_bytes: Bytes that the loader holds now, and held at most, as it counts them.
+        held_bytes, peak_bytes: Bytes that the loader holds now, and the most that it has held, as it counts them.
         memory_limit_bytes: The limit.
         num_threads: Workers.
         remote: Figures of remote requests: requests, bytes, retries; None if files are local. `bytes_read` counts the
             column chunks that were decoded.
-        growth: How the source changed since the previous epoch; None if it cannot change.
+        growth: The change of the source since the previous epoch; None if the source cannot change.
         cache: Counters of the local cache, if there is one.
-        queued_s: Of `blocked_s`, seconds of all stages that workers waited for a processor (Linux); None: not known.
+        queued_s: The part of `blocked_s`, over all stages, that workers waited for a processor (Linux); None if the
+            system does not report it.
         replaced_rows: Rows with damaged media that were replaced under ``on_error="skip_row"``.
         first_replaced: The first 100 of them.
         processors: Processors that the process may use, by affinity and container quota.
         isolation: As given to the loader.
         transforms: Whether batches go through image decoding or `transform`.
-        transform_workers: Processes that run `transform`, each with a thread besides `num_threads`; 0: threads run it.
+        transform_workers: Processes that run `transform`, each with a thread besides `num_threads`; 0 if threads run
+            it.
         kernels: Why the compiled kernels are not used; "" if they are.
         max_requests: `RemoteOptions.max_requests`; None if files are local.
         storage: How the columns are stored; None in epochs too short to judge.
         shuffling: The windows in which rows are shuffled, and how well they mix.
-        device: With windows that a device permutes, how many were; else None.
+        device: Counts of the windows permuted on a device; None if no device may permute rows.
         findings: Causes that slow the epoch or make its shuffle worse: first those of the shuffle, then by cost.
     """
 
@@ -282,7 +284,7 @@ class LoaderStats:
         return self.lasted(JUDGED_FROM_S)
 
     def lasted(self, seconds: float) -> bool:
-        """Return whether the epoch took that long, and 2 batches."""
+        """Return whether the epoch took at least this long and delivered 2 batches."""
         return self.seconds >= seconds and self.batches >= 2
 
     def waited_s(self, stage: str) -> float:
@@ -298,7 +300,7 @@ class LoaderStats:
 
     @property
     def delivery_s(self) -> float:
-        """Seconds of waiting after the first batch that no worker can have caused: slicing of batches."""
+        """Seconds of waiting after the first batch that exceed the workers' time, and so went into slicing batches."""
         return max(0.0, self.wait_s - self.first_batch_s - self.busy_s)
 
     @property

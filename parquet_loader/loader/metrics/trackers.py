@@ -20,7 +20,7 @@ def log_tensorboard(loader: Measured, writer: Any, step: int, *, prefix: str = "
         prefix: The group of the scalars.
 
     Raises:
-        LoaderStateError: there was no epoch yet.
+        LoaderStateError: No epoch has begun.
     """
     for name, value in metrics_of(loader.stats()).items():
         writer.add_scalar(f"{prefix}/{name}", value, step)
@@ -36,7 +36,7 @@ def log_wandb(loader: Measured, run: Any, step: int | None = None, *, prefix: st
         prefix: Before each name, and the key of the lineage in ``run.config``.
 
     Raises:
-        LoaderStateError: there was no epoch yet.
+        LoaderStateError: No epoch has begun.
     """
     figures = {f"{prefix}/{name}": value for name, value in metrics_of(loader.stats()).items()}
     lineage = lineage_of(loader)
@@ -48,7 +48,7 @@ def log_wandb(loader: Measured, run: Any, step: int | None = None, *, prefix: st
 def log_mlflow(loader: Measured, step: int, *, prefix: str = "loader") -> None:
     """Log the figures of the epoch to the active run of MLflow, and the lineage as its tags ``PREFIX.NAME``.
 
-    Tags, unlike parameters, may change, as the files of a growing source do.
+    They are tags and not parameters, because tags may change, and so do the files of a growing source.
 
     Args:
         loader: The loader.
@@ -56,7 +56,7 @@ def log_mlflow(loader: Measured, step: int, *, prefix: str = "loader") -> None:
         prefix: Before each name.
 
     Raises:
-        LoaderStateError: there was no epoch yet.
+        LoaderStateError: No epoch has begun.
         MissingPackageError: mlflow is not installed.
     """
     with needs_package("mlflow", "log_mlflow(): needs MLflow: pip install mlflow-skinny"):
@@ -103,7 +103,7 @@ def lightning_callback(loader: Measured, *, prefix: str = "loader", every_n_step
 
 
 def _lightning() -> Any:
-    """Return the package whose `Callback` the caller's trainer takes: `pytorch_lightning` if only that is in use."""
+    """Return the Lightning package of the caller's trainer: `pytorch_lightning` if only that one is imported."""
     names = ["lightning.pytorch", "pytorch_lightning"]
     if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
         names.reverse()

@@ -55,7 +55,7 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
 
 
 def bars_page(title: str, svg: str, about: str) -> str:
-    """Return an HTML page around an SVG file, without scripts and requests."""
+    """Return an HTML page around an SVG file, without scripts or requests."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

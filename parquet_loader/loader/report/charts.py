@@ -16,9 +16,9 @@ class Series(NamedTuple):
     """One quantity of a chart.
 
     Attributes:
-        name: For the legend.
+        name: Its name in the legend.
         kind: The class of its colour in the style sheet.
-        values: One for each interval.
+        values: A value for each interval.
     """
 
     name: str
@@ -45,8 +45,8 @@ def chart(
         spans: Begin and end of each interval, in seconds.
         series: The quantities.
         seconds: Length of the time axis.
-        text: A value as text.
-        stacked: Whether each quantity stands on the one before.
+        text: Returns a value as text.
+        stacked: Whether each quantity is stacked on the previous one.
         are_bytes: Whether the axis ends at a power of two.
         least_top: The least value at the top of the axis.
         limit: Name and value of a line to draw, or None.

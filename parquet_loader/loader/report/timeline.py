@@ -9,14 +9,14 @@ from typing import NamedTuple, TypeVar
 from parquet_loader.engine import STAGES, Sample
 from parquet_loader.loader.epoch import EpochRecord
 
-# Intervals of a chart; more of them cannot be told apart.
+# The most intervals of a chart; more would be too narrow to see.
 MOST_INTERVALS = 160
 
 T = TypeVar("T")
 
 
 class Interval(NamedTuple):
-    """What the workers did from `begin` to `end`, in seconds of the epoch.
+    """The workers' activity from `begin` to `end`, in seconds since the epoch began.
 
     Attributes:
         begin, end: The interval.
@@ -40,7 +40,7 @@ class Interval(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What the training loop had from `begin` to `end`: rows per second, and the share of the time that it waited."""
+    """The training loop's rows per second from `begin` to `end`, and the share of this time that it waited."""
 
     begin: float
     end: float
@@ -66,8 +66,8 @@ class Timeline:
 def timeline_of(record: EpochRecord, num_threads: int) -> Timeline:
     """Return an epoch's record in intervals.
 
-    A job counts when it ends, so work that does not fit into an interval of `num_threads` workers belongs to the
-    intervals before it. What the workers did before the epoch began, because it was read ahead, is left out.
+    A job counts when it ends, so work that exceeds the time of `num_threads` workers in an interval is moved to earlier
+    intervals. Jobs that ran before the epoch began, because it was read ahead, are left out.
     """
     seconds = max(record.ended - record.began, 1e-9)
     return Timeline(seconds, tuple(_work(record, num_threads)), tuple(_deliveries(record, seconds)))
@@ -106,7 +106,7 @@ def _work(record: EpochRecord, num_threads: int) -> list[Interval]:
 
 
 def _fitted(intervals: list[Interval], num_threads: int) -> list[Interval]:
-    """Return the intervals with work that does not fit into one moved to those before it."""
+    """Return the intervals; work that exceeds the workers' time in one is moved to earlier ones."""
     found, moved = list[Interval](), (0.0,) * (len(STAGES) + 1)
     for one in reversed(intervals):
         spent = max(one.end - one.begin, 1e-6)

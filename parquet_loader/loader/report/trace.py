@@ -1,4 +1,4 @@
-"""The record of an epoch in the trace event format of Chrome, which Perfetto reads too. Pure functions."""
+"""The record of an epoch in Chrome's trace event format, which Perfetto also reads. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOP, _FIRST_WORKER = 1, 2
 def trace_of(stats: LoaderStats, record: EpochRecord) -> dict[str, Any]:
     """Return an epoch as a JSON value: a track for the training loop and for each worker, and counters.
 
-    Times are microseconds since the epoch began, or since the first job if that was read ahead.
+    Times are microseconds since the epoch began, or since its first job if it was read ahead.
     """
     jobs, waits = events_of(record.engine.jobs), events_of(record.waits)
     start = min([record.began, *(job.began for job in jobs)])

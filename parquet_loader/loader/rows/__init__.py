@@ -1,1 +1,1 @@
-"""Rows of a data set by index: `row_reader` reads them, `map_dataset` is the same for torch."""
+"""Rows of a data set by index: `row_reader` reads them, `map_dataset` wraps the reader for torch."""

@@ -17,12 +17,12 @@ class ParquetRows(Dataset[Any]):
     """Rows by index for torch's `DataLoader`, samplers, `Subset` and `random_split`.
 
     Whole batches are the fastest: ``DataLoader(ParquetRows(data), sampler=BatchSampler(...), batch_size=None)`` passes
-    a list of indices to `__getitem__`, which returns a batch. With ``batch_size=256`` the rows of a batch are read
-    together, too, but torch's `collate_fn` gets them one by one. Worker processes read with one thread each, and every
-    start method of processes works.
+    a list of indices to `__getitem__`, which returns a batch. With ``batch_size=256`` the rows of a batch are also read
+    together, but torch's `collate_fn` gets them one by one. Worker processes read with one thread each, and every start
+    method of processes works.
 
     Args:
-        data: A data set, or what its `rows` returned, to choose the memory and the form of batches.
+        data: A data set, or a `RowReader` from its method `rows`, which chooses memory and format.
     """
 
     def __init__(self, data: ParquetDataset | RowReader) -> None:

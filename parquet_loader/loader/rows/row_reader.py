@@ -47,7 +47,7 @@ class _Wanted(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """What reads rows, in one process."""
+    """The opened source and its page reader, in one process."""
 
     rows: OpenRows
     ends: IntArray  # for each row group, the rows up to its end that pass the filter
@@ -59,8 +59,8 @@ class RowReader:
 
     ``reader[i]`` is one row, ``reader.take(indices)`` a batch. Any thread may use it. Between calls it holds neither
     threads nor open files, but decoded pages up to `cache_bytes`, which `close` and the garbage collector release. It
-    can be pickled, without the pages, and used in forked processes; so it is a map-style data set for torch's
-    `DataLoader`, as is.
+    can be pickled (without the pages) and used in forked processes, so torch's `DataLoader` accepts it as a map-style
+    data set.
 
     Made by `ParquetDataset.rows`.
     """
@@ -97,11 +97,11 @@ class RowReader:
         self._state: _Opened | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel to another process with the counts of rows, and without pages."""
+        """Pickle the reader with the counts of rows, and without pages."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_state")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin without pages."""
+        """Restore the reader, without pages."""
         self.__dict__.update(state)
         self._begin()
 
@@ -114,7 +114,7 @@ class RowReader:
         """Return the number of rows that pass the filters; the first call counts them if there are filters.
 
         Raises:
-            DataError, SourceError: the rows cannot be counted.
+            DataError, SourceError: The rows cannot be counted.
         """
         if self._filters is None:
             return self._source.snapshot.rows
@@ -128,8 +128,8 @@ class RowReader:
         tensor of a row, str for text, bytes for bytes, a `Ragged` for lists of lists.
 
         Raises:
-            IndexError: the row does not exist.
-            TypeError: the index is something else.
+            IndexError: The row does not exist.
+            TypeError: The index has another type.
         """
         if isinstance(index, slice):
             return self.take(np.arange(*index.indices(len(self))))
@@ -144,7 +144,7 @@ class RowReader:
         return {name: column[0] for name, column in self._arrays([number]).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """Return rows one by one, read together: what torch's `DataLoader` passes to its `collate_fn`."""
+        """Return rows one by one, read together; torch's `DataLoader` passes them to its `collate_fn`."""
         batch = self._arrays(indices)
         columns = [_rows_of(column) for column in batch.values()]
         return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -158,11 +158,11 @@ class RowReader:
             output_options: A column of row numbers; the format of batches. Default: those of the reader.
 
         Raises:
-            IndexError: the row does not exist.
-            TypeError: the indices are not integers.
-            DataError: a row cannot be decoded or delivered; names file, row group and column.
-            SourceError: a file has vanished or changed since its footer was read.
-            LoaderStateError: the reader is closed.
+            IndexError: A row does not exist.
+            TypeError: The indices are not integers.
+            DataError: A row cannot be decoded or delivered; the message names file, row group and column.
+            SourceError: A file has vanished or changed since its footer was read.
+            LoaderStateError: The reader is closed.
         """
         check_kind("output_options", output_options, OutputOptions)
         options = output_options or self._output_options
@@ -182,7 +182,7 @@ class RowReader:
         return output.from_batch(_processed(window, columns, wanted, inverse, row_numbers, files), None)
 
     def _arrays(self, indices: Any) -> Batch:
-        """Return rows as a dict of columns: of arrays if the format of batches is that of a table."""
+        """Return rows as a dict of columns: tensors with format "torch", else numpy arrays."""
         options = self._output_options
         is_torch = options.format == "torch"
         return self.take(indices, output_options=options if is_torch else replace(options, format="numpy"))
@@ -195,7 +195,7 @@ class RowReader:
         columns = reader.columns
         tables = [reader.empty_table()]
         batches = opened.pages.read(wanted)
-        # Row groups whose rows take the same way are converted together.
+        # Consecutive row groups of one schema are converted together.
         begin = 0
         for end in range(1, len(wanted) + 1):
             if end < len(wanted) and self._is_alike(wanted[begin].row_group, wanted[end].row_group):
@@ -226,10 +226,10 @@ class RowReader:
         return np.concatenate(found)
 
     def _opened(self) -> _Opened:
-        """Return what reads rows; the first call counts rows if there are filters."""
+        """Return the opened source; the first call counts rows if there are filters."""
         if self._is_closed:
             raise LoaderStateError("the row reader is closed; make another one with ParquetDataset.rows()")
-        if self._lock[0] != os.getpid():  # a thread that is not here may have held it
+        if self._lock[0] != os.getpid():  # a thread of the parent may have held the lock during the fork
             self._lock = os.getpid(), threading.Lock()
         with self._lock[1]:
             if self._state is None:
@@ -253,7 +253,7 @@ class RowReader:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of decoded pages, and of their locations, that are kept now."""
+        """Bytes of the decoded pages, and of their locations, held now."""
         return 0 if self._state is None else self._state.pages.held_bytes
 
     def close(self) -> None:
@@ -282,11 +282,11 @@ def _not_indices(found: Any) -> TypeError:
 
 
 def _checked(indices: Any, rows: int) -> IntArray:
-    """Return indices from 0 on, int64.
+    """Return indices as non-negative int64.
 
     Raises:
-        IndexError: the row does not exist.
-        TypeError: they are not integers.
+        IndexError: A row does not exist.
+        TypeError: The indices are not integers.
     """
     try:
         found = np.asarray(indices.cpu() if hasattr(indices, "cpu") else indices)
@@ -306,7 +306,7 @@ def _checked(indices: Any, rows: int) -> IntArray:
 
 
 def _divided(opened: _Opened, numbers: IntArray) -> list[_Wanted]:
-    """Return the row groups of rows, and the rows in each; the numbers are sorted and without duplicates."""
+    """Divide rows by row group; `numbers` are sorted and without duplicates."""
     reader, counts = opened.rows.reader, opened.rows.counted.counts
     groups = np.searchsorted(opened.ends, numbers, side="right")
     cuts = np.flatnonzero(np.diff(groups)) + 1
@@ -320,7 +320,7 @@ def _divided(opened: _Opened, numbers: IntArray) -> list[_Wanted]:
 
 
 def _converted(opened: _Opened, wanted: Sequence[_Wanted], batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Return stored rows of files that are alike in canonical form."""
+    """Convert stored rows of files with one schema to canonical form."""
     reader, first = opened.rows.reader, wanted[0]
     stored = pa.Table.from_batches(batches).combine_chunks()
     try:
@@ -341,7 +341,7 @@ def _processed(
     row_numbers: str | None,
     files: ReferencedFiles | None,
 ) -> ProcessedBatch:
-    """Return a window as a batch, with its images decoded; random ones as in epoch 0 with seed 0."""
+    """Return a window as a batch with its media decoded; random crops are those of epoch 0 with seed 0."""
     if not BatchProcessor.is_needed(columns, None):
         return ProcessedBatch(window.rows, dict(window.arrays), {}, 0)
     processor = BatchProcessor(columns, None, 0, 0, 0, row_numbers=row_numbers, files=files)

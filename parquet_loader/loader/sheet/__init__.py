@@ -1,6 +1,6 @@
 """A contact sheet: a few rows of a source as a page or a picture.
 
-cells    rows as cells: what there is to see, whatever draws it
+cells    rows as cells, for both the page and the picture
 page     the page: HTML without scripts or requests
 picture  the picture: PNG by Pillow
 """

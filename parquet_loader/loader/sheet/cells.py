@@ -1,6 +1,7 @@
 """Rows as cells of a contact sheet. Media stay encoded; arrays that look like pictures become PNG.
 
-Nothing that a file holds is trusted: kinds are told by signatures, and text is cut and freed of control characters.
+The content of files is not trusted: signatures identify kinds of media, and text is shortened and stripped of control
+characters.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class Cell:
 
     Attributes:
         kind: How it is shown.
-        text: In words; of media their kind and size.
-        media: Encoded files: one, or of ``"frames"`` the frames as PNG.
-        media_type: Of the files, such as ``"image/png"``.
-        points: Of a series or recording, the lowest and the highest value of each step, from -1 to 1.
+        text: The value in words; for media, their kind and size.
+        media: Encoded files: one, or for ``"frames"`` the frames as PNG.
+        media_type: The type of the files, such as ``"image/png"``.
+        points: For a series or recording, the lowest and the highest value of each step, from -1 to 1.
     """
 
     kind: CellKind
@@ -81,15 +82,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What a contact sheet shows.
+    """The content of a contact sheet.
 
     Attributes:
         source: The source, without secrets.
         rows: Rows of the source.
-        seed: By which the rows were drawn.
-        columns: Name, field, and what it is in a batch.
-        numbers: The rows that are shown, by their numbers.
-        cells: Of each of these rows, by column.
+        seed: The seed by which rows were drawn.
+        columns: Name, field, and form in a batch of each column.
+        numbers: The numbers of the rows shown.
+        cells: The cells of each of these rows, by column.
     """
 
     source: str
@@ -105,10 +106,10 @@ def sheet_of(source: Any, *, rows: int, seed: int, columns: Sequence[str] | None
 
     Args:
         source: As in `ParquetDataset`.
-        rows: How many; fewer if the source has fewer.
-        seed: By which they are drawn.
+        rows: Number of rows; all of them if the source has fewer.
+        seed: The seed by which rows are drawn.
         columns: Names to show; default: all.
-        options: Others of `ParquetDataset`.
+        options: Other arguments of `ParquetDataset`.
     """
     data = ParquetDataset(source, columns=columns, **options)
     fields = dict(data.schema)
@@ -134,12 +135,12 @@ def sheet_of(source: Any, *, rows: int, seed: int, columns: Sequence[str] | None
 
 
 def printable(text: str) -> str:
-    """Return text without control characters and marks that turn the direction of writing."""
+    """Return text without control characters and marks that change the direction of writing."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 class _Budget:
-    """How many bytes of media a sheet may still embed."""
+    """Limits the bytes of media that a sheet embeds."""
 
     def __init__(self) -> None:
         self._left = _MOST_BYTES
@@ -210,7 +211,7 @@ def _media(
 
 
 def _waveform(value: bytes) -> tuple[str, tuple[tuple[float, float], ...]]:
-    """Return the length in words, and the wave of a PCM WAV; other recordings have a player only."""
+    """Return the length in words and the waveform of a PCM WAV; both are empty for other recordings."""
     try:
         with wave.open(io.BytesIO(value)) as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
@@ -230,7 +231,7 @@ def _waveform(value: bytes) -> tuple[str, tuple[tuple[float, float], ...]]:
 
 
 def _steps(values: Any) -> tuple[tuple[float, float], ...]:
-    """Return lowest and highest value of each of a few steps."""
+    """Return the lowest and the highest value of each of at most `_POINTS` steps."""
     edges = np.linspace(0, len(values), min(_POINTS, len(values)) + 1).astype(np.int64)[:-1]
     return tuple(
         zip(np.minimum.reduceat(values, edges).tolist(), np.maximum.reduceat(values, edges).tolist(), strict=True)
@@ -255,7 +256,7 @@ def _of_array(value: Any, budget: _Budget) -> Cell:
 
 
 def _frames_of(value: Any) -> list[Any]:
-    """Return an array of the shape of a picture or clip as uint8 ``[height, width, channels]``; else nothing."""
+    """Return frames, uint8 ``[height, width, channels]``, of an array shaped like an image or clip; else none."""
     if value.ndim == 4 and value.shape[-1] in (1, 3, 4):
         at = np.linspace(0, len(value) - 1, min(_FRAMES, len(value))).astype(int)
         frames = [value[number] for number in at]
@@ -273,7 +274,7 @@ def _frames_of(value: Any) -> list[Any]:
 
 
 def _levels(value: Any) -> Any:
-    """Return numbers as float64 from 0, the lowest, to 1, the highest; what is not finite is 0."""
+    """Scale numbers to float64 from 0 (the lowest) to 1 (the highest); numbers that are not finite become 0."""
     value = np.nan_to_num(value.astype(np.float64), nan=np.nan, posinf=np.nan, neginf=np.nan)
     known = value[np.isfinite(value)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)

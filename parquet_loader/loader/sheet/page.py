@@ -7,7 +7,7 @@ from html import escape
 
 from parquet_loader.loader.sheet.cells import Cell, Sheet, printable
 
-# Nothing but what the page itself holds is ever loaded, and nothing runs.
+# The page loads only its own content and runs no script.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
 )

@@ -19,7 +19,7 @@ _ACROSS = 4
 
 
 def picture_of(sheet: Sheet) -> bytes:
-    """Return the picture of a sheet, as PNG; videos are shown in words, and so are images that Pillow does not read.
+    """Return the picture of a sheet as PNG; videos, and images that Pillow cannot read, are described in words.
 
     Raises:
         MissingPackageError: Pillow is not installed.
@@ -91,7 +91,7 @@ def _pictures(image: Any, cell: Cell) -> Any:
                 return None
             one.draft("RGB", (2 * wide, 2 * _MEDIA))
             one = one.convert("RGB")
-        except Exception:  # damaged images raise nearly anything; the text says what there is
+        except Exception:  # damaged images raise many kinds of errors; the text still describes the image
             return None
         one.thumbnail((wide, _MEDIA))
         found.append(one)

@@ -1,6 +1,6 @@
-"""Measures how fast this machine reads a source: by the beginning of an epoch, and by a few requests.
+"""Measures how fast this machine reads a source, by the beginning of an epoch and a few requests.
 
-The rates are those of the loader itself, with its number of threads, so what threads cost each other is part of them.
+The loader itself is measured, with its number of threads, so the rates include the cost of contention between threads.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from parquet_loader.read import LocalCache
 from parquet_loader.source import ByteRange, RemoteStore, SourceFile
 from parquet_loader.window import ColumnGroups
 
-# Memory is new until as many windows as are held at a time have been filled.
+# Windows whose memory is new: as many as are held at a time.
 _FIRST_WINDOWS = 3
-# Epochs of which the beginning is read. The spread of the predictions by each is the range that is shown.
+# Number of epochs whose beginning is read. The spread of their predictions is the range that is shown.
 _TRIALS = 6
-# A trial reads at least this many windows, if the source has them and that takes less than thrice its time.
+# A trial reads at least this many windows, if the source has them, but for at most three times its time.
 _FEWEST_WINDOWS = 6
-# More reads of a window are simulated as this many.
+# The most reads of a window that are simulated; more are merged.
 _MOST_READS = 48
-# Row groups whose requests are counted; those of more are estimated by their bytes.
+# The most row groups whose requests are counted; the rest is estimated by bytes.
 _COUNTED_ROW_GROUPS = 4096
 _LATENCY_PROBES = 5
 _PROBE_BYTES = 4 * 2**20
@@ -76,12 +76,12 @@ class LoaderSetup:
 
 @dataclass(frozen=True, slots=True)
 class EpochTrial:
-    """The beginning of an epoch, as it was read.
+    """The measured beginning of an epoch.
 
     Attributes:
-        rates: What it took.
+        rates: The measured rates.
         stats: Its figures.
-        windows: Windows of which batches were delivered.
+        windows: Number of windows that delivered batches.
     """
 
     rates: WorkRates
@@ -91,20 +91,20 @@ class EpochTrial:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """All that a forecast needs, as measured.
+    """All measurements that a forecast needs.
 
     Attributes:
         load: The work of the epoch.
         trials: The beginnings of a few epochs.
-        limits: What bounds the engine.
+        limits: The limits of the engine.
         opening_s: Seconds of listing files and reading footers.
         files: Files of the source.
         is_local: Whether its files are local.
         ranks: Ranks of the job.
-        row_group_requests: Requests that the row groups of this rank's epoch take in an object store.
-        row_group_bytes: Bytes that these requests bring.
+        row_group_requests: Requests for the row groups of this rank's epoch in an object store.
+        row_group_bytes: Bytes that these requests return.
         streamed_bytes: Bytes of the largest row group, if the memory limit leaves too little space to prefetch it;
-            otherwise 0. The model does not know how long such row groups take.
+            otherwise 0. The model cannot predict such row groups.
     """
 
     load: EpochLoad
@@ -130,7 +130,7 @@ class Calibrated:
 
     @property
     def read_windows(self) -> int:
-        """The most windows of which a trial delivered batches."""
+        """The most windows that delivered batches in a trial."""
         return max(trial.windows for trial in self.trials)
 
     def forecast(self, step_s: float = 0.0) -> EpochForecast:
@@ -138,12 +138,12 @@ class Calibrated:
         return self._forecast(self.rates, median(trial.stats.peak_bytes for trial in self.trials), step_s)
 
     def forecasts(self, step_s: float = 0.0) -> list[EpochForecast]:
-        """Predict the same epoch once by each trial: how far they differ is how far this machine varies."""
+        """Predict the same epoch by each trial; the differences show how much this machine varies."""
         return [self._forecast(trial.rates, trial.stats.peak_bytes, step_s) for trial in self.trials]
 
     def _forecast(self, rates: WorkRates, peak_bytes: float, step_s: float) -> EpochForecast:
         found = forecast(self.load, rates, self.limits, step_s=step_s)
-        # An epoch with steps may hold more than a trial, but not less: the trial began in the same way.
+        # An epoch with steps may hold more than a trial, but not less, because both begin in the same way.
         return replace(found, peak_bytes=max(found.peak_bytes, int(peak_bytes)))
 
 
@@ -173,11 +173,11 @@ def calibrate(setup: LoaderSetup, *, seconds: float = 2.0) -> Calibrated:
 
     Args:
         setup: The loader.
-        seconds: About how long to read. The first batch is waited for, however long that takes.
+        seconds: Approximate time to read. The first batch is always read, even if it takes longer.
 
     Raises:
-        DataError: there is nothing to deliver, or rows cannot be read.
-        SourceError, SchemaError, MemoryLimitError: as in `BatchedDataLoader`.
+        DataError: The epoch has no batch, or rows cannot be read.
+        SourceError, SchemaError, MemoryLimitError: As in `BatchedDataLoader`.
     """
     began = time.perf_counter()
     data = opened(setup)
@@ -193,10 +193,10 @@ def calibrate(setup: LoaderSetup, *, seconds: float = 2.0) -> Calibrated:
     trials, began = list[EpochTrial](), time.perf_counter()
     while len(trials) < _TRIALS and (not trials or time.perf_counter() - began < seconds):
         with loader_of(setup, data) as loader:
-            # Other epochs begin with other rows, so that few trials read what an earlier one left in the page cache.
+            # Each epoch begins with other rows, so that few trials find rows in the page cache.
             loader.set_epoch(len(trials))
             trials.append(_try(loader, loader._plan(len(trials)), seconds / _TRIALS, network, limits))
-    # A process is slow at first, because of imports, and of memory that is new to the system.
+    # The first trial is slower, because of imports and page faults.
     trials = trials[1:] or trials
     return Calibrated(
         load=_load(dataset, plan, _held(dataset, plan)),
@@ -249,9 +249,9 @@ def _try(
     else:
         taken.append(time.perf_counter())
     iterator.close()  # type: ignore[attr-defined]
-    if not took:  # a batch a window: what it takes cannot be told from waiting
+    if not took:  # with one batch a window, its delivery cannot be told from waiting
         took = [1e-4]
-    # The garbage of a collection or a preempted thread counts, but not once in a few batches.
+    # The mean includes garbage collections and preemptions; among a few batches, they would distort it.
     batch_s = float(np.mean(took)) if len(took) >= 20 else median(took)
     stats, figures = loader.stats(), loader._figures
     assert figures is not None
@@ -266,7 +266,7 @@ def _try(
 
 
 def _rates(jobs: list[Event], plan: Plan, windows: int, batch_s: float, network: LinkRates | None) -> WorkRates:
-    """Return the rates of the jobs; those of the first windows on their own."""
+    """Return the rates of the jobs; the first windows have rates of their own."""
     reads = sorted((job for job in jobs if STAGES[job.kind] == "read"), key=lambda job: job.began)
     slices = [(w, s.rows) for w in range(min(plan.windows, windows + 4)) for s in plan.slices(w)]
     pairs = list(zip(slices, reads, strict=False))
@@ -275,7 +275,7 @@ def _rates(jobs: list[Event], plan: Plan, windows: int, batch_s: float, network:
     later = [(rows, job.seconds) for (w, rows), job in pairs if w >= first_windows]
     first_s = _per_row(first)
     read_s = _per_row(later) if later else first_s
-    # Jobs of ordering have no rows of their own: their seconds are shared by the rows of the windows that were ordered.
+    # Ordering jobs do not record rows: their seconds are divided by the rows of the windows that were ordered.
     orders = sorted((job for job in jobs if STAGES[job.kind] == "gather"), key=lambda job: job.began)
     ordered = _by_window(orders, pairs, plan, windows)
     first_order = _per_row(ordered[:first_windows])
@@ -299,7 +299,7 @@ def _per_row(pairs: Sequence[tuple[int, float]]) -> float:
 def _by_window(
     orders: list[Event], reads: Sequence[tuple[tuple[int, int], Event]], plan: Plan, windows: int
 ) -> list[tuple[int, float]]:
-    """Return rows and seconds of ordering of each window: a window is ordered after its last read ends."""
+    """Return the rows and the ordering seconds of each window: a window is ordered after its last read ends."""
     ends: dict[int, float] = {}
     for (window, _), job in reads:
         ends[window] = max(ends.get(window, 0.0), job.began + job.seconds)
@@ -340,7 +340,7 @@ def _options(setup: LoaderSetup) -> RemoteOptions:
 
 
 def _held(dataset: Dataset, plan: Plan) -> Any:
-    """Return which row groups the local cache holds, bool ``[row groups]``."""
+    """Return whether the local cache holds each row group, bool ``[row groups]``."""
     chunks = dataset.reader.chunks
     held = np.zeros(dataset.snapshot.row_groups, bool)
     if chunks.cache is not None:
@@ -350,7 +350,7 @@ def _held(dataset: Dataset, plan: Plan) -> Any:
 
 
 def _size(dataset: Dataset, row_group: int) -> tuple[int, int] | None:
-    """Return the bytes and requests with which a row group is fetched from an object store; None: not known."""
+    """Return the bytes and requests with which a row group is fetched from an object store; None if not known."""
     chunks, snapshot = dataset.reader.chunks, dataset.snapshot
     found = snapshot.row_group(row_group)
     footer = snapshot.footers.cached(found.file_number)
@@ -395,7 +395,7 @@ def _fetches(dataset: Dataset, plan: Plan, held: Any = None) -> tuple[int, int]:
 
 
 def _load(dataset: Dataset, plan: Plan, held: Any, most_windows: int = MOST_WINDOWS) -> EpochLoad:
-    """Return the work of an epoch, with that of its first windows one by one."""
+    """Return the work of an epoch, and of each of its first windows."""
     is_remote = dataset.reader.chunks.remote is not None
     begun, windows = set[tuple[int, int]](), []
     for window, batches in enumerate(islice(_batches_of(plan), min(most_windows, MOST_WINDOWS))):
@@ -426,7 +426,7 @@ def _read(
 
 
 def _merged(reads: Sequence[ReadLoad]) -> Iterator[ReadLoad]:
-    """Yield at most `_MOST_READS` reads with the same sums, so that windows of many small row groups take no longer."""
+    """Merge reads into at most `_MOST_READS` with the same sums, to bound the time of the simulation."""
     size = -(-len(reads) // _MOST_READS) or 1
     for first in range(0, len(reads), size):
         some = reads[first : first + size]
@@ -443,7 +443,7 @@ def _merged(reads: Sequence[ReadLoad]) -> Iterator[ReadLoad]:
 
 
 def _probed(dataset: Dataset, plan: Plan, store: RemoteStore) -> LinkRates:
-    """Measure latency, and the rates of one connection and of several, with requests of the epoch's own files."""
+    """Measure latency, and the rates of one connection and of several, with requests for the epoch's own files."""
     largest = max(plan.row_groups_read.tolist(), key=lambda index: int(dataset.snapshot.row_group_bytes[index]))
     files = [dataset.snapshot.row_group(int(index)).file for index in plan.row_groups_read[:_PROBE_CONNECTIONS]]
     file = dataset.snapshot.row_group(largest).file
@@ -478,7 +478,7 @@ def _timed(store: RemoteStore, files: Sequence[SourceFile], nbytes: int) -> floa
 
 
 def _with_observed(rates: LinkRates, fetched: Sequence[tuple[float, int]]) -> LinkRates:
-    """Return rates with the link at least as fast as the fastest quarter of a second of an epoch."""
+    """Raise the rate of the link to that of the fastest quarter of a second of an epoch."""
     best, first = rates.link_bytes_per_s, 0
     for at, nbytes in fetched:
         while first < len(fetched) and at - fetched[first][0] > 0.5:

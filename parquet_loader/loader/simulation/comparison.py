@@ -33,14 +33,14 @@ class Case:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the runs of a case measured.
+    """The measurements of a case.
 
     Attributes:
         case: The loader.
-        rows_per_s: Of each run, from its first batch to its last one.
-        first_batch_s: Of each run.
+        rows_per_s: The rate of each run, from its first batch to its last one.
+        first_batch_s: Seconds of each run until its first batch.
         peak_bytes: The most memory held in a run.
-        problem: Why it could not run; "" if it did.
+        problem: Why the case could not run; "" if it ran.
     """
 
     case: Case
@@ -64,10 +64,10 @@ class Outcome:
 
 
 def cases_of(setup: LoaderSetup, data: ParquetDataset) -> list[Case]:
-    """Return the cases of a source: each differs from the loader that is asked for in one argument.
+    """Return the cases of a source: each differs from the loader of `setup` in one argument.
 
-    Threads go from 1 to twice the processors by factors of two; windows and batches are a quarter, and four times, as
-    large, as far as the source has rows for them. A child process is compared where the system has one.
+    Threads are powers of two up to the processors, or to the given number. Windows and batches have a quarter, once and
+    four times the given size, as far as the source has rows for them.
     """
     with loader_of(setup, data) as loader:
         given, window, rows = loader.num_threads, loader.window_rows, loader.plan().rows
@@ -94,15 +94,15 @@ def compare(
 ) -> list[Outcome]:
     """Run every case `repeats` times, in turns, after one run that does not count.
 
-    A run is the beginning of an epoch, up to `seconds` seconds after its first batch. So what else the machine does in
-    the meantime meets all cases alike, if there are enough runs.
+    A run is the beginning of an epoch, up to `seconds` seconds after its first batch. Interleaved runs expose all cases
+    to the same other load of the machine.
 
     Args:
         setup: The loader from which cases differ in one argument.
         repeats: Runs of each case.
         seconds: Seconds of a run.
         cases: The cases; default: those of `cases_of`.
-        progress: Called with the runs done and their number.
+        progress: Called with the number of runs done, and of all runs.
     """
     data = opened(setup)
     outcomes = [Outcome(case) for case in (cases_of(setup, data) if cases is None else cases)]
@@ -138,7 +138,7 @@ def _run(setup: LoaderSetup, data: ParquetDataset, seconds: float) -> tuple[floa
             elif now - first > seconds:
                 break
         stats = loader.stats()
-    # The first batch waits for up to two windows. If the source has no more, that time counts.
+    # The first batch waits for up to two windows. If the source has no more windows, that time counts.
     if windows <= _READ_AT_FIRST:
         return stats.rows / max(now - began, 1e-9), first - began, stats.peak_bytes
     rows = stats.rows - min(setup.batch_size, stats.rows)

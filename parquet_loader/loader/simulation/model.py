@@ -1,7 +1,7 @@
 """The engine in simulated time: calibration, plan and budget -> prediction. Pure: no I/O, no clock, no threads.
 
-It follows the rules of `engine/engine.py`: which job a worker takes, what has to fit into memory before a job may
-start, and which row groups are fetched ahead. Jobs take the time that the calibration has measured for their rows.
+It follows the rules of `engine/engine.py`: which job a worker takes, which memory a job needs before it may start, and
+which row groups are fetched ahead. A job takes the time that the calibration has measured for its rows.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dataclasses import dataclass, field, replace
 
 from parquet_loader.loader.simulation.network import LinkRates, Network
 
-# An epoch of more windows is simulated so far; the rest takes as long per row as the second half of that.
+# The most windows that are simulated; the rest of an epoch takes as long per row as the second half of these.
 MOST_WINDOWS = 192
 # Sizes of row groups to be fetched are estimated from earlier ones; the engine reserves this much more.
 FETCH_MARGIN = 1.1
 # A worker frees the many arrays of a window in about this time.
 RELEASE_S = 1e-3
-# Jobs of a real epoch take this much less or more than on average. Memory peaks if the wrong ones take longer.
+# Factors by which jobs of a real epoch differ from the average. Memory use depends on which jobs take longer.
 JITTER = (0.4, 2.5)
-# A training loop without a step may lose its processor for so long.
+# A training loop without a step may lose its processor for this long.
 PREEMPTED_S = 0.02
 JITTERED_RUNS, JITTERED_WINDOWS = 4, 48
-# Steps in which rates are brought to a measured pace.
+# Iterations in which rates are adjusted to a measured pace.
 _PACE_STEPS = 3
-# Rates count if the time of a trial is so much longer with all of them halved.
+# Rates matter if a trial takes at least this many times as long when all rates are halved.
 _LEAST_EFFECT = 1.5
 
 
@@ -36,11 +36,11 @@ class ReadLoad:
     """Rows of a window that one worker reads at a time.
 
     Attributes:
-        rows: How many.
+        rows: Number of rows.
         decoding_bytes: Memory that decoding takes, besides the rows.
-        fetched_bytes: Bytes to fetch before; 0 if files are local, cached, or fetched for an earlier window.
-        requests: Requests that fetch them.
-        freed_bytes: Fetched bytes that are not needed after it.
+        fetched_bytes: Bytes to fetch before the read; 0 if files are local, cached, or fetched for an earlier window.
+        requests: Number of requests that fetch them.
+        freed_bytes: Fetched bytes that are freed after the read.
     """
 
     rows: int
@@ -55,7 +55,7 @@ class WindowLoad:
     """The work of one window.
 
     Attributes:
-        reads: What is read for it.
+        reads: Its reads.
         batches: Batches that it delivers.
     """
 
@@ -74,8 +74,8 @@ class EpochLoad:
 
     Attributes:
         windows: Its first windows.
-        rows, batches: Of the whole epoch.
-        requests, fetched_bytes: Of the whole epoch.
+        rows, batches: Rows and batches of the whole epoch.
+        requests, fetched_bytes: Requests and fetched bytes of the whole epoch.
     """
 
     windows: tuple[WindowLoad, ...]
@@ -90,12 +90,12 @@ class WorkRates:
     """Seconds that workers take, as measured with the same number of threads.
 
     Attributes:
-        read_s, order_s: For a row: to read and decode it, and to bring it into its order.
+        read_s, order_s: Seconds for a row: to read and decode it, and to order it.
         first_read_s, first_order_s: The same for the rows of the first windows, whose memory is new.
-        first_windows: How many windows that is.
+        first_windows: Number of these windows.
         batch_s: Seconds that the training loop takes to receive a batch that is ready.
-        startup_s: Seconds that a first batch took longer, when it was measured, than its jobs; less than 0: shorter.
-        network: How fast an object store answers; None if nothing is fetched.
+        startup_s: Seconds that the measured first batch took longer than its jobs; negative if it took less.
+        network: The speed of an object store; None if nothing is fetched.
     """
 
     read_s: float
@@ -110,18 +110,18 @@ class WorkRates:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What bounds the engine, from the memory budget and the loader's arguments.
+    """The limits of the engine, from the memory budget and the loader's arguments.
 
     Attributes:
         num_threads: Workers.
         windows_ahead: Windows in progress or ready, besides that of the training loop.
-        waits_for_second: Whether the first batch waits for the second window too.
+        waits_for_second: Whether the first batch also waits for the second window.
         limit_bytes, reads_bytes, fetch_bytes: The most bytes of windows and reads, of reads, and of fetched bytes.
         row_bytes: Bytes of a decoded row that is gathered a window at a time.
         arena_bytes: Memory that a window takes before its first read.
         held_bytes: Memory that is held all the time: footers, and open row groups.
-        order_jobs: Jobs that bring a window into its order.
-        max_requests: Most requests in flight.
+        order_jobs: Number of jobs that order a window.
+        max_requests: The most requests in flight.
         keeps_fetched: Whether fetched bytes stay in memory until they are decoded; if not, they are in a local cache.
     """
 
@@ -141,15 +141,15 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class EpochForecast:
-    """What an epoch of one rank will take.
+    """The prediction for an epoch of one rank.
 
     Attributes:
-        rows, batches: Delivered.
-        seconds: From begin to end, steps included.
-        first_batch_s, wait_s, longest_wait_s: As in `LoaderStats`: for the first batch, for all batches, and the
-            longest wait after the first one.
-        peak_bytes: Most bytes that the loader holds, as it counts them.
-        requests, fetched_bytes: Requests to an object store, and the bytes they bring.
+        rows, batches: Rows and batches delivered.
+        seconds: Time from begin to end, including steps.
+        first_batch_s, wait_s, longest_wait_s: As in `LoaderStats`: the wait for the first batch, for all batches, and
+            the longest wait after the first one.
+        peak_bytes: The most bytes that the loader holds, as it counts them.
+        requests, fetched_bytes: Requests to an object store, and the bytes that they return.
         busy_share: Share of the workers' time in jobs.
         simulated_share: Share of the epoch that was simulated; the rest is extrapolated.
     """
@@ -183,7 +183,7 @@ def forecast(load: EpochLoad, rates: WorkRates, limits: EngineLimits, *, step_s:
     Args:
         load: Its work.
         rates: Measured rates.
-        limits: What bounds the engine.
+        limits: The limits of the engine.
         step_s: Seconds that the training loop takes for a batch.
     """
     run = _Run(load.windows, rates, limits, step_s)
@@ -202,7 +202,7 @@ def forecast(load: EpochLoad, rates: WorkRates, limits: EngineLimits, *, step_s:
         share = (load.rows - rows) / max(1, rows_then)
         seconds += (ended - began) * share
         wait_s += (waited_at_end - waited) * share
-    # Work that was overestimated is not undone for other loads beyond what the first batch takes.
+    # A negative start-up time corrects overestimated work; it may shorten the first batch to `batch_s` at most.
     startup_s = max(rates.startup_s, rates.batch_s - run.first_batch_s)
     seconds += startup_s
     return EpochForecast(
@@ -239,7 +239,7 @@ class _Window:
 class _Run:
     """The simulation of some windows of an epoch. Events are (time, number, kind, window, number of a read).
 
-    With a seed, jobs take more or less than their time.
+    With a seed, the times of jobs vary at random.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class _Run:
         self.peak_bytes = self._held
         self.busy_s = 0.0
         self.rows_delivered = 0
-        # Time, waits and rows before each window that was taken.
+        # Time, waits and rows before each window that the training loop has received.
         self.marks: list[tuple[float, float, int]] = []
 
     def run(self) -> None:
@@ -368,7 +368,7 @@ class _Run:
     # ------------------------------------------------------------------ the workers
 
     def _fill(self) -> None:
-        """Deliver what is ready, ask for what fits, and give every free worker a job."""
+        """Deliver ready windows, request row groups that fit, and give every free worker a job."""
         self._deliver()
         self._ask()
         while self._free and (job := self._job()) is not None:
@@ -484,7 +484,7 @@ class _Run:
     # ------------------------------------------------------------------ the network
 
     def _ask(self) -> None:
-        """Ask for the row groups that may be fetched now, in the order of the plan."""
+        """Request the row groups that may be fetched now, in the order of the plan."""
         network = self._network
         needed = self._windows[0].index + self._fills_first if self._windows else self._admitted
         while network is not None and self._next_fetch < len(self._fetches):
@@ -517,18 +517,18 @@ class _Run:
 
 
 def paced(rates: WorkRates, load: EpochLoad, limits: EngineLimits, taken_s: Sequence[float]) -> WorkRates:
-    """Return rates with which windows are taken at the pace that a trial without steps has measured.
+    """Scale rates so that the simulation receives windows at the pace of a measured trial without steps.
 
-    Jobs are not all that takes time: threads wait for a processor, and requests disturb each other. All rates get the
-    same factor.
+    Jobs are not the only cost: threads wait for a processor, and requests compete. All rates get the same factor.
 
     Args:
         rates: Measured rates.
         load: The work of the trial's windows, and of those that it read ahead.
-        limits: What bounds the engine.
-        taken_s: When the training loop received the first batch of each window, and if the epoch ended, when it ended.
+        limits: The limits of the engine.
+        taken_s: Times at which the training loop received the first batch of each window, and, if the epoch ended, of
+            its end.
     """
-    # Of more windows than are simulated, the first ones count.
+    # If the trial has more windows than are simulated, the first ones count.
     count = len(taken_s) if len(taken_s) <= len(load.windows) + 1 else len(load.windows)
     if count < 2:
         return rates
@@ -540,13 +540,13 @@ def paced(rates: WorkRates, load: EpochLoad, limits: EngineLimits, taken_s: Sequ
     measured_s, before_s, found = taken_s[count - 1] - taken_s[0], simulated_s(rates), rates
     if min(measured_s, before_s) <= 0 or simulated_s(_slowed(rates, 2.0)) < _LEAST_EFFECT * before_s:
         return rates  # windows were ready: the loop set the pace
-    for _ in range(_PACE_STEPS):  # a batch takes as long as before, so one step does not suffice
+    for _ in range(_PACE_STEPS):  # `batch_s` is not scaled, so one iteration does not suffice
         found = _slowed(found, measured_s / simulated_s(found))
     return found
 
 
 def windows_taken_s(load: EpochLoad, rates: WorkRates, limits: EngineLimits) -> list[float]:
-    """Return when a training loop without steps takes each window, and when the epoch ends."""
+    """Return the times at which a training loop without steps receives each window, and of the epoch's end."""
     run = _Run(load.windows, rates, limits, 0.0)
     run.run()
     return [now for now, _, _ in run.marks]
@@ -568,7 +568,7 @@ def _slowed(rates: WorkRates, factor: float) -> WorkRates:
 
 
 def with_startup(rates: WorkRates, first_batch_s: float, load: EpochLoad, limits: EngineLimits) -> WorkRates:
-    """Return rates with the start-up time with which a first batch comes when it was measured."""
+    """Return rates with the start-up time that makes the first batch arrive at its measured time."""
     run = _Run(load.windows, rates, limits, 0.0)
     run.run()
     return replace(rates, startup_s=first_batch_s - run.first_batch_s)

@@ -11,12 +11,12 @@ from parquet_loader.source import ConcurrencyLimit
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
-    """How fast an object store answers.
+    """The speed of an object store.
 
     Attributes:
         latency_s: Seconds until the first byte of an answer.
-        connection_bytes_per_s: Of one connection.
-        link_bytes_per_s: Of all connections together.
+        connection_bytes_per_s: The rate of one connection.
+        link_bytes_per_s: The rate of all connections together.
     """
 
     latency_s: float
@@ -33,11 +33,11 @@ class _Fetch:
 
 @dataclass(slots=True)
 class Network:
-    """Requests in flight. All transfers have the same rate, so each ends at a known amount of bytes for each of them.
+    """Requests in flight. All transfers have the same rate, so each one ends at a known number of bytes per transfer.
 
     Args:
-        rates: How fast the store answers.
-        max_requests: The most requests in flight; their number adapts as in a loader.
+        rates: The speed of the store.
+        max_requests: The most requests in flight; the number adapts as in a loader.
     """
 
     rates: LinkRates
@@ -56,7 +56,7 @@ class Network:
         self._limit = ConcurrencyLimit(self.max_requests, 0.0)
 
     def fetch(self, key: int, nbytes: int, requests: int) -> None:
-        """Ask for bytes now, in that many requests of one size."""
+        """Request bytes now, in `requests` requests of one size."""
         fetch = _Fetch(key, nbytes, max(1, requests))
         self._waiting.extend([(fetch, nbytes / fetch.unanswered)] * fetch.unanswered)
         self._send()
@@ -76,7 +76,7 @@ class Network:
 
     @property
     def next_s(self) -> float:
-        """When the next request changes; infinite if there is none."""
+        """The time at which the next request changes; infinite without requests."""
         first = self._before_first_byte[0][0] if self._before_first_byte else float("inf")
         if not self._transfers:
             return first
@@ -84,7 +84,7 @@ class Network:
         return min(first, self._now + left / self._rate)
 
     def advance(self, now: float) -> list[int]:
-        """Go to a time that is not after `next_s`; return the keys of fetches that end then."""
+        """Advance to a time that is not after `next_s`; return the keys of fetches that end then."""
         ends = self._transfers[0][0] if self._transfers else 0.0
         is_end = bool(self._transfers) and now >= self._now + max(0.0, ends - self._served_bytes) / self._rate
         self._served_bytes = (

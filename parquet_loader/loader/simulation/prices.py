@@ -1,4 +1,4 @@
-"""What requests and transfers cost at object stores, by their list prices."""
+"""List prices of requests and transfers at object stores."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ PROVIDERS = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gcs", "gcs": "gcs", "a
 
 
 def provider_of(source: str) -> str:
-    """Return the provider of a URL; that of S3 if it has none."""
+    """Return the provider of a URL; S3 if the scheme is not known."""
     return PROVIDERS.get(source.partition("://")[0] if "://" in source else "", "s3")

@@ -27,18 +27,18 @@ BATCH_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """What a batch holds.
+    """The columns and keys of a batch.
 
     Attributes:
         tokens: The column of token ids.
-        lengths: The column that holds their numbers; None: none is named.
-        boundaries: The column of the first tokens of the documents in a row; None: a row is a document.
+        lengths: The column with the number of tokens of each document; None if the caller names none.
+        boundaries: The column with the first token of each document in a row; None if each row is a document.
         token_columns: Columns with a value for each token.
         document_columns: Columns with a value for each document.
         masks_boundaries: Whether labels do not cross from one document to the next.
         padding: The token after the last one of a sequence.
-        encoder: Turns the column of text into tokens; None: it holds tokens.
-        multiple: Sequences of a batch are as wide as the longest, rounded up to this; None: `length`.
+        encoder: Turns the column of text into tokens; None if the column holds tokens.
+        multiple: Sequences of a batch are as wide as the longest, rounded up to this; None for the width `length`.
         keys: The names of `BATCH_KEYS` that a batch has.
     """
 
@@ -55,7 +55,7 @@ class BatchForm:
 
     @property
     def scattered(self) -> tuple[str, ...]:
-        """The columns that need not be gathered, because their values are copied to sequences anyway."""
+        """The columns that are not gathered, because their values are copied to sequences in any case."""
         return (self.tokens, *self.token_columns) if self.encoder is None else ()
 
 
@@ -64,11 +64,11 @@ class Documents:
     """The documents of one window, packed.
 
     Attributes:
-        number: The window.
-        first: The first sequence of the window, counted in the epoch.
-        rows_before: int64 ``[sequences + 1]``: rows before each sequence; it is one row, except with ``"by_length"``,
-            where whole batches take the place of sequences.
-        values: Their tokens.
+        number: The number of the window.
+        first: The number of the window's first sequence in the epoch.
+        rows_before: int64 ``[sequences + 1]``: rows before each sequence. A sequence is one row; with ``"by_length"``,
+            a whole batch counts as one sequence.
+        values: The tokens of the documents.
         columns: Values for each token, aligned with `values`, by name.
         arrays: Values for each document, by name.
         document: int64 ``[pieces]``: the document of each piece.
@@ -90,7 +90,7 @@ class Documents:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of the arrays that packing has made."""
+        """Bytes of the arrays made by packing."""
         p = self.pieces
         arrays = (self.document, p.begin, p.stop, p.tokens, p.rows, self.filled, self.ends_before)
         return sum(array.nbytes for array in arrays)
@@ -102,8 +102,8 @@ class WindowPacker:
 
     Attributes:
         packing: The epoch.
-        form: What a batch holds.
-        snapshot: Names the rows of an error.
+        form: The columns and keys of a batch.
+        snapshot: Locates rows for error messages.
     """
 
     packing: EpochPacking
@@ -133,7 +133,7 @@ class WindowPacker:
             encoded: The tokens of its chunks, if it holds text.
 
         Raises:
-            DataError: its documents do not have the lengths of the plan, or columns are not aligned.
+            DataError: Its documents do not have the lengths of the plan, or columns are not aligned.
         """
         form = self.form
         encoder = form.encoder
@@ -197,10 +197,10 @@ class WindowPacker:
             )
 
     def _cuts(self, array: Any, window: int, begins: IntArray, lengths: IntArray) -> IntArray:
-        """Return where documents begin in the tokens of a window, int64 ``[n]``, sorted.
+        """Return the offsets of documents in the tokens of a window, int64 ``[n]``, sorted.
 
         Raises:
-            DataError: the first tokens of a row's documents do not rise from 0.
+            DataError: The first tokens of a row's documents do not rise from 0.
         """
         firsts, starts, counts = _lists(array)
         row = np.repeat(np.arange(len(counts)), counts)
@@ -236,7 +236,7 @@ def _lists_of(window: Window, name: str) -> tuple[npt.NDArray[Any], IntArray, In
 
 
 def _lists(array: Any) -> tuple[npt.NDArray[Any], IntArray, IntArray]:
-    """Return what `_lists_of` does, of lists end to end; also if lists of one length are a matrix."""
+    """Return the same as `_lists_of`, for contiguous lists or for lists of one length as a matrix."""
     if not isinstance(array, Ragged):
         rows, width = array.shape[:2]
         return array.reshape(-1, *array.shape[2:]), np.arange(rows) * width, np.full(rows, width)
@@ -245,7 +245,7 @@ def _lists(array: Any) -> tuple[npt.NDArray[Any], IntArray, IntArray]:
 
 
 def _aligned(values: npt.NDArray[Any], begins: IntArray, wanted: IntArray, lengths: IntArray) -> npt.NDArray[Any]:
-    """Return the values of lists that begin at `begins` so that they begin at `wanted`, without a copy if they do."""
+    """Move the values of lists from `begins` to `wanted`; without a copy if both are equal."""
     if np.array_equal(begins, wanted):
         return np.ascontiguousarray(values)
     numbers = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -266,7 +266,7 @@ def _cut(pieces: Pieces, document: IntArray, cuts: IntArray) -> tuple[Pieces, In
     Args:
         pieces: Pieces of rows.
         document: int64 ``[pieces]``: the row of each.
-        cuts: int64 ``[n]``, sorted: where documents begin in the values.
+        cuts: int64 ``[n]``, sorted: the offsets of documents in the values.
     """
     end = pieces.begin + pieces.tokens
     low, high = np.searchsorted(cuts, pieces.begin, side="right"), np.searchsorted(cuts, end, side="left")

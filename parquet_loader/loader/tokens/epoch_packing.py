@@ -29,7 +29,7 @@ from parquet_loader.plan import (
 class PackingRule:
     """How documents become sequences.
 
-    What ranks divide are sequences, or with ``"by_length"``, whose batches differ in their rows, whole batches.
+    Ranks divide *bins*: sequences, or whole batches with ``"by_length"``, whose batches differ in their rows.
 
     Attributes:
         length, method, overflow: As in `pack`.
@@ -43,7 +43,7 @@ class PackingRule:
     multiple: int = 0
 
     def pack(self, lengths: Lengths) -> Packed:
-        """Pack the documents of a window; the bins of the result are what ranks divide."""
+        """Pack the documents of a window."""
         if self.method == "by_length":
             return pack_by_length(lengths, self.length, self.overflow, self.batch_tokens, self.multiple)
         return pack(lengths, self.length, self.method, self.overflow)
@@ -55,7 +55,7 @@ class PackingRule:
         return count_bins(lengths, self.length, self.method, self.overflow)
 
     def rows(self, packed: Packed) -> tuple[IntArray, IntArray]:
-        """Return the pieces before each row of a batch, and the rows before each bin; both with one element more."""
+        """Return the pieces before each row, ``[rows + 1]``, and the rows before each bin, ``[bins + 1]``."""
         if self.method == "by_length":
             return np.arange(len(packed.document) + 1), packed.begins
         return packed.begins, np.arange(packed.bins + 1)
@@ -75,7 +75,7 @@ class EpochPacking:
         plan: All documents of the epoch, in windows that are packed one by one.
         rule: How documents become sequences.
         lengths: The lengths of all documents.
-        begins: int64 ``[windows + 1]``: sequences before each window; the last element is all of them.
+        begins: int64 ``[windows + 1]``: sequences before each window; the last element counts all.
         sharding: Divides sequences over ranks, as if they were rows.
         batch_size: Sequences of a batch.
         drop_last: As in the loader.
@@ -105,7 +105,7 @@ class EpochPacking:
 
     @property
     def sequences(self) -> int:
-        """Sequences of the epoch, those of all ranks together."""
+        """Sequences of the epoch, of all ranks together."""
         return int(self.begins[-1])
 
     @cached_property
@@ -123,10 +123,10 @@ class EpochPacking:
         return min(self._division.delivered_rows, self.steps * self.batch_size)
 
     def ranges_of(self, batch: int) -> list[tuple[int, int]]:
-        """Return the sequences of a batch as ranges: the first one, and the one after the last.
+        """Return the sequences of a batch as ranges ``(start, stop)``; `stop` is exclusive.
 
         With logical shards, batch ``b`` of all ranks together has the sequences from ``b * B * ranks`` on. If too few
-        are left for the last one, each shard takes the same number, and the last shards repeat sequences of others.
+        are left for the last batch, each shard takes the same number, and the last shards repeat sequences of others.
         """
         first = batch * self.batch_size
         rows = min(self.batch_size, self.rows - first)
@@ -145,7 +145,7 @@ class EpochPacking:
         return int(np.searchsorted(self.begins, sequence, side="right")) - 1
 
     def read_plan(self, first_batch: int) -> Plan:
-        """Return the plan of the windows that this rank reads, from that of a batch on."""
+        """Return the plan of the windows that this rank reads, from the first window of `first_batch` on."""
         if first_batch >= self.steps:
             return replace(self.plan, start_window=0, stop_window=0)
         begin, end = self.ranges_of(first_batch)[0][0], self.ranges_of(self.steps - 1)[-1][1]
@@ -153,7 +153,7 @@ class EpochPacking:
 
     @property
     def figures_plan(self) -> Plan:
-        """The plan with the number of batches that are delivered, and documents of a batch on average, for figures."""
+        """The plan with the number of batches delivered, and the mean number of documents in a batch, for figures."""
         documents = self.plan.rows * self.batch_size // max(1, self.sequences)
         return replace(self.read_plan(0), batches=self.steps, batch_size=max(1, documents))
 
@@ -173,7 +173,7 @@ class EpochPacking:
 def begins_of(plan: Plan, rule: PackingRule, lengths: DocumentLengths) -> IntArray:
     """Return the number of sequences before each window, int64 ``[windows + 1]``.
 
-    The order of documents does not count, because the number of sequences depends on their lengths alone.
+    The order of documents does not matter, because the number of sequences depends on their lengths alone.
     """
     begins = np.zeros(plan.windows + 1, np.int64)
     for window in range(plan.windows):

@@ -56,20 +56,20 @@ def read_lengths(
 ) -> DocumentLengths:
     """Read the length of each document that passes the filters.
 
-    The ranks of `torch.distributed` read a part each, and gather the parts. With a shard of the caller's, this rank
-    reads them all.
+    Each rank of `torch.distributed` reads a part, and the ranks gather the parts. If the caller passes a shard, this
+    rank reads all documents.
 
     Args:
         listed: The files.
-        column: A column of integers, which are the lengths, or a column of lists, or of text for the encoder.
+        column: A column of lengths (integers), of lists, or of text for the encoder.
         filters, shard, num_threads, isolation, progress: As in `TokenLoader`.
-        memory_limit_bytes: Limit of what is held while lengths are read.
-        encoder: Turns the column into tokens; None: it needs none.
+        memory_limit_bytes: Limit of the memory held while lengths are read.
+        encoder: Turns text into tokens; None for a column of lengths or lists.
 
     Raises:
-        SchemaError: the column is neither.
-        MemoryLimitError: the lengths take more than half of the memory limit.
-        DataError, SourceError: rows cannot be read.
+        SchemaError: The column has another type.
+        MemoryLimitError: The lengths take more than half of the memory limit.
+        DataError, SourceError: Rows cannot be read.
     """
     ranks = ranks_to_agree_with(shard)
     with BatchedDataLoader(
@@ -117,7 +117,7 @@ def read_lengths(
 
 
 def _lengths_in(array: Any, column: str) -> npt.NDArray[Any]:
-    """Return the lengths that a column of a batch holds or has, ``[rows]``."""
+    """Return the lengths in a column of integers, or of the lists in a column of lists, ``[rows]``."""
     lengths: npt.NDArray[Any]
     if isinstance(array, Ragged) and array.kind == "list":
         lengths = np.diff(array.offsets)
@@ -138,10 +138,10 @@ def _lengths_in(array: Any, column: str) -> npt.NDArray[Any]:
 
 
 def check_lengths_fit(counts: IntArray, lengths: DocumentLengths) -> None:
-    """Check that the loader of the documents passes the same rows.
+    """Check that the lengths belong to the rows that the loader reads.
 
     Raises:
-        ConfigurationError: it does not.
+        ConfigurationError: The number of rows has changed.
     """
     if not np.array_equal(np.diff(lengths.begins), counts):
         raise ConfigurationError("the files changed while the loader was made; make it again")

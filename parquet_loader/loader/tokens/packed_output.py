@@ -15,7 +15,7 @@ class PackedOutput(Output):
     """The output of one epoch of a `TokenLoader`. See `Output`; used by the caller's thread.
 
     The workers make the batches, except under ``isolation="process"``: then windows come from the child process, and
-    are packed here.
+    the caller's thread packs them.
 
     Args:
         packer: Packs windows.
@@ -36,7 +36,7 @@ class PackedOutput(Output):
         return self._output.allocator(keep_bytes)
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:  # noqa: ARG002
-        """Return a batch that is written."""
+        """Return a batch that has been written."""
         longest = batch.arrays.pop("max_seqlen", None)
         made = self._output.from_batch(batch, None)
         if longest is not None:
@@ -44,7 +44,7 @@ class PackedOutput(Output):
         return made
 
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches on the device that the caller chose."""
+        """Yield the batches on the caller's device."""
         return self._output.delivered(batches)
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:  # noqa: ARG002
@@ -55,5 +55,5 @@ class PackedOutput(Output):
         complete = self._cutter.add(documents)
         del documents
         complete.reverse()
-        while complete:  # a batch that is delivered keeps no window
+        while complete:  # `pop`, so that a delivered batch keeps no window alive
             yield self.from_batch(self._writer(complete.pop()), None)

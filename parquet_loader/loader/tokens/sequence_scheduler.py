@@ -16,12 +16,12 @@ from parquet_loader.window import Window, nbytes_of
 
 @dataclass(slots=True, eq=False)
 class _Packed(HeldWindow):
-    """A window from the job that packs it until it is released.
+    """A window, from the job that packs it until its release.
 
     Attributes:
-        documents: Its documents, when they are packed.
-        chunks: Ranges of rows of text that no job encodes yet.
-        encoded: The tokens of each chunk of text, when it is encoded.
+        documents: Its packed documents; None until they are packed.
+        chunks: Ranges of rows of text that no job has begun to encode.
+        encoded: The tokens of each chunk of text; None until it is encoded.
         is_packing: Whether a job packs it, or has packed it.
     """
 
@@ -113,7 +113,7 @@ class SequenceScheduler(CutBatches[SequenceRange, _Packed]):
         return Job("process", lambda: self._packer(window, task.index, encoded), done, task.fail)
 
     def _cut_packed(self, windows: deque[WindowTask]) -> None:
-        """Divide the windows that are packed into batches, in their order."""
+        """Divide packed windows into batches, in the order of windows."""
         for task in tuple(windows):
             packed = self._held.get(task.index)
             if packed is None or packed.documents is None:

@@ -20,7 +20,7 @@ from parquet_loader.window import Allocator
 _LINE_BYTES = 64
 _INT32 = np.dtype(np.int32)
 TOKEN_BYTES = 32
-"""Bytes of a position of a batch, carried columns apart: 24, and up to 8 for the lengths and ends of pieces."""
+"""Bytes of a position of a batch without carried columns: 24, and up to 8 for the lengths and ends of pieces."""
 _ROWS_OF_TOKENS: dict[str, Any] = {
     "input_ids": np.dtype(np.int64),
     "labels": np.dtype(np.int64),
@@ -47,7 +47,7 @@ class SequenceRange:
         """Return the rows, their pieces, and pieces and paddings together.
 
         Args:
-            width: The width of rows; None: the length of sequences.
+            width: The width of rows; None for the length of sequences.
         """
         own, first, last = self.documents, self.first, self.last
         pieces = int(own.pieces.rows[last] - own.pieces.rows[first])
@@ -63,11 +63,11 @@ BatchParts = Sequence[SequenceRange]
 class BatchCutter:
     """Divides the windows of an epoch into batches; used in the order of windows, by one thread at a time.
 
-    A batch of several windows keeps the documents of the first ones until it is complete.
+    An incomplete batch keeps the documents of its windows until it is complete.
 
     Args:
         packing: The epoch.
-        first_batch: The first batch that is made.
+        first_batch: The first batch of the epoch to make.
     """
 
     def __init__(self, packing: EpochPacking, first_batch: int) -> None:
@@ -77,7 +77,7 @@ class BatchCutter:
 
     @property
     def waiting(self) -> set[int]:
-        """The numbers of the windows that the batch which is not complete needs."""
+        """The numbers of the windows that the incomplete batch needs."""
         return {part.documents.number for _, part in self._parts}
 
     def add(self, documents: Documents) -> list[BatchParts]:
@@ -106,7 +106,7 @@ class BatchWriter:
     """Writes batches; immutable, any thread may use it.
 
     Attributes:
-        form: What a batch holds.
+        form: The columns and keys of a batch.
         length: Tokens of a sequence.
         memory: Provides the memory of batches.
     """

@@ -1,11 +1,11 @@
 """Keeps the tokens of text as a data set in a local directory, so that each document is tokenized once.
 
     <folder>/tokens-<digest>/           the tokens and the carried columns of the rows that pass, in their order
-    <folder>/.tokens-<digest>.tmp/      one that is being written, renamed when it is whole
+    <folder>/.tokens-<digest>.tmp/      one that is being written; it is renamed when it is complete
 
-The digest names the tokenizer, the files and when they were written, the filters and the columns. The folder itself is
-the lock of those who write: one process tokenizes, and others that need the same tokens wait for it. What a killed
-process left behind is removed by the next one that writes the same tokens.
+The digest covers the tokenizer, the files and their modification times, the filters and the columns. Writers lock the
+folder itself: one process tokenizes, and others that need the same tokens wait for it. The remains of a killed process
+are removed by the next process that writes the same tokens.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _BATCH_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class TextOrigin:
-    """Where the rows of a `CachedTokens` come from.
+    """The origin of the rows of a `CachedTokens`.
 
     Attributes:
         snapshot: The files with the text.
-        begins: int64 ``[row groups + 1]``: rows that pass before each row group.
-        identity: What a state says of the files and of the filter, instead of the cache's own files.
+        begins: int64 ``[row groups + 1]``: rows that pass the filters before each row group.
+        identity: The files and the filter of the text, for states, instead of the cache's own files.
     """
 
     snapshot: Snapshot
@@ -65,7 +65,7 @@ class CachedTokens:
     Attributes:
         listed: Its files: the column of text holds lists of tokens.
         lengths: The column with the number of tokens of each document.
-        origin: Where its rows come from.
+        origin: The origin of its rows.
     """
 
     listed: ListedDataset
@@ -83,18 +83,18 @@ def cached_tokens(
     num_threads: int | None,
     progress: bool,
 ) -> CachedTokens:
-    """Return the tokens of a column of text from the cache; if they are not there, tokenize all rows first.
+    """Return the tokens of a column of text from the cache; if they are missing, tokenize all rows first.
 
     Args:
         listed: The files.
-        columns: The column of text, and those that are carried.
+        columns: The column of text, and the carried columns.
         encoder: The tokenizer, and the directory of the cache.
         filters, memory_limit_bytes, num_threads, progress: As in `TokenLoader`.
 
     Raises:
-        SourceError: the directory cannot be written.
-        UnsupportedError: it is not on a file system with locks, or the filter cannot be serialised.
-        DataError, SchemaError, MemoryLimitError, WriteError: rows cannot be read, or not be kept.
+        SourceError: The directory cannot be written.
+        UnsupportedError: Its file system has no locks, or the filter cannot be serialised.
+        DataError, SchemaError, MemoryLimitError, WriteError: Rows cannot be read or stored.
     """
     text = columns[0]
     lengths = "num_tokens"
@@ -147,7 +147,7 @@ class _Tokenized:
 
 
 def _named(filters: pc.Expression) -> str:
-    """Return a digest of a filter; its text leaves out values of long lists."""
+    """Return a digest of a serialised filter; its text would omit values of long lists."""
     try:
         return digest(filters.__reduce__()[1][0])
     except pa.ArrowNotImplementedError as error:
@@ -166,8 +166,8 @@ def _origin_of(dataset: Dataset, filters: Any) -> TextOrigin:
 
 
 def _opened(path: Path, rows: int, shard: Shard | None) -> ListedDataset | None:
-    """Return the data set of tokens; None if it is not there, or lacks files."""
-    # In the order of their rows; by name, the tenth would come before the second.
+    """Return the data set of tokens; None if it is missing or incomplete."""
+    # Sorted by length first, because by name alone the tenth file would come before the second.
     files = sorted(path.glob("part-*.parquet"), key=lambda file: (len(file.name), file.name))
     if not files:
         return None

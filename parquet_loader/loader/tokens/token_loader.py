@@ -57,9 +57,9 @@ from parquet_loader.window import Allocator, Arenas
 if TYPE_CHECKING:
     import torch
 
-# Epochs whose packing is kept: the running one and the next.
+# Number of epochs whose packing is kept: the running one and the next.
 _KEPT_EPOCHS = 2
-# Batches that are made ahead: so many bytes, at least and at most so many, and at most a share of the memory limit.
+# Batches made ahead: their bytes, the least and the most batches, and the divisor of the memory limit for their share.
 _AHEAD_BYTES = 16 * 2**20
 _LEAST_AHEAD, _MOST_AHEAD = 4, 64
 _AHEAD_SHARE = 8
@@ -69,7 +69,7 @@ _AHEAD_SHARE = 8
 class TokenPlan(EpochPlan):
     """Figures of an epoch of a `TokenLoader`, known before it begins.
 
-    `rows` are the sequences that this rank delivers. The figures here are those of all ranks together.
+    `rows` is the number of sequences that this rank delivers. The attributes below count all ranks together.
 
     Attributes:
         sequences: Sequences of the epoch.
@@ -77,7 +77,7 @@ class TokenPlan(EpochPlan):
         tokens: Tokens of all documents.
         fill: Share of the sequences' positions that hold a token; the others are padding.
         split_share: Share of the documents that are in more than one sequence.
-        cropped_share: Share of the tokens that are left out, because their document is longer than a sequence.
+        cropped_share: Share of the tokens that are left out because their document is longer than a sequence.
         documents_per_sequence: Documents in a sequence on average, counting parts of documents.
     """
 
@@ -95,7 +95,7 @@ class BatchLineage:
     """The documents of one batch; all arrays have an element for each piece, in the order of ``seq_lens``.
 
     Attributes:
-        paths: The file of each.
+        paths: The file of each piece.
         row_groups: int64 ``[pieces]``: the row group in the file.
         rows: int64 ``[pieces]``: the row in the row group, counted among those that pass the filters.
         first_tokens: int64 ``[pieces]``: the first token in the document.
@@ -113,7 +113,7 @@ class BatchLineage:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What a pickled loader need not find out again."""
+    """The opened source of a pickled loader, which a copy need not read again."""
 
     dataset: Dataset
     lengths: DocumentLengths
@@ -127,51 +127,50 @@ class TokenLoader(BatchedDataLoader):
     ``[B, L]``; ``seq_lens`` and ``cu_seqlens``, int32; ``max_seqlen``, an int; and the columns of `carry`. A *piece* is
     the part of one document in one sequence; `document_ids` are numbers of pieces in the batch, and -1 for padding.
 
-    Documents are packed inside each window of shuffled rows, from their lengths alone. So the sequences do not depend
-    on the number of ranks, every rank gets the same number of batches, and a state holds no tokens. The constructor
-    reads the lengths, once: from the column `lengths`, or from `tokens` itself. They take 4 bytes a document of
-    `memory_limit`. With `shuffle`, epochs may differ by a few batches; ``len(loader)`` is that of the epoch that
-    `state_dict` names.
+    Documents are packed inside each window of shuffled rows, by their lengths alone. So the sequences do not depend on
+    the number of ranks, every rank gets the same number of batches, and a state holds no tokens. The constructor reads
+    the lengths once, from the column `lengths` or from `tokens` itself. They take 4 bytes a document of `memory_limit`.
+    With `shuffle`, epochs may differ by a few batches; ``len(loader)`` belongs to the epoch that `state_dict` names.
 
-    All else is as in `BatchedDataLoader`: epochs, states, ranks, threads and memory.
+    Epochs, states, ranks, threads and memory are as in `BatchedDataLoader`.
 
     Args:
         source: As in `BatchedDataLoader`, except a `SampleStore`.
         tokens: The column of token ids: a list of integers; or with `tokenizer`, the column of text.
         length: Tokens of a sequence, L.
         batch_size: Sequences of a batch, B.
-        batch_tokens: Tokens of a batch instead, padding included; B is the number of sequences that fit. With
-            ``pack="by_length"``, B differs between batches.
-        pack: ``"best_fit"``: documents share a sequence so that little padding is left. ``"concat"``: documents end to
-            end, cut wherever a sequence is full. ``"none"``: no sequence has more than one document.
-            ``"by_length"``: as ``"none"``, and a batch has documents of similar length: as many as fit into
-            `batch_tokens`, padded to the longest. Ranks then divide whole batches, and `batch_size` is 1.
+        batch_tokens: Tokens of a batch, including padding, instead of `batch_size`; B is the number of sequences that
+            fit. With ``pack="by_length"``, B differs between batches.
+        pack: ``"best_fit"``: documents share a sequence so that little padding is left. ``"concat"``: documents are
+            concatenated and cut wherever a sequence is full. ``"none"``: each sequence has one document.
+            ``"by_length"``: each sequence has one document, and a batch has documents of similar length: as many as fit
+            into `batch_tokens`, padded to the longest. Ranks then divide whole batches, and `batch_size` is 1.
         overflow: What happens to a document of more than `length` tokens: ``"split"`` delivers every token once;
             ``"crop"`` delivers the first `length`; ``"drop"`` leaves the document out.
         tokenizer: Turns text into tokens in the background: a `tokenizers.Tokenizer`, the path of a
             ``tokenizer.json``, a fast tokenizer of transformers, or `TokenizerOptions` with special tokens. Without
             `lengths`, all documents are tokenized once by the constructor, to count their tokens.
-        lengths: A column of integers with the number of tokens of each document, so that tokens need not be read for
-            it. A number that is wrong raises `DataError` when the document is read.
-        boundaries: For rows that are packed already: a column of lists with the first token of each document in the
+        lengths: A column of integers with the number of tokens of each document; then the constructor need not read
+            the tokens. A wrong number raises `DataError` when the document is read.
+        boundaries: For rows that are already packed: a column of lists with the first token of each document in the
             row, such as ``seq_start_id``.
-        carry: Further columns. Lists with a number for each token (a loss mask) are packed as the tokens, with 0 as
-            padding; all others (a source, an id) are delivered for each piece.
-        mask_boundaries: Let the label of a document's last token be -100, instead of the next document's first token.
+        carry: Further columns. Lists with a number for each token (a loss mask) are packed like the tokens, with 0 as
+            padding; other columns (a source, an id) are delivered for each piece.
+        mask_boundaries: Whether the label of a document's last token is -100, not the next document's first token.
         padding: The token that fills a sequence.
-        pad_to_multiple: Let batches be as wide as their longest sequence, rounded up to a multiple of this, instead of
+        pad_to_multiple: Makes batches as wide as their longest sequence, rounded up to a multiple of this, instead of
             `length`.
-        keys: The names that a batch has besides `carry`, among them ``"input_ids"``; None: all. The others are not
-            computed. The order does not depend on it.
-        schema, filters, split, shuffle, seed, window_rows, drop_last: As in `BatchedDataLoader`. Windows are those of
-            documents; the remainder, of sequences.
+        keys: The names in a batch besides `carry`, among them ``"input_ids"``; None for all. The others are not
+            computed. The order does not depend on `keys`.
+        schema, filters, split, shuffle, seed, window_rows, drop_last: As in `BatchedDataLoader`. `window_rows` counts
+            documents; `drop_last` concerns sequences.
         device, memory_limit, shard, num_threads, isolation: As in `BatchedDataLoader`.
         filesystem, progress, read_options, cache: As in `BatchedDataLoader`.
-        shard_options: As in `BatchedDataLoader`: how sequences are divided that do not divide evenly.
+        shard_options: As in `BatchedDataLoader`, for sequences that do not divide evenly.
         output_options: The format, tensors or numpy arrays.
 
     Raises:
-        SchemaError: A column does not hold what its argument says.
+        SchemaError: A column does not have the type that its argument needs.
         ConfigurationError, SourceError, MemoryLimitError, UnsupportedError: As in `BatchedDataLoader`.
     """
 
@@ -294,7 +293,7 @@ class TokenLoader(BatchedDataLoader):
                         progress=progress,
                     )
                 except BaseException as error:
-                    if ranks is not None:  # they would wait for this rank's identity
+                    if ranks is not None:  # the other ranks would wait for this one
                         ranks.broadcast_error(error)
                     raise
                 listed, lengths, self._origin = cached.listed, cached.lengths, cached.origin
@@ -302,7 +301,7 @@ class TokenLoader(BatchedDataLoader):
                 listed,
                 lengths or tokens,
                 filters=None if is_cached else filters,
-                # Each rank may have a cache of its own, whose files differ from those of other ranks in name.
+                # Ranks may have caches of their own, whose files have different names.
                 shard=Shard(0, 1) if is_cached else shard if shard is not None else listed._shard,
                 memory_limit_bytes=limit,
                 num_threads=num_threads,
@@ -351,14 +350,14 @@ class TokenLoader(BatchedDataLoader):
 
     @property
     def _own_bytes(self) -> int:
-        """The part of the memory limit that is not for windows: lengths, batches ahead, and one in the making."""
+        """The part of the memory limit for lengths, batches ahead, and one batch in progress."""
         return self._lengths.tokens.nbytes + (self._batches_ahead + 1) * self._batch_bytes
 
     def stats(self) -> LoaderStats:
         """Return the figures of the running epoch, or else of the last one; bytes include the lengths.
 
         Raises:
-            LoaderStateError: there was no epoch yet.
+            LoaderStateError: No epoch has begun.
         """
         stats, lengths = super().stats(), self._lengths.tokens.nbytes
         return replace(
@@ -369,7 +368,7 @@ class TokenLoader(BatchedDataLoader):
         )
 
     def __len__(self) -> int:
-        """Return the number of batches on each rank, of the epoch that `state_dict` names."""
+        """Return the number of batches on each rank in the epoch that `state_dict` names."""
         last = self._described_epoch()
         return self._packing(self._next_epoch if last is None else last.position[0]).steps
 
@@ -383,7 +382,7 @@ class TokenLoader(BatchedDataLoader):
         )
 
     def plan(self) -> TokenPlan:
-        """Return figures of the next epoch; nothing more is read than for `window_rows`."""
+        """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
         packing = self._packing(self._next_epoch)
         rule, tokens = self._rule, self._lengths.tokens
@@ -426,7 +425,7 @@ class TokenLoader(BatchedDataLoader):
             epoch: The epoch; default: the one that `state_dict` names.
 
         Raises:
-            ConfigurationError: the epoch has no such batch.
+            ConfigurationError: The epoch has no such batch.
         """
         last = self._described_epoch()
         current = self._next_epoch if last is None else last.position[0]
@@ -474,7 +473,7 @@ class TokenLoader(BatchedDataLoader):
         before = self._next_epoch, self._next_batch, self._is_position_chosen
         epoch = state.get("epoch") if isinstance(state, dict) else None
         if isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch <= 2**62:
-            self._set_position(epoch, 0)  # so that `len` is that of the state's epoch
+            self._set_position(epoch, 0)  # so that `len` returns the batches of the state's epoch
         try:
             return super()._accept_state(state)
         except ParquetLoaderError:
@@ -492,7 +491,7 @@ class TokenLoader(BatchedDataLoader):
             plan = self._plan(epoch)
             return self._begin(plan, min(first_batch, plan.batches), self._output)
 
-    # ------------------------------------------------------------------ what the base class asks for
+    # ------------------------------------------------------------------ called by the base class
 
     @property
     def _steps_differ(self) -> bool:
@@ -534,7 +533,7 @@ class TokenLoader(BatchedDataLoader):
         return NextPlan(division, 1, False, self.shuffle, self.seed, epoch, self._window_method)
 
     def _packing(self, epoch: int) -> EpochPacking:
-        """Return the sequences of an epoch; those of the last two epochs are kept."""
+        """Return the sequences of an epoch; the last two epochs are kept."""
         found = self._packings.get(epoch)
         if found is None:
             found = self._packed()(self._next_plan(self._division(), epoch)(self._dataset))
@@ -573,7 +572,7 @@ class TokenLoader(BatchedDataLoader):
         )  # fmt: skip
 
     def _packed(self) -> Callable[[Plan], EpochPacking]:
-        """Return a function that packs the epoch of a plan, and refers to no loader."""
+        """Return a function that packs the epoch of a plan; it does not refer to the loader."""
         return partial(
             EpochPacking.of_plan, rule=self._rule, lengths=self._lengths, sharding=self._sharding,
             batch_size=self.batch_size, drop_last=self.drop_last,
@@ -661,7 +660,7 @@ def _batch_size(batch_size: int | None, batch_tokens: int | None, length: int) -
 def _batch_by_length(
     batch_size: int | None, batch_tokens: int | None, length: int, multiple: int | None
 ) -> tuple[int, int]:
-    """Return the most tokens of a batch, and the number of which widths are multiples."""
+    """Return the most tokens of a batch, and the number to whose multiples widths are rounded up."""
     if batch_tokens is None or batch_size is not None:
         raise ConfigurationError(
             f"pack='by_length', batch_size={batch_size}, batch_tokens={batch_tokens}: give batch_tokens; batches "
@@ -676,7 +675,7 @@ def _batch_by_length(
 
 
 def _rows_and_positions(packing: EpochPacking) -> tuple[int, int]:
-    """Return the rows of this rank's batches, and the positions of all batches, padding included."""
+    """Return the rows of this rank's batches, and the positions of all batches, including padding."""
     rows, widths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for window in range(packing.plan.windows):
         packed = packing.packed(window, packing.ordered_lengths(window))
@@ -689,10 +688,10 @@ def _rows_and_positions(packing: EpochPacking) -> tuple[int, int]:
 
 
 def _batches_ahead(batch_bytes: int, limit_bytes: int) -> int:
-    """Return how many batches are made ahead.
+    """Return the number of batches made ahead.
 
     Raises:
-        MemoryLimitError: two batches take more than half of the memory limit.
+        MemoryLimitError: Two batches take more than half of the memory limit.
     """
     if 4 * batch_bytes > limit_bytes:
         raise MemoryLimitError(
@@ -707,7 +706,7 @@ def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, l
     """Return the columns to read.
 
     Raises:
-        ConfigurationError: one is named twice, or has the name of something else in a batch.
+        ConfigurationError: A column is named twice, or has the name of another key of a batch.
     """
     for label, name in (("tokens", tokens), ("boundaries", boundaries), ("lengths", lengths)):
         if (name is not None or label == "tokens") and (not isinstance(name, str) or not name):
@@ -726,11 +725,11 @@ def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, l
 def _roles(
     schema: Schema, tokens: str, boundaries: str | None, carry: Sequence[str], *, is_text: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the carried columns with a value for each token, and those with a value for each document, masks included.
+    """Return the carried columns with a value for each token, and those (with masks) with a value for each document.
 
     Raises:
-        SchemaError: tokens or boundaries are not lists of integers.
-        UnsupportedError: a carried column holds images or recordings.
+        SchemaError: Tokens or boundaries are not lists of integers.
+        UnsupportedError: A carried column holds images or recordings.
     """
     for label, name in (("tokens", None if is_text else tokens), ("boundaries", boundaries)):
         if name is not None and not _is_list_of_integers(schema[name]):
@@ -764,14 +763,14 @@ def _is_list_of_integers(field: Any) -> bool:
 
 
 def _has_value_each(field: Any, width: int | None) -> bool:
-    """Whether a field has a value for each token; `width`: the tokens of every document, if they are equally long."""
+    """Return whether a field has a value for each token; `width` is the length of all documents, if it is the same."""
     if isinstance(field, RaggedList):
         return isinstance(field.item, Scalar | Tensor)
     return isinstance(field, Tensor) and field.shape[0] == width
 
 
 def _token_bytes(field: Any) -> int:
-    """Return the bytes of a token's value in a column with a value for each token."""
+    """Return the bytes of one token's value in a carried column."""
     item = field.item if isinstance(field, RaggedList) else field
     shape = () if isinstance(item, Scalar) else item.shape if isinstance(field, RaggedList) else item.shape[1:]
     nbytes: int = math.prod(shape) * np.dtype(item.dtype).itemsize

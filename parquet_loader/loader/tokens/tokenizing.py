@@ -18,7 +18,7 @@ from parquet_loader.errors import ConfigurationError, MissingPackageError
 from parquet_loader.plan import Lengths
 from parquet_loader.schema import Ragged
 
-# Text of one call of the tokenizer: enough for all its threads, and little to hold twice.
+# Bytes of text in one call of the tokenizer: enough for all of its threads, and few enough to hold twice.
 _CHUNK_BYTES = 2**20
 
 
@@ -28,11 +28,11 @@ class TokenizerOptions:
 
     Attributes:
         tokenizer: A `tokenizers.Tokenizer`, the path of a ``tokenizer.json``, or a fast tokenizer of transformers. The
-            loader uses a copy without truncation and padding, and adds no special tokens but these two.
-        bos, eos: The token before, and after, each document: its text or its id.
-        cache: A local directory that keeps the tokens, as Parquet, with the carried columns: then text is tokenized
-            once, by the constructor, and epochs and later starts read tokens. They belong to the tokenizer, the files,
-            the filters and the columns; tokens of others are not removed.
+            loader uses a copy without truncation and padding, and adds no special tokens except `bos` and `eos`.
+        bos, eos: The token before and the token after each document: its text or its id.
+        cache: A local directory that keeps the tokens, as Parquet, with the carried columns. Then the constructor
+            tokenizes the text once, and epochs and later starts read tokens. Each combination of tokenizer, files,
+            filters and columns has tokens of its own; old ones are not removed.
     """
 
     tokenizer: Any
@@ -53,8 +53,8 @@ class DocumentEncoder:
         dtype: uint16 if that holds every id, else int32.
 
     Raises:
-        ConfigurationError: there is no such tokenizer or token, or the tokenizer gives other ids at each call.
-        MissingPackageError: the package tokenizers is not installed.
+        ConfigurationError: The tokenizer or a token does not exist, or the tokenizer is not deterministic.
+        MissingPackageError: The package tokenizers is not installed.
     """
 
     def __init__(self, options: TokenizerOptions) -> None:
@@ -104,7 +104,7 @@ class DocumentEncoder:
         return Ragged(values, offsets)
 
     def _encoded(self, texts: Sequence[str]) -> Any:
-        # Without offsets of characters; it came with tokenizers 0.20.
+        # `encode_batch_fast` skips offsets of characters; tokenizers has it since 0.20.
         encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         return encode(list(texts), add_special_tokens=False)
 
@@ -117,7 +117,7 @@ def encoder_of(tokenizer: Any) -> DocumentEncoder:
 
 
 def chunks_of(texts: Ragged) -> list[tuple[int, int]]:
-    """Return ranges of rows of about `_CHUNK_BYTES` of text: first row, and the row after the last."""
+    """Return ranges of rows, ``(start, stop)``, of about `_CHUNK_BYTES` of text each; `stop` is exclusive."""
     rows = len(texts.offsets) - 1
     cuts = np.arange(texts.offsets[0] + _CHUNK_BYTES, texts.offsets[-1], _CHUNK_BYTES)
     bounds = sorted({0, rows, *np.searchsorted(texts.offsets, cuts).tolist()})
@@ -125,7 +125,7 @@ def chunks_of(texts: Ragged) -> list[tuple[int, int]]:
 
 
 def joined(parts: Sequence[Ragged], dtype: npt.DTypeLike) -> Ragged:
-    """Return the documents of all parts in one."""
+    """Concatenate the documents of all parts."""
     return Ragged.cat(list(parts)) if parts else Ragged(np.empty(0, dtype), np.zeros(1, np.int64))
 
 
