@@ -1,31 +1,31 @@
 # Everything here builds its own environment in $(VENV) first; a stamp file makes the next call start at once.
 #
-#   make demo                                      real data, prepared, written as Parquet, trained on
-#   make demo DATA=/path/to/parquet TARGET=column  the same training from data of your own
+#   make demo                                      prepares real data, writes it as Parquet, and trains on it
+#   make demo DATA=/path/to/parquet TARGET=column  the same training on your own data
 #   make demo FRAMEWORK=jax                        the same network in JAX; also tensorflow, keras
-#   make demo-lm                                   a small GPT on the documentation that Python ships, stopped and resumed
-#   make demo-store                                sampling from an S3 server into a store that training reads
-#   make test        the tests of every day         make test-all   also the slow ones and those that need Spark
+#   make demo-lm                                   trains a small GPT on Python's own documentation, stops it, resumes it
+#   make demo-store                                samples from an S3 server into a store, and trains on the store
+#   make test        the everyday tests             make test-all   also the slow tests and those that need Spark
 #   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray, JAX, TensorFlow and others
-#   make test-hdfs                                 HDFS itself, a Hadoop of two processes; needs a JDK and a C compiler
-#   make test-oldest the core tests with the oldest pyarrow and numpy that are supported
-#   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel: the tests of one, installed
-#   make docs        the documentation site, in site/      make test-docs: links, weight, contrast
-#   make lint        ruff and mypy                  make format     what lint expects of layout
-#   make fuzz        changed pages under gcc's sanitizers, for FUZZ_SECONDS (600), with new seeds from FUZZ_SEED on
-#   make bench       loaders side by side            make clean      removes the environment, demo data and caches
+#   make test-hdfs                                 tests with a real HDFS of two processes; needs a JDK and a C compiler
+#   make test-oldest the core tests with the oldest supported pyarrow and numpy
+#   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel tests an installed wheel
+#   make docs        the documentation site, in site/      make test-docs: checks its links, page weight and contrast
+#   make lint        ruff and mypy                  make format     formats the code as lint expects it
+#   make fuzz        kernels on damaged pages under gcc's sanitizers, for FUZZ_SECONDS (600), with seeds from FUZZ_SEED on
+#   make bench       compares loaders               make clean      removes the environment, demo data and caches
 
 PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 TESTS ?= tests
-# Three processes for two cores, because tests wait a quarter of their time: for processes, locks and time limits.
+# Three processes for two cores, because tests wait for processes, locks and time limits a quarter of their time.
 # Each file runs in one process, so its fixtures are made once; tests/conftest.py puts long files first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 # These start a Hadoop of two Java processes.
 HDFS_TESTS := tests/source/test_hdfs.py tests/interop/test_hdfs_jobs.py
-# What runs with the oldest and with other versions.
+# The tests that run with the oldest and with other versions.
 CORE_TESTS ?= $(addprefix tests/,common plan window dataset schema/test_schema.py collate/test_output.py decode/test_native.py \
 	decode/test_routes.py read/test_split.py read/test_row_pages.py loader/test_exactly_once.py loader/test_resume.py \
 	loader/test_rows.py write/test_writer.py)
@@ -106,8 +106,8 @@ test: $(VENV)/dev
 test-core: $(VENV)/dev
 	$(PY) -m pytest $(PARALLEL) $(PYTEST_OPTIONS) $(CORE_TESTS)
 
-# The oldest versions lie before those of the environment on the path. torch stays as it is there: 2.4 for Linux brings
-# gigabytes of CUDA with it.
+# The oldest versions come first on the path, before those of the environment. torch is not replaced, because version 2.4
+# for Linux installs gigabytes of CUDA.
 test-oldest: $(VENV)/dev
 	rm -rf $(VENV)/oldest
 	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --target $(VENV)/oldest numpy pandas pyarrow
@@ -121,8 +121,8 @@ $(VENV)/release: $(VENV)/made release/requirements.txt
 wheels: $(VENV)/release
 	$(VENV)/release/bin/python release/wheels.py
 
-# From a wheel in dist/, by default this machine's, away from the checkout and with a PATH that has no C compiler.
-# The tests of the checkout itself are left out: they read the package's source there.
+# Tests a wheel in dist/, by default this machine's, outside the checkout and without a C compiler on PATH. Tests that
+# read the source in the checkout are left out.
 WHEEL ?= dist/*manylinux*_$(shell uname -m).whl
 WHEEL_TESTS ?= tests
 TREE_TESTS := tests/test_structure.py tests/docs/test_site.py tests/test_docs.py::test_links_between_pages_lead_somewhere
@@ -179,7 +179,8 @@ format: $(VENV)/dev
 fuzz: $(VENV)/dev
 	$(PY) -m tests.support.fuzz_pages --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
-# One workload and system: make bench BENCH="run tabular --system ours". The suite builds an environment for each system.
+# To run one workload and system: make bench BENCH="run tabular --system ours". The suite builds an environment for each
+# system.
 bench: $(VENV)/made
 	$(PY) -m benchmarks.suite $(BENCH)
 
