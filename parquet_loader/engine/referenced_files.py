@@ -36,12 +36,14 @@ class ReferencedFiles:
     References of the type FILE may be URLs of files below the directory.
 
     Args:
-        snapshot: The data set. Its directory is the listed one, or the common parent of several directories or files.
+        snapshot: The data set. Its directory is `ListingContext.root`, or else the common parent of all files.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        folders = [folder for folder in snapshot.listing_context.directories if folder]
-        self._root = common_folder(folders or sorted({posixpath.dirname(file.path) for file in snapshot.files}))
+        root = snapshot.listing_context.root
+        if root is None:
+            root = common_folder(sorted({posixpath.dirname(file.path) for file in snapshot.files}))
+        self._root = root
         self._filesystem = snapshot.filesystem
 
     def open_value(self, packed: bytes | memoryview) -> OpenedFile:

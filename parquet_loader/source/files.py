@@ -65,10 +65,13 @@ class ListingContext:
     Attributes:
         directories: Directories that were listed with all that is below them.
         hidden: Files there whose names begin with ``_``.
+        root: The directory of the source, to which paths in rows are relative: the table's, or the one that was named;
+            of several, or of files, the one that holds them all. None: it is not known.
     """
 
     directories: tuple[str, ...] = ()
     hidden: frozenset[str] = frozenset()
+    root: str | None = None
 
     def lacks(self, path: str) -> bool:
         """Whether there is no such file, whose name begins with ``_``; False if that is not known."""

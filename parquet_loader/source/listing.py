@@ -205,7 +205,9 @@ def list_files(
     contexts = [lister.context(), *(entry.listing_context for entry in found)]
     directories = tuple(base for context in contexts for base in context.directories)
     hidden = frozenset[str]().union(*(context.hidden for context in contexts))
-    return home, tuple(files), ListingContext(directories, hidden)
+    named_folders = {entry.base.rstrip("/") or entry.base for entry in found if entry.is_directory}
+    folders = named_folders | {posixpath.dirname(file.path) for file, entry in pairs if not entry.is_directory}
+    return home, tuple(files), ListingContext(directories, hidden, common_folder(sorted(folders)))
 
 
 @contextmanager

@@ -31,7 +31,8 @@ def dump_snapshot(snapshot: Snapshot) -> bytes:
     schemas = [schema.serialize().to_pybytes() for schema in (*snapshot.schemas, snapshot.partition_schema)]
     table = {} if snapshot.table is None else _dump_table(snapshot, snapshot.table)
     arrays: dict[str, Any] = {name: getattr(snapshot, name) for name in _ARRAYS}
-    listing_context = [snapshot.listing_context.directories, sorted(snapshot.listing_context.hidden)]
+    context = snapshot.listing_context
+    listing_context = [context.directories, sorted(context.hidden), context.root]
     arrays["beside"] = np.frombuffer(json.dumps(listing_context).encode(), np.uint8)
     arrays["files"] = np.frombuffer(zlib.compress(json.dumps(files).encode(), 1), np.uint8)
     arrays |= {name: np.frombuffer(data, np.uint8) for name, data in table.items()}
@@ -46,7 +47,7 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
     """Return the snapshot whose bytes these are, of files in `filesystem`."""
     with np.load(io.BytesIO(data), allow_pickle=False) as stored:
         entries = json.loads(zlib.decompress(stored["files"].tobytes()))
-        directories, hidden = json.loads(stored["beside"].tobytes())
+        directories, hidden, *root = json.loads(stored["beside"].tobytes())
         arrays = {name: stored[name] for name in _ARRAYS}
         count = sum(name.startswith("schema_") for name in stored.files)
         table = {name: stored[name].tobytes() for name in stored.files if name.startswith("table_")}
@@ -66,7 +67,7 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
         partition_schema=schemas[-1],
         footers=FooterCache(filesystem, files, arrays["file_digest"], store, names),
         remote=store,
-        listing_context=ListingContext(tuple(directories), frozenset(hidden)),
+        listing_context=ListingContext(tuple(directories), frozenset(hidden), *root),  # an older version kept no root
         **arrays,
         **parts,
     )

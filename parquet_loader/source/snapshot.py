@@ -35,6 +35,7 @@ from parquet_loader.source.tables.resolved import (
     constants_of,
     footer_names,
     of_split,
+    root_of,
     source_files,
     table_schemas,
 )
@@ -415,6 +416,7 @@ def _open_table(
         partition_schema=pa.schema([]) if constants is None else constants.schema,
         footers=footers,
         remote=footers.remote,
+        listing_context=ListingContext(root=root_of(version)),
         table=version.info,
         stored_schemas=own,
         row_group_alive=alive,

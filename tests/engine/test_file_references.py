@@ -238,6 +238,24 @@ def test_clips_are_read_from_a_part_of_a_file(tmp_path: Path) -> None:
     assert shown == (batch["image_time"] * 30).round().int().tolist()
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["hive", "delta", "list"])
+def test_paths_are_relative_to_the_data_set_if_it_has_one_partition(tmp_path: Path, kind: str, isolation: Any) -> None:
+    table = pa.table({"image": ["media/4.png"], "id": [0], "day": ["monday"]})
+    root, source = tmp_path / "set", None
+    if kind == "delta":
+        delta = pytest.importorskip("deltalake", reason="deltalake is not installed")
+        delta.write_deltalake(root, table, partition_by=["day"])
+    else:
+        pq.write_to_dataset(table, root, partition_cols=["day"])
+        source = [root / "day=monday"] if kind == "list" else None
+    place = root / "day=monday" if kind == "list" else root
+    (place / "media").mkdir()
+    (place / "media" / "4.png").write_bytes(png(4))
+    with BatchedDataLoader(source or root, 1, schema=SCHEMA, isolation=isolation) as loader:
+        assert np.array_equal(next(iter(loader))["image"][0].numpy(), pixels(4))
+
+
 def test_structs_without_the_annotation_are_references_by_their_members(tmp_path: Path) -> None:
     data = written(tmp_path, [part(1)])
     pq.write_table(pa.table({"image": pa.array([part(4)], TYPE), "id": [1]}), data / "b.parquet")

@@ -74,6 +74,12 @@ def source_files(version: TableVersion) -> tuple[SourceFile, ...]:
     return tuple(found)
 
 
+def root_of(version: TableVersion) -> str | None:
+    """Return the directory to which paths in rows are relative: the table's, if all data files lie in it; else None."""
+    root = version.directory.rstrip("/")
+    return root if root and all(file.path.startswith(f"{root}/") for file in version.files) else None
+
+
 def _of(info: TableInfo) -> str:
     return f"version {info.version} of the table {info.root}"
 

@@ -90,6 +90,7 @@ class TableVersion:
         partitions: The constants that are partition values, and so those of all rows of each file, null included.
         promotes: Which types in files may be delivered as other types in the table.
         prefix: What makes a URL of a file's path.
+        directory: The table's directory in the file system; its files may lie elsewhere.
     """
 
     info: TableInfo
@@ -101,6 +102,7 @@ class TableVersion:
     partitions: frozenset[str] = frozenset()
     promotes: Promotes = field(default=_never)
     prefix: str = ""
+    directory: str = ""
 
 
 class DeltaLakeTable(Protocol):

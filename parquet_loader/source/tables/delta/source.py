@@ -216,6 +216,7 @@ def _version(place: _Place, number: int, state: State) -> TableVersion:
         partitions=frozenset(schema.partitions),
         promotes=promotes,
         prefix=place.prefix,
+        directory=place.path,
     )
 
 

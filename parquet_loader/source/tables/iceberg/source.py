@@ -202,6 +202,7 @@ class IcebergSource:
             constants_win=False,
             promotes=promotes,
             prefix=prefix,
+            directory=store.path_of(metadata.location) if planned else "",
         )
 
     def _snapshot(self, table: str, metadata: Any) -> tuple[Any, Any]:
