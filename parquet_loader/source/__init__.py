@@ -6,7 +6,7 @@ from parquet_loader.source.arrow_schema import has_int96
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge, row_group_ranges, selected
 from parquet_loader.source.file_types import common_folder
 from parquet_loader.source.files import SourceFile, changed_since
-from parquet_loader.source.footers import FooterCache, read_footer
+from parquet_loader.source.footers import FooterCache, read_file_schema, read_footer
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.metadata import (
@@ -128,6 +128,7 @@ __all__ = [
     "metadata_of",
     "open_remembered",
     "open_snapshot",
+    "read_file_schema",
     "read_footer",
     "read_indexes",
     "roaring_bytes",

@@ -21,7 +21,7 @@ from parquet_loader.common import Digests, IntArray, is_local, no_link, system_e
 from parquet_loader.errors import ParquetLoaderError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher
 from parquet_loader.source.files import SourceFile, changed_since, same_etag
-from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, Metadata, MetadataError
+from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, FileSchema, Metadata, MetadataError
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.tables.names import FooterNames, Names
@@ -293,7 +293,11 @@ def read_footer(
     if file.size_bytes == 0:
         raise _empty(file)
     try:
-        raw = _footer_bytes(filesystem, file.path) if fetcher is None else _fetched_footer(fetcher, file)
+        if fetcher is None:
+            with filesystem.open_input_file(file.path) as opened:
+                raw = _footer_bytes(opened)
+        else:
+            raw = _fetched_footer(fetcher, file)
     except FileNotFoundError as error:
         what = file.if_gone or "make a new loader to read the others"
         raise SourceError(f"{file.name}: the file has vanished since it was listed; {what}") from error
@@ -304,6 +308,16 @@ def read_footer(
     if changed:
         raise SourceError(f"{file.name}: the file {changed.replace('its footer was read', 'it was listed')}")
     return footer
+
+
+def read_file_schema(filesystem: pafs.FileSystem, path: str) -> FileSchema:
+    """Return the schema in the footer of one file that was not listed, such as ``_common_metadata``.
+
+    Raises:
+        MetadataError, ValueError, pyarrow.ArrowException, OSError: the file cannot be read, or is not Parquet.
+    """
+    with filesystem.open_input_file(path) as opened:
+        return Metadata(_footer_bytes(opened), opened.size()).schema
 
 
 def _checked(raw: bytes, file: SourceFile, names: FooterNames | None) -> Footer:
@@ -340,13 +354,12 @@ def _unreadable(file: SourceFile, error: Exception) -> ParquetLoaderError:
     return SourceError(f"{file.name}: not a readable Parquet file of {file.size_bytes} bytes: {reason}")
 
 
-def _footer_bytes(filesystem: pafs.FileSystem, path: str) -> bytes:
+def _footer_bytes(opened: pa.NativeFile) -> bytes:
     """Return a file's footer with its length and mark behind it. Raises MetadataError: the file's end is not of one."""
-    with filesystem.open_input_file(path) as opened:
-        size = opened.size()
-        tail: bytes = opened.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
-        whole = _footer_length(tail, size)
-        return tail[-whole:] if whole <= len(tail) else opened.read_at(whole, size - whole)
+    size = opened.size()
+    tail: bytes = opened.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
+    whole = _footer_length(tail, size)
+    return tail[-whole:] if whole <= len(tail) else opened.read_at(whole, size - whole)
 
 
 def _footer_length(tail: bytes, file_bytes: int) -> int:

@@ -7,12 +7,11 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from parquet_loader.common import list_below, look_up, system_error
 from parquet_loader.errors import SchemaError, WriteError
 from parquet_loader.schema import METADATA_KEY, Schema, is_bytes, is_list_like, is_text, plain_type
-from parquet_loader.source import table_to_write_to
+from parquet_loader.source import read_file_schema, table_to_write_to
 
 _MOST_SHOWN = 20
 
@@ -111,8 +110,8 @@ def check_replaceable(found: list[pafs.FileInfo], path: str) -> None:
 def existing_schema(filesystem: pafs.FileSystem, path: str) -> pa.Schema:
     """Return the Arrow schema of one file."""
     try:
-        return pq.read_schema(path, filesystem=filesystem)
-    except (pa.ArrowException, OSError) as error:
+        return read_file_schema(filesystem, path).arrow
+    except (pa.ArrowException, OSError, ValueError) as error:
         failure = system_error(path, error)
         if failure is not None:
             raise failure from error

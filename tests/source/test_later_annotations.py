@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, ParquetDataset, Scalar, Schema, SchemaError
+from parquet_loader import BatchedDataLoader, ParquetDataset, Scalar, Schema, SchemaError, write_dataset
+from parquet_loader.petastorm.etl.dataset_metadata import add_to_metadata
 from tests.support.footers import I32, STRUCT, ThriftStruct, rewrite_footer
 
 FILE, LATER = 19, 30
@@ -83,3 +85,20 @@ def test_other_annotations_stay(tmp_path: Path, change: Callable[[ThriftStruct],
 
     rewrite_footer(str(tmp_path / "a.parquet"), changed)
     assert ParquetDataset(tmp_path / "a.parquet").schema.keys() == {"a", "p.x", "p.y", "z"}
+
+
+def test_metadata_files_may_have_groups_of_unknown_types(tmp_path: Path) -> None:
+    annotated(tmp_path / "a.parquet", points(), "p", LATER)
+    annotated(tmp_path / "_common_metadata", points().slice(0, 0), "p", LATER)
+    with BatchedDataLoader(tmp_path, 3, columns=["a"]) as loader:
+        assert next(iter(loader))["a"].tolist() == [1, 2, 3]
+    add_to_metadata(pafs.LocalFileSystem(), str(tmp_path), {b"key": b"value"})
+    assert pq.read_metadata(tmp_path / "_common_metadata").metadata[b"key"] == b"value"
+
+
+def test_appending_to_a_group_of_an_unknown_type_names_the_column(tmp_path: Path) -> None:
+    annotated(tmp_path / "a.parquet", points(), "p", LATER)
+    with pytest.raises(SchemaError, match="column 'p' has the Parquet type an annotation that this version"):
+        write_dataset(points(), tmp_path, mode="append")
+    with pytest.raises(SchemaError, match="appending would add column 'b', which is not there"):
+        write_dataset({"b": [1]}, tmp_path, schema=Schema({"b": Scalar("int64")}), mode="append")

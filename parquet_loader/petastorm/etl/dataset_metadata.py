@@ -18,7 +18,7 @@ from parquet_loader.petastorm.errors import PetastormMetadataError, PetastormMet
 from parquet_loader.petastorm.etl.pickled import dump_unischema
 from parquet_loader.petastorm.etl.reading.dataset import RowGroups, source_of
 from parquet_loader.petastorm.unischema import Unischema
-from parquet_loader.source import ROW_GROUPS_KEY, UNISCHEMA_KEY, Selection, open_snapshot
+from parquet_loader.source import ROW_GROUPS_KEY, UNISCHEMA_KEY, Selection, open_snapshot, read_file_schema
 
 _HADOOP_OPTIONS = (
     "parquet.summary.metadata.level",
@@ -105,7 +105,7 @@ def add_to_metadata(
     """Add keys and values to the ``_common_metadata`` of a data set, atomically; create the file if need be."""
     path = posixpath.join(root, "_common_metadata")
     if filesystem.get_file_info(path).type == pafs.FileType.File:
-        base = pq.read_schema(path, filesystem=filesystem)
+        base = read_file_schema(filesystem, path).parquet.to_arrow_schema()
     elif schema is not None:
         base = schema
     else:

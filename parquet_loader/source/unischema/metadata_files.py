@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from parquet_loader.common import is_local, look_up, system_error
 from parquet_loader.errors import DataError, SchemaError, SourceError
 from parquet_loader.source.files import ListingContext, SourceFile
+from parquet_loader.source.footers import read_file_schema
 from parquet_loader.source.unischema.records import UnischemaRecord, read_unischema
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
@@ -48,7 +48,7 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
     try:
         if look_up(filesystem, path).type != pafs.FileType.File:
             return None
-        found: dict[bytes, bytes] = pq.read_metadata(path, filesystem=filesystem).metadata or {}
+        found = read_file_schema(filesystem, path).key_values
     except (pa.ArrowException, OSError, ValueError) as error:
         if "ACCESS_DENIED" in str(error) and not is_local(filesystem):
             return None  # S3's answer for a missing object if the caller may read but not list
