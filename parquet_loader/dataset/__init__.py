@@ -12,6 +12,7 @@ from parquet_loader.dataset.memory_budget import (
     SHARE_WINDOWS,
     LazyBudget,
     MemoryBudget,
+    ReservedMemory,
     RowSizes,
 )
 from parquet_loader.dataset.open import Dataset, OpenRows, default_num_threads, open_dataset, open_rows
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryBudget",
     "OpenRows",
     "PriorCounts",
+    "ReservedMemory",
     "ResolvedSource",
     "RowGroup",
     "RowSizes",

@@ -167,6 +167,28 @@ class MemoryBudget:
         return int(rows * self.row.decoded_at_most * DECODING_FACTOR)
 
 
+@dataclass(frozen=True, slots=True)
+class ReservedMemory:
+    """The part of a caller's `memory_limit` that is not divided, because the loader holds more than windows.
+
+    Attributes:
+        limit_bytes: The caller's limit.
+        bytes_of: Returns what is reserved of a limit.
+        what: What it is for, in messages.
+    """
+
+    limit_bytes: int
+    bytes_of: Callable[[int], int]
+    what: str
+
+    def sufficient_bytes(self, needed_bytes: int) -> int:
+        """Return a limit, in whole MiB, that leaves as many bytes to be divided."""
+        found = 0
+        while found - self.bytes_of(found) < needed_bytes:
+            found = -(-(needed_bytes + self.bytes_of(found)) // 2**20) * 2**20
+        return found
+
+
 class LazyBudget:
     """A memory budget that is computed at the first use, if rows have to be decoded for it. Any thread may use it.
 
@@ -415,6 +437,7 @@ def divide(
     num_threads: int = READS_AT_ONCE,
     open_row_groups: int | None = None,
     kept_rows: int = 0,
+    reserved: ReservedMemory | None = None,
 ) -> MemoryBudget:
     """Divide the memory limit, and choose the number of rows of a window.
 
@@ -430,6 +453,7 @@ def divide(
         num_threads: Workers; the window does not depend on it.
         open_row_groups: Row groups that share a window, as a state names them; None: chosen here.
         kept_rows: Rows of each open row group that are kept, with their media, for the windows behind.
+        reserved: What the caller's limit has to hold besides `limit_bytes`; None: nothing, they are the same.
 
     Raises:
         MemoryLimitError: the smallest window does not fit; the message names the largest row group and a sufficient
@@ -481,11 +505,17 @@ def divide(
     if needed_bytes(smallest) > limit_bytes:
         name = snapshot.row_group(largest).name if len(counts) else "the source"
         decoded = f", {BATCHES_AT_ONCE} batches of {format_bytes(batches / BATCHES_AT_ONCE)}" if batches else ""
+        given, of_batch, more = limit_bytes, f"batch_size {batch_size}; ", ""
+        sufficient = (int(needed_bytes(smallest)) // 2**20 + 1) * 2**20
+        if reserved is not None:
+            given, of_batch = reserved.limit_bytes, ""
+            more = f", and {format_bytes(reserved.bytes_of(given))} for {reserved.what}"
+            sufficient = reserved.sufficient_bytes(sufficient)
         raise MemoryLimitError(
-            f"memory_limit={format_bytes(limit_bytes)} cannot hold two windows of {smallest} rows of "
-            f"{row_bytes + row.media:.0f} bytes{decoded} and the reads for them (batch_size {batch_size}; the largest "
-            f"row group is {name} with {largest_rows} rows, about {format_bytes(largest_rows * row_bytes)}); "
-            f"use memory_limit={int(needed_bytes(smallest)) // 2**20 + 1}MiB or more"
+            f"memory_limit={format_bytes(given)} cannot hold two windows of {smallest} rows of "
+            f"{row_bytes + row.media:.0f} bytes{decoded} and the reads for them{more} ({of_batch}the largest row group "
+            f"is {name} with {largest_rows} rows, about {format_bytes(largest_rows * row_bytes)}); "
+            f"use memory_limit={sufficient // 2**20}MiB or more"
         )
     if window_rows is None:
         default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / (row_bytes + row.media)), 16 * batch_size, smallest)

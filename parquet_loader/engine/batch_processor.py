@@ -81,6 +81,7 @@ class BatchProcessor:
         row_numbers: Name of the column with the rows' numbers in the data set, if there is one.
         replaces: Whether rows with damaged media are replaced; needs `row_numbers`.
         files: Opens the files that rows name.
+        has_rows_out: Whether the caller's loader has an argument `rows_out`, which messages then name.
 
     Raises:
         MissingPackageError: There are media, and the packages that decode them are not installed.
@@ -98,6 +99,7 @@ class BatchProcessor:
         *,
         replaces: bool = False,
         files: ReferencedFiles | None = None,
+        has_rows_out: bool = True,
     ) -> None:
         self._media = [c for c in columns if c.image is not None]
         # Imported here, so that no worker imports them between two batches.
@@ -113,6 +115,7 @@ class BatchProcessor:
         self._row_numbers = row_numbers
         self._replaces = replaces
         self._files = files
+        self._has_rows_out = has_rows_out
 
     @staticmethod
     def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
@@ -174,7 +177,11 @@ class BatchProcessor:
             with suppress(Exception):  # an error may allow no attributes
                 error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
             raise
-        return _checked(returned, rows, self._rows_out, f"transform in batch {batch} of epoch {self._epoch}"), replaced
+        where = f"transform in batch {batch} of epoch {self._epoch}"
+        hint = "; a transform keeps the number of rows"
+        if self._has_rows_out:
+            hint += ", unless rows_out=<rows> says how many it returns"
+        return _checked(returned, rows, self._rows_out, where, hint), replaced
 
 
 def allocated(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
@@ -220,14 +227,13 @@ def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def _checked(returned: Any, rows: int, rows_out: RowsOut | None, where: str) -> BatchArrays:
+def _checked(returned: Any, rows: int, rows_out: RowsOut | None, where: str, hint: str) -> BatchArrays:
     if not isinstance(returned, dict):
         raise TransformError(f"{where}: expected a dict of columns, found {type(returned).__name__}")
     if not returned:
         raise TransformError(f"{where}: expected a dict of columns, found an empty one")
     done: BatchArrays = {}
     of = "the batch's"
-    hint = "; a transform keeps the number of rows, unless rows_out=<rows> says how many it returns"
     for name, value in returned.items():
         if not isinstance(name, str):
             raise TransformError(f"{where}: expected a str as column name, found {name!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import pickle
 import re
 import threading
@@ -41,6 +40,7 @@ from parquet_loader import (
     SchemaError,
     Shard,
     ShardOptions,
+    TransformError,
     UnsupportedError,
     split,
     split_rows,
@@ -380,9 +380,19 @@ def test_windows_of_images_count_decoded_bytes(tmp_path: Path) -> None:
         photos_of(folder, large, memory_limit="12MiB")
     with pytest.raises(MemoryLimitError, match=r"rows of 19[67]\d{3} bytes and the reads") as refused:
         photos_of(folder, large, memory_limit="26MiB")
-    named = re.search(r"use memory_limit=(\d+)MiB or more, and ([\d.]+) MiB more", str(refused.value))
+    assert str(refused.value).startswith("memory_limit=26.0 MiB cannot hold")
+    named = re.search(r"use memory_limit=(\d+MiB) or more$", str(refused.value))
     assert named is not None
-    assert len(photos_of(folder, large, memory_limit=f"{int(named[1]) + math.ceil(float(named[2]))}MiB"))
+    assert len(photos_of(folder, large, memory_limit=named[1]))
+
+
+def test_a_transform_that_changes_the_number_of_samples_is_not_referred_to_an_argument_that_does_not_exist(
+    folder: Path,
+) -> None:
+    with loader_of(folder, 4, transform=lambda batch, _: {name: array[:1] for name, array in batch.items()}) as loader:
+        with pytest.raises(TransformError, match=r"expected the batch's 4 rows, found 1; a transform keeps") as refused:
+            next(iter(loader))
+        assert "rows_out" not in str(refused.value)
 
 
 def test_the_limit_that_batches_of_samples_need_is_rounded_up(tmp_path: Path) -> None:

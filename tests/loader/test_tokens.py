@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -227,6 +228,20 @@ def test_with_logical_shards_the_order_does_not_depend_on_the_number_of_ranks(
     for batch, (ranks, state) in enumerate(zip((3, 2, 6), states, strict=False)):
         found, _ = steps(ranks, state)
         assert found == expected[batch:]
+
+
+def test_errors_about_memory_name_the_limit_that_was_given_and_one_that_suffices(tmp_path: Path) -> None:
+    write(tmp_path / "d", [2000] * 400, group=50)
+    arguments: dict[str, Any] = {"length": 512, "batch_size": 16, "window_rows": 400}
+    with pytest.raises(MemoryLimitError) as refused:
+        TokenLoader(tmp_path / "d", **arguments, memory_limit="12MiB")
+    assert str(refused.value).startswith("memory_limit=12.0 MiB cannot hold")
+    named = re.search(r"use memory_limit=(\d+)MiB or more$", str(refused.value))
+    assert named is not None
+    with pytest.raises(MemoryLimitError, match="cannot hold"):
+        TokenLoader(tmp_path / "d", **arguments, memory_limit=f"{int(named[1]) - 2}MiB")
+    with TokenLoader(tmp_path / "d", **arguments, memory_limit=f"{named[1]}MiB") as loader:
+        assert len(list(loader)) == len(loader)
 
 
 def test_batches_are_written_by_the_workers_within_the_memory_limit(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
 )
-from parquet_loader.dataset import Counted, Dataset, ListedDataset, digest
+from parquet_loader.dataset import Counted, Dataset, ListedDataset, ReservedMemory, digest
 from parquet_loader.decode import columns_of
 from parquet_loader.engine import BatchProcessor, Engine, EngineOptions, NextPlan, Transform, Usage, WindowMedia
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
@@ -236,38 +236,32 @@ class EpisodeLoader(BatchedDataLoader):
         self.episodes = episodes
         self._limit_bytes = limit
         self._batch_bytes = _batch_bytes(opened.schema, episodes, batch_size)
-        reserved = self._samples.nbytes + _HELD_BATCHES * self._batch_bytes
+        reserved = _own_bytes(self._samples.nbytes, self._batch_bytes, limit)
         if reserved > limit // 2:
             raise MemoryLimitError(
                 f"memory_limit={format_bytes(limit)}: batches of {batch_size} samples take "
                 f"{format_bytes(self._batch_bytes)} each, and two of them with the bounds of the episodes may take at "
                 f"most half of it; pass at least {-(-2 * reserved // 2**20)}MiB, or a smaller batch_size"
             )
-        try:
-            super().__init__(
-                opened,
-                batch_size,
-                filters=filters,
-                shuffle=shuffle,
-                seed=seed,
-                window_rows=window_rows,
-                drop_last=drop_last,
-                transform=transform,
-                device=device,
-                memory_limit=limit - reserved,
-                shard=shard,
-                num_threads=num_threads,
-                isolation=isolation,
-                progress=progress,
-                read_options=read_options if isinstance(opened, Dataset) else None,
-                shard_options=shard_options,
-                output_options=output_options,
-            )
-        except MemoryLimitError as error:
-            raise MemoryLimitError(
-                f"{error}, and {format_bytes(reserved)} more for {_HELD_BATCHES} batches and the bounds of the "
-                f"episodes, which are taken from memory_limit={format_bytes(limit)}"
-            ) from None
+        super().__init__(
+            opened,
+            batch_size,
+            filters=filters,
+            shuffle=shuffle,
+            seed=seed,
+            window_rows=window_rows,
+            drop_last=drop_last,
+            transform=transform,
+            device=device,
+            memory_limit=limit - reserved,
+            shard=shard,
+            num_threads=num_threads,
+            isolation=isolation,
+            progress=progress,
+            read_options=read_options if isinstance(opened, Dataset) else None,
+            shard_options=shard_options,
+            output_options=output_options,
+        )
         if not np.array_equal(np.diff(self._samples.row_begins), self._dataset.counts):
             self.close()
             raise ConfigurationError("the files changed while the loader was made; make it again")
@@ -279,7 +273,7 @@ class EpisodeLoader(BatchedDataLoader):
         return (
             f"EpisodeLoader({len(self._samples.bounds) - 1} episodes, {self._samples.samples} samples of "
             f"{self._samples.rule.rows} rows, {part}{len(self)} batches of {self.batch_size} {order}, at most "
-            f"{format_bytes(self._dataset.budget.limit_bytes)}{', closed' if self._closed else ''})"
+            f"{format_bytes(self._limit_bytes)}{', closed' if self._closed else ''})"
         )
 
     def stats(self) -> LoaderStats:
@@ -337,7 +331,9 @@ class EpisodeLoader(BatchedDataLoader):
     def _window_needs(self) -> dict[str, Any]:
         needs = super()._window_needs()
         batch = max(1, -(-self._samples.most_rows(2 * needs["batch_size"]) // 2))
-        return {**needs, "batch_size": batch, "kept_rows": self._samples.rule.rows - 1}
+        what = f"{_HELD_BATCHES} batches and the bounds of the episodes"
+        reserved = ReservedMemory(self._limit_bytes, partial(_own_bytes, self._samples.nbytes, self._batch_bytes), what)
+        return {**needs, "batch_size": batch, "kept_rows": self._samples.rule.rows - 1, "reserved": reserved}
 
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:
         return self._next_plan(division or self._division(), epoch).of_samples(self._dataset)
@@ -413,7 +409,9 @@ class _PartsOfEpoch:
 
     def writer(self, plan: Plan) -> SampleWriter:
         transform, part = self.options.transform, plan.parts[0].number if plan.parts else 0
-        processor = None if transform is None else BatchProcessor((), transform, self.options.seed, plan.epoch, part)
+        processor = None
+        if transform is not None:
+            processor = BatchProcessor((), transform, self.options.seed, plan.epoch, part, has_rows_out=False)
         return SampleWriter(self.samples, self.form, self.memory, processor)
 
     def scheduler(self, plan: Plan, first_batch: int, usage: Usage) -> SampleScheduler:
@@ -430,6 +428,11 @@ class _PartsOfEpoch:
             self.staging,
             usage,
         )
+
+
+def _own_bytes(bounds_bytes: int, batch_bytes: int, limit_bytes: int) -> int:  # noqa: ARG001
+    """Return the bytes of a limit for the bounds of episodes and for batches."""
+    return bounds_bytes + _HELD_BATCHES * batch_bytes
 
 
 def _opened_ahead(

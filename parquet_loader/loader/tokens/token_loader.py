@@ -26,7 +26,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
 )
-from parquet_loader.dataset import Dataset, ListedDataset, ranks_to_agree_with
+from parquet_loader.dataset import Dataset, ListedDataset, ReservedMemory, ranks_to_agree_with
 from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage
 from parquet_loader.errors import (
     ConfigurationError,
@@ -332,7 +332,7 @@ class TokenLoader(BatchedDataLoader):
             window_rows=window_rows,
             drop_last=drop_last,
             device=device,
-            memory_limit=limit - self._own_bytes,
+            memory_limit=max(1, limit - self._own_bytes),
             shard=shard,
             num_threads=num_threads,
             isolation=isolation,
@@ -351,7 +351,7 @@ class TokenLoader(BatchedDataLoader):
     @property
     def _own_bytes(self) -> int:
         """The part of the memory limit for lengths, batches ahead, and one batch in progress."""
-        return self._lengths.tokens.nbytes + (self._batches_ahead + 1) * self._batch_bytes
+        return _own_bytes(self._lengths.tokens.nbytes, self._batch_bytes, self._limit_bytes)
 
     def stats(self) -> LoaderStats:
         """Return the figures of the running epoch, or else of the last one; bytes include the lengths.
@@ -524,7 +524,9 @@ class TokenLoader(BatchedDataLoader):
         self._packings = {}
 
     def _window_needs(self) -> dict[str, Any]:
-        return {**super()._window_needs(), "batch_size": 1, "side_by_side": 1}
+        own_bytes = partial(_own_bytes, self._lengths.tokens.nbytes, self._batch_bytes)
+        reserved = ReservedMemory(self._limit_bytes, own_bytes, "lengths of documents and batches of sequences")
+        return {**super()._window_needs(), "batch_size": 1, "side_by_side": 1, "reserved": reserved}
 
     def _division(self) -> Division:
         return everything(self._dataset.rows, 1, drop_last=False)
@@ -698,8 +700,17 @@ def _batches_ahead(batch_bytes: int, limit_bytes: int) -> int:
             f"memory_limit={format_bytes(limit_bytes)}: a batch takes {format_bytes(batch_bytes)}, and two may take at "
             f"most half of it; pass at least {format_bytes(4 * batch_bytes)}, or choose a smaller batch"
         )
+    return _ahead(batch_bytes, limit_bytes)
+
+
+def _ahead(batch_bytes: int, limit_bytes: int) -> int:
     wanted = min(max(_LEAST_AHEAD, _AHEAD_BYTES // batch_bytes), _MOST_AHEAD)
     return max(1, min(wanted, limit_bytes // _AHEAD_SHARE // batch_bytes))
+
+
+def _own_bytes(lengths_bytes: int, batch_bytes: int, limit_bytes: int) -> int:
+    """Return the bytes of a limit for lengths, batches ahead, and one batch in progress."""
+    return lengths_bytes + (_ahead(batch_bytes, limit_bytes) + 1) * batch_bytes
 
 
 def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, lengths: str | None) -> list[str]:
