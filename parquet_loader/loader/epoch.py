@@ -113,6 +113,10 @@ class Epoch:
 
         The engine's threads do not refer to the iterator, so they end when it is released: by `break`, an exception, or
         the exit of the interpreter.
+
+        Raises:
+            LoaderStateError: another thread has ended the epoch meanwhile.
+            Exception: the engine cannot be started.
         """
         delivering = self._deliver()
         self._finalizer = weakref.finalize(delivering, self.close, waits=False)
@@ -120,8 +124,10 @@ class Epoch:
             if self._read_ahead is not None:
                 self._read_ahead.release()
             self._engine.start()
-        except BaseException:  # such as SIGINT, whose traceback would keep the iterator alive
+        except BaseException as error:  # such as SIGINT, whose traceback would keep the iterator alive
             self.close()
+            if isinstance(error, Exception):
+                self._check_not_cut_short()
             raise
         return delivering
 

@@ -25,10 +25,12 @@ import pytest
 import torch
 
 from parquet_loader import BatchedDataLoader
+from parquet_loader.engine.child import client
 from parquet_loader.engine.child.channel import Channel
+from parquet_loader.engine.child.client import ReadingProcess
 from parquet_loader.engine.child.process import NICENESS
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, SharedMemorySender
-from parquet_loader.errors import DataError, ReadingProcessError, TransformError
+from parquet_loader.errors import DataError, LoaderStateError, ReadingProcessError, TransformError
 from parquet_loader.schema.ragged import Ragged
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered
@@ -125,6 +127,45 @@ def test_images_of_any_size(tmp_path: Path) -> None:
     write_dataset({"image": [png(3 + n % 5) for n in range(40)]}, str(tmp_path), schema)
     with BatchedDataLoader(str(tmp_path), 8) as threads, isolated(str(tmp_path), 8) as process:
         assert_same(list(process), list(threads))
+
+
+@pytest.mark.parametrize("moment", ["start_process", "send"])
+def test_closing_while_the_process_starts_is_the_error_of_the_thread_that_began(
+    root: str, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    begun, stopped, raised = threading.Event(), threading.Event(), list[Exception]()
+    place: Any = client if moment == "start_process" else Channel
+    original, stop = getattr(place, moment), ReadingProcess.stop
+
+    def paused(*arguments: Any, **options: Any) -> Any:
+        made = original(*arguments, **options) if moment == "start_process" else None
+        begun.set()
+        assert stopped.wait(60)
+        return original(*arguments, **options) if moment == "send" else made
+
+    def stopping(*arguments: Any) -> None:
+        stop(*arguments)
+        if threading.current_thread() is threading.main_thread():
+            stopped.set()
+
+    def iterate() -> None:
+        try:
+            next(iter(loader))
+        except Exception as error:
+            raised.append(error)
+
+    loader = isolated(root)
+    monkeypatch.setattr(place, moment, paused)
+    monkeypatch.setattr(ReadingProcess, "stop", stopping)
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    assert begun.wait(60)
+    loader.close()
+    thread.join()
+    (error,) = raised
+    assert isinstance(error, LoaderStateError)
+    assert "the loader was closed or reset before the last batch" in str(error)
+    assert children() == set()
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------

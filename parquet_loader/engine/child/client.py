@@ -183,16 +183,25 @@ class IsolatedEngine:
         self._account = EngineFigures.nothing()
         self._record = JoinedRecord()
         self._is_over = False
+        self._is_closing = False
 
     def start(self) -> None:
-        """Begin reading."""
-        self._child = self._reading.running()
-        self._child.channel.send(self._begin)
+        """Begin reading.
+
+        Raises:
+            LoaderStateError: another thread closed the epoch while the process started.
+        """
+        self._child = child = self._reading.running()
+        if self._is_closing:  # `close` saw no process
+            self._reading.stop(child)
+            raise LoaderStateError("the loader was closed while an epoch began")
+        child.channel.send(self._begin)
 
     def close(self) -> None:
         """End the epoch; if it is not over, kill the process. Idempotent."""
         if self._is_over:
             return
+        self._is_closing = True
         self._reading.stop(self._child)
         self._child = None
         self._is_over = True
