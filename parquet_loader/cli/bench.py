@@ -12,7 +12,7 @@ import click
 
 from parquet_loader.cli.console import show_json, show_lines, show_table, working
 from parquet_loader.cli.setups import loader_options, setup_of
-from parquet_loader.common import available_processors, format_bytes
+from parquet_loader.common import available_processors, format_bytes, format_count
 from parquet_loader.loader.report.bars import Bar, bars, bars_page
 from parquet_loader.loader.simulation.comparison import Outcome, compare
 
@@ -38,7 +38,7 @@ def bench(source: tuple[str, ...], **options: Any) -> None:
             setup,
             repeats=options["repeats"],
             seconds=options["seconds"],
-            progress=lambda done, of: show(f"reading: {done} of {of} runs"),
+            progress=lambda done, of: show(f"reading: {done} of {format_count(of, 'run')}"),
         )
     if plot is not None:
         _draw(plot, " ".join(source), outcomes)
@@ -73,7 +73,7 @@ def _as_json(options: dict[str, Any], outcomes: list[Outcome]) -> dict[str, Any]
 
 def _show(outcomes: list[Outcome], repeats: int) -> None:
     ends = "from quartile to quartile" if repeats >= 4 else "from the lowest to the highest"
-    show_lines(f"{repeats} runs of each case in turns; the spread is {ends}")
+    show_lines(f"{format_count(repeats, 'run')} of each case in turns; the spread is {ends}")
     rows = []
     for outcome in outcomes:
         low, high = outcome.spread

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from parquet_loader.cli.console import show_json, show_lines
-from parquet_loader.common import format_bytes
+from parquet_loader.common import format_bytes, format_count
 from parquet_loader.read import CacheContents, clear, contents_of
 
 
@@ -26,10 +26,12 @@ def info(path: str, *, as_json: bool) -> None:
     if as_json:
         show_json({"bytes" if name == "nbytes" else name: value for name, value in asdict(found).items()})
         return
+    held = f"{format_count(found.row_groups, 'row group')} of {format_count(found.files, 'file')}"
     show_lines(
-        f"{found.row_groups:,} row groups of {found.files:,} files, {format_bytes(found.nbytes)}",
+        f"{held}, {format_bytes(found.nbytes)}",
         *_times(found),
-        f"{found.loaders} running loaders read through it, {found.unfinished} row groups are being fetched",
+        f"used by {format_count(found.loaders, 'running loader')}; being fetched: "
+        f"{format_count(found.unfinished, 'row group')}",
     )
 
 
@@ -38,7 +40,7 @@ def info(path: str, *, as_json: bool) -> None:
 def clear_command(path: str) -> None:
     """Remove the row groups in the local cache in PATH; loaders that are running fetch them again."""
     row_groups, nbytes = clear(path)
-    show_lines(f"removed {row_groups:,} row groups, {format_bytes(nbytes)}")
+    show_lines(f"removed {format_count(row_groups, 'row group')}, {format_bytes(nbytes)}")
 
 
 def _times(found: CacheContents) -> list[str]:

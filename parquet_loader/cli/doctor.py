@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, working
-from parquet_loader.common import ReadOptions, format_bytes, parse_bytes
+from parquet_loader.common import ReadOptions, format_bytes, format_count, parse_bytes
+from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.layout.facts import LayoutFacts, examine
 from parquet_loader.loader.layout.rules import LayoutFinding, decode_s, layout_findings
 
@@ -75,14 +76,11 @@ def _show(facts: LayoutFacts, findings: tuple[LayoutFinding, ...]) -> None:
     plan = facts.plan
     how = "measured" if facts.trial is not None else "estimated"
     show_lines(
-        f"{facts.rows:,} rows in {len(facts.file_bytes):,} files and {len(facts.group_rows):,} row groups, "
-        f"{format_bytes(int(facts.file_bytes.sum()))}; {facts.ranks} rank{'s' if facts.ranks > 1 else ''}, batches of "
+        f"{format_count(facts.rows, 'row')} in {format_count(len(facts.file_bytes), 'file')} and "
+        f"{format_count(len(facts.group_rows), 'row group')}, "
+        f"{format_bytes(int(facts.file_bytes.sum()))}; {format_count(facts.ranks, 'rank')}, batches of "
         f"{facts.batch_size:,}, {format_bytes(facts.memory_limit_bytes)}",
-        *(
-            [f"{plan.steps:,} steps in {plan.windows:,} windows of {plan.window_rows:,} rows"]
-            if plan is not None
-            else []
-        ),
+        *([_steps(plan)] if plan is not None else []),
         *([str(plan.mixing)] if plan is not None and plan.mixing is not None else []),
         f"decoding an epoch takes about {decode_s(facts):.3g} s of processor time ({how})",
     )
@@ -93,3 +91,8 @@ def _show(facts: LayoutFacts, findings: tuple[LayoutFinding, ...]) -> None:
         lines += [f"  $ {finding.command}"] if finding.command else []
         lines += [f"  gain: {finding.gain}"] if finding.gain else []
         show_lines("", f"{finding.level}: {finding.cause}: {finding.text}", *lines)
+
+
+def _steps(plan: EpochPlan) -> str:
+    windows, rows = format_count(plan.windows, "window"), format_count(plan.window_rows, "row")
+    return f"{format_count(plan.steps, 'step')} in {windows} of {rows}"

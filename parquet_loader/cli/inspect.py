@@ -14,7 +14,7 @@ import numpy as np
 from parquet_loader.cli.console import show_json, show_lines, show_table, working
 from parquet_loader.cli.type_names import type_text
 from parquet_loader.cli.version import kernels_line
-from parquet_loader.common import PROBLEM, ReadOptions, format_bytes
+from parquet_loader.common import PROBLEM, ReadOptions, format_bytes, format_count
 from parquet_loader.dataset import OpenRows, open_rows, resolve_source
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.loader.advice import FEWEST_TINY, TINY_ROW_GROUP_BYTES
@@ -52,9 +52,10 @@ inspect, info = _command("inspect"), _command("info")
 
 def _show(facts: dict[str, Any]) -> None:
     groups, table = facts["row_groups"], facts["table"]
+    rows = f"{format_count(facts['rows'], 'row')} in {format_count(facts['files'], 'file')}"
     show_lines(
-        f"{facts['rows']:,} rows in {facts['files']} files, {format_bytes(facts['file_bytes'])}",
-        f"{groups['count']} row groups of {_range(groups['least_rows'], groups['most_rows'])} rows, "
+        f"{rows}, {format_bytes(facts['file_bytes'])}",
+        f"{format_count(groups['count'], 'row group')} of {_range(groups['least_rows'], groups['most_rows'])}, "
         f"{format_bytes(groups['mean_bytes'])} each before compression, on average",
         *([_spread(groups)] if groups["count"] > 1 else []),
         *([f"{table['format']} table, version {table['version']}"] if table else []),
@@ -118,7 +119,7 @@ def _spread(groups: dict[str, Any]) -> str:
 
 
 def _range(least: int, most: int) -> str:
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return format_count(most, "row") if least == most else f"{least:,} to {format_count(most, 'row')}"
 
 
 def _nulls(column: dict[str, Any], rows: int) -> str:
@@ -211,7 +212,7 @@ def _notes(snapshot: Snapshot) -> Iterator[str]:
         )
     if 0 < count < _FEWEST_ROW_GROUPS and nbytes > _LARGE_BYTES:
         yield (
-            f"{'one row group' if count == 1 else f'{count} row groups'} of {format_bytes(nbytes / count)}: windows "
+            f"{format_count(count, 'row group')} of {format_bytes(nbytes / count)}: windows "
             "mix neighbouring rows only, and few threads can decode; parquet-loader rewrite makes smaller ones"
         )
 

@@ -7,7 +7,7 @@ import sys
 import click
 
 from parquet_loader.cli.console import show_lines
-from parquet_loader.common import format_bytes
+from parquet_loader.common import format_bytes, format_count
 from parquet_loader.petastorm.etl.reading.copy_dataset import copy_dataset, print_dataset
 from parquet_loader.source import open_snapshot
 from parquet_loader.write import WriteOptions
@@ -43,4 +43,7 @@ def copy(source: str, target: str, *, columns: str | None, progress: bool, **siz
     )
     copied = open_snapshot(target)
     size = format_bytes(sum(file.size_bytes for file in copied.files))
-    show_lines(f"{target}: {copied.rows:,} rows in {len(copied.files)} files, {size}", repr(schema))
+    show_lines(
+        f"{target}: {format_count(copied.rows, 'row')} in {format_count(len(copied.files), 'file')}, {size}",
+        repr(schema),
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, working
-from parquet_loader.common import ReadOptions, format_bytes
+from parquet_loader.common import ReadOptions, format_bytes, format_count
 from parquet_loader.loader.sheet import page_of, picture_of, sheet_of
 
 _MOST_ROWS = 1000
@@ -58,7 +58,7 @@ def sample(source: tuple[str, ...], *, out: str, rows: int, seed: int, columns: 
             }
         )
     else:
-        show_lines(f"{out}: {len(sheet.numbers):,} of {sheet.rows:,} rows, {format_bytes(len(content))}")
+        show_lines(f"{out}: {len(sheet.numbers):,} of {format_count(sheet.rows, 'row')}, {format_bytes(len(content))}")
 
 
 def _replace(path: str, content: bytes) -> None:

@@ -10,7 +10,7 @@ import click
 
 from parquet_loader.cli.console import show_json, show_lines, show_table, working
 from parquet_loader.cli.setups import loader_options, setup_of
-from parquet_loader.common import format_bytes
+from parquet_loader.common import format_bytes, format_count
 from parquet_loader.loader.report.charts import duration
 from parquet_loader.loader.simulation.calibration import Calibrated, LoaderSetup, calibrate, loader_of, opened
 from parquet_loader.loader.simulation.model import EpochForecast
@@ -156,10 +156,11 @@ _ROWS = {
 def _show(found: Calibrated, predicted: EpochForecast, value: dict[str, Any], measured: LoaderStats | None) -> None:
     rank = f"one of {found.ranks} ranks: " if found.ranks > 1 else ""
     show_lines(
-        f"{rank}{predicted.rows:,} rows in {predicted.batches:,} batches, {found.limits.num_threads} threads, steps of "
-        f"{duration(value['step_s'])}",
-        f"calibrated in {duration(value['calibration']['seconds'])} by {_trials(found)} of up to "
-        f"{found.read_windows:,} of {_windows(found, predicted):,} windows",
+        f"{rank}{format_count(predicted.rows, 'row')} in {format_count(predicted.batches, 'batch')}, "
+        f"{format_count(found.limits.num_threads, 'thread')}, steps of {duration(value['step_s'])}",
+        f"calibrated in {duration(value['calibration']['seconds'])} by "
+        f"{format_count(len(found.trials), 'trial')} of up to {found.read_windows:,} of "
+        f"{format_count(_windows(found, predicted), 'window')}",
         f"files opened in {duration(found.opening_s)}",
     )
     network = found.rates.network
@@ -196,14 +197,10 @@ def _show(found: Calibrated, predicted: EpochForecast, value: dict[str, Any], me
     what = "in an object store" if found.is_local else "without a local cache"
     show_lines(
         "",
-        f"{what}, all ranks: {store['reads']:,} requests and {format_bytes(store['bytes'])} an epoch, "
-        f"${store['cost_usd']:.2g}; {store['footers'] + store['listings']:,} requests to open, "
+        f"{what}, all ranks: {format_count(store['reads'], 'request')} and {format_bytes(store['bytes'])} an epoch, "
+        f"${store['cost_usd']:.2g}; {format_count(store['footers'] + store['listings'], 'request')} to open, "
         f"${store['opening_cost_usd']:.2g}",
     )
-
-
-def _trials(found: Calibrated) -> str:
-    return f"{len(found.trials)} trials" if len(found.trials) > 1 else "1 trial"
 
 
 def _windows(found: Calibrated, predicted: EpochForecast) -> int:

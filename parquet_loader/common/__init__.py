@@ -103,7 +103,7 @@ from parquet_loader.common.storage.hub.filesystem import hub_of
 from parquet_loader.common.storage.redaction import shown, without_secrets
 from parquet_loader.common.storage.trust import NO_LINK, check_private, is_plain_name, is_within, make_private, no_link
 from parquet_loader.common.typing import BoolArray, Digests, IntArray
-from parquet_loader.common.units import format_bytes, parse_bytes
+from parquet_loader.common.units import format_bytes, format_count, parse_bytes
 from parquet_loader.common.validation import (
     check_bool,
     check_choice,
@@ -192,6 +192,7 @@ __all__ = [
     "fill_null",
     "format_account",
     "format_bytes",
+    "format_count",
     "hashed_bytes",
     "holds_exclusive",
     "hub_of",

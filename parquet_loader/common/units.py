@@ -27,6 +27,12 @@ def parse_bytes(value: int | float | str, name: str = "memory_limit") -> int:
     return int(value)
 
 
+def format_count(count: int, noun: str) -> str:
+    """Return a number of things for people to read, such as ``"1 file"`` or ``"1,000 batches"``."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 def format_bytes(count: float) -> str:
     """Return a number of bytes for people to read, such as ``"1.5 GiB"``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, format_count
 from parquet_loader.plan import Plan, batches_until_done, counted_here
 from parquet_loader.source import Snapshot
 
@@ -31,8 +31,8 @@ class SourceChange:
 
     def __str__(self) -> str:
         version = "" if self.version is None else f"{self.version}: "
-        new = f"+{self.new_rows} rows in {self.new_files} files"
-        return f"{version}{new}, -{self.gone_rows} rows in {self.gone_files} files"
+        new = f"+{format_count(self.new_rows, 'row')} in {format_count(self.new_files, 'file')}"
+        return f"{version}{new}, -{format_count(self.gone_rows, 'row')} in {format_count(self.gone_files, 'file')}"
 
 
 class EpochFiles(Protocol):

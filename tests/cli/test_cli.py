@@ -42,7 +42,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_rewrite_and_info_from_a_shell(source: Path, tmp_path: Path) -> None:
     done = run("rewrite", source, tmp_path / "target", "--shuffle")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1,000 rows in 1 files" in done.stdout
+    assert "1,000 rows in 1 file," in done.stdout
     assert "[x]" in done.stdout, "names are not taken for markup"
     assert "philox-sort-64, seed 0" in done.stdout
     shown = run_here("info", tmp_path / "target")

@@ -144,8 +144,8 @@ def test_a_source_that_can_be_loaded_has_nothing_refused_and_a_large_row_group_i
                    row_group_size=9_000_000, use_dictionary=False, compression="none")  # fmt: skip
     text = run_here("info", tmp_path).stdout
     assert "refused" not in text
-    assert "1 row groups of 9,000,000 rows" in text
-    assert "note: one row group of 68.7 MiB: windows mix neighbouring rows only" in text
+    assert "1 row group of 9,000,000 rows" in text
+    assert "note: 1 row group of 68.7 MiB: windows mix neighbouring rows only" in text
 
 
 def test_a_pipe_gets_whole_lines_without_colour(source: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_thousand_columns_and_a_thousand_files(tmp_path: Path) -> None:
         pq.write_table(pa.table({"x": [number, None]}), tmp_path / f"many/{number:04}.parquet")
     many = run_here("info", tmp_path / "many")
     assert many.returncode == 0
-    assert "2,000 rows in 1000 files" in many.stdout
+    assert "2,000 rows in 1,000 files" in many.stdout
     assert "x       int64  1,000 (50.0%)" in many.stdout
 
 

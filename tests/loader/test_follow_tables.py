@@ -51,7 +51,7 @@ def test_each_epoch_reads_the_newest_version_and_says_what_changed(table: Path) 
         assert (growth.version, growth.new_rows, growth.gone_rows) == ("delta version 0", 10, 0)
         write_deltalake(table, numbers(10, 15), mode="append")
         assert sorted(epoch(loader)) == list(range(15))
-        assert str(loader.stats().growth) == "delta version 1: +5 rows in 1 files, -0 rows in 0 files"
+        assert str(loader.stats().growth) == "delta version 1: +5 rows in 1 file, -0 rows in 0 files"
         DeltaTable(table).delete("x < 3")
         assert sorted(epoch(loader)) == list(range(3, 15))
         growth = loader.stats().growth

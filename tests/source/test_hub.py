@@ -492,7 +492,7 @@ def test_a_followed_branch_is_read_at_its_newest_commit_in_each_epoch(hub: Hub) 
         second = repository.commit(changed)
         hub.requests.clear()
         assert epoch(loader) == [*range(100), *range(200, 300), *range(5000, 5050)]
-        assert str(loader.stats().growth) == f"hub version {second}: +50 rows in 1 files, -100 rows in 1 files"
+        assert str(loader.stats().growth) == f"hub version {second}: +50 rows in 1 file, -100 rows in 1 file"
         assert hub.count("revision") == hub.count("tree") == 1
         hub.requests.clear()
         assert len(epoch(loader)) == 250

@@ -166,7 +166,7 @@ def test_rewriting_info_and_petastorm_mix_no_splits(tmp_path: Path) -> None:
     assert names_in(tmp_path / "new") == {"test/b.parquet"}
     refused = CliRunner().invoke(commands, ["info", str(source)])
     assert "mixes the splits" in str(refused.exception)
-    assert "1 rows in 1 files" in CliRunner().invoke(commands, ["info", str(source), "--split", "test"]).output
+    assert "1 row in 1 file," in CliRunner().invoke(commands, ["info", str(source), "--split", "test"]).output
     with pytest.raises(SourceError, match="mixes the splits"):
         make_batch_reader(f"file://{source}")
     with make_batch_reader([f"file://{source}/train", f"file://{source}/test"], num_epochs=1) as reader:

@@ -433,7 +433,7 @@ def test_the_command_reports_and_fails_like_other_commands(classes: Path, tmp_pa
     (classes / "a" / "notes.txt").write_text("x")
     done = run_here("import", "images", classes, tmp_path / "out")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{tmp_path / 'out'}: 27 rows in 1 files" in done.stdout
+    assert f"{tmp_path / 'out'}: 27 rows in 1 file," in done.stdout
     assert "skipped 1, not an image by its name (.txt): a/notes.txt" in done.stdout
     again = run_here("import", "images", classes, tmp_path / "json", "--json")
     report = json.loads(again.stdout)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parquet_loader.common import RemoteOptions, format_bytes, remedy
+from parquet_loader.common import RemoteOptions, format_bytes, format_count, remedy
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
@@ -53,9 +53,10 @@ class RemoteFigures:
 
     def __str__(self) -> str:
         return (
-            f"fetched {format_bytes(self.fetched_bytes)} in {self.requests} requests, at most {self.most_in_flight} at "
-            f"a time; {self.row_groups} row groups as {self.row_group_requests} ranges; {self.retries} retries, "
-            f"{self.hedged} hedged requests"
+            f"fetched {format_bytes(self.fetched_bytes)} in {format_count(self.requests, 'request')}, at most "
+            f"{self.most_in_flight} at a time; {format_count(self.row_groups, 'row group')} as "
+            f"{format_count(self.row_group_requests, 'range')}; {self.retries} retries, "
+            f"{format_count(self.hedged, 'hedged request')}"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from parquet_loader.common import format_bytes
+from parquet_loader.common import format_bytes, format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,9 @@ class ImportReport:
 
     def __str__(self) -> str:
         rate = f"{self.rows_per_s:,.0f} rows/s, {format_bytes(int(self.run_bytes / max(self.seconds, 1e-9)))}/s"
+        rows = f"{format_count(self.rows, 'row')} in {format_count(self.files, 'file')}"
         lines = [
-            f"{self.path}: {self.rows:,} rows in {self.files} files, {format_bytes(self.bytes_stored)}",
+            f"{self.path}: {rows}, {format_bytes(self.bytes_stored)}",
             f"{format_bytes(self.bytes_read)} from {self.source} ({self.format}), in {self.seconds:.1f} s: {rate}",
         ]
         if self.resumed_rows:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from parquet_loader.common import format_bytes
+from parquet_loader.common import format_bytes, format_count
 
 Objective: TypeAlias = Literal["speed", "size"]
 
@@ -92,8 +92,9 @@ class RewriteReport:
     def __str__(self) -> str:
         size = format_bytes(self.row_group_bytes)
         before, after = format_bytes(self.bytes_before), format_bytes(self.bytes_after)
+        rows = f"{format_count(self.rows, 'row')} in {format_count(self.files, 'file')}"
         head = [
-            f"{self.path}: {self.rows:,} rows in {self.files} files, {self.row_groups} row groups of {size}",
+            f"{self.path}: {rows}, {format_count(self.row_groups, 'row group')} of {size}",
             f"bytes: {before} -> {after} ({self.bytes_after / max(self.bytes_before, 1):.2f}), in {self.seconds:.1f} s",
         ]
         if self.shuffled:
@@ -102,7 +103,7 @@ class RewriteReport:
         for name, *others in (column.cells() for column in self.columns[:_MOST_COLUMNS_SHOWN]):
             table.append((name if len(name) <= _WIDEST_NAME else name[: _WIDEST_NAME - 3] + "...", *others))
         rest = len(self.columns) - _MOST_COLUMNS_SHOWN
-        lines = [*head, *_aligned(table), *([f"... and {rest} more columns"] if rest > 0 else [])]
+        lines = [*head, *_aligned(table), *([f"... and {format_count(rest, 'more column')}"] if rest > 0 else [])]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 

@@ -1,0 +1,21 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from parquet_loader.common import format_count
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (0, "file", "0 files"),
+        (1, "file", "1 file"),
+        (1000, "row group", "1,000 row groups"),
+        (1, "batch", "1 batch"),
+        (2, "batch", "2 batches"),
+    ],
+)
+def test_counts_have_the_ending_of_their_number(count: int, noun: str, text: str) -> None:
+    assert format_count(count, noun) == text
