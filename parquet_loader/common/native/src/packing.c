@@ -177,12 +177,21 @@ EXPORT int packing_place(
   return OK;
 }
 
-/* One piece of a document: its tokens, their labels (each the next token), positions, and the number of the piece. */
+#define BLOCK 32 /* tokens: measured, longer and shorter blocks are slower */
+
+/* One piece of a document: its tokens and their labels, each the next token. The tokens of the next piece, which may be
+ * anywhere in the window, are fetched from memory meanwhile. */
 #define WRITE_PIECE(type) { \
-  const type *in = (const type *)values + begin[s]; \
-  for (int64_t i = 0; i < n; i++) ids[i] = (int64_t)in[i]; \
+  const type *in = (const type *)values + begin[s], *later = (const type *)values + begin[s + 1 < end_piece ? s + 1 : s]; \
+  int64_t i = 0; \
+  for (; i + BLOCK < n; i += BLOCK) { \
+    for (size_t at = 0; at < BLOCK * sizeof *in; at += 64) __builtin_prefetch((const uint8_t *)(later + i) + at); \
+    for (int64_t j = i; j < i + BLOCK; j++) ids[j] = (int64_t)in[j]; \
+    if (labels) for (int64_t j = i; j < i + BLOCK; j++) labels[j] = (int64_t)in[j + 1]; \
+  } \
+  for (int64_t j = i; j < n; j++) ids[j] = (int64_t)in[j]; \
   if (labels) { \
-    for (int64_t i = 0; i + 1 < n; i++) labels[i] = (int64_t)in[i + 1]; \
+    for (int64_t j = i; j + 1 < n; j++) labels[j] = (int64_t)in[j + 1]; \
     if (begin[s] + n < stop[s]) labels[n - 1] = (int64_t)in[n]; \
     else if (masks || s + 1 == rows[r + 1]) labels[n - 1] = ignored; \
     else labels[n - 1] = (int64_t)((const type *)values)[begin[s + 1]]; \
@@ -196,9 +205,11 @@ EXPORT int packing_place(
  * rows, the first of which begins at `end`. Each of `labels` to `ends` may be NULL: then it is not written. Returns the
  * most tokens of a piece or of a padding. */
 EXPORT FOR_EACH_TARGET int64_t packing_write(
-    const void *values, int kind, const int64_t *begin, const int64_t *stop, const int32_t *tokens, const int64_t *rows,
-    int64_t count, int64_t width, int64_t first_piece, int masks, int64_t padding, int64_t ignored, int64_t *ids,
-    int64_t *labels, int32_t *positions, int32_t *documents, int32_t *lengths, int32_t *ends, int64_t end) {
+    const void *restrict values, int kind, const int64_t *begin, const int64_t *stop, const int32_t *tokens,
+    const int64_t *rows, int64_t count, int64_t width, int64_t first_piece, int masks, int64_t padding, int64_t ignored,
+    int64_t *restrict ids, int64_t *restrict labels, int32_t *restrict positions, int32_t *restrict documents,
+    int32_t *lengths, int32_t *ends, int64_t end) {
+  const int64_t end_piece = rows[count];
   int64_t longest = 0;
   for (int64_t r = 0; r < count; r++) {
     int64_t left = width;
