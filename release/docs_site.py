@@ -39,11 +39,11 @@ DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\n(?P<rules>.*?)\n\}
 LANGUAGES = {".py": "python", ".toml": "toml", ".cff": "yaml", ".md": "markdown"}
 PLACEHOLDER = "reference/"  # of the API reference in the nav
 
-# The pages of the API reference. Public names that are in none of them are listed on the last page.
+# The pages of the API reference. The last page lists public names that are on none of these.
 REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "loading": (
         "Load",
-        "Data sets, loaders, and what divides their rows. [Quickstart](../quickstart.md) has examples.",
+        "Data sets, loaders, and the division of their rows. [Quickstart](../quickstart.md) has examples.",
         (
             "ParquetDataset", "BatchedDataLoader", "Batch", "Shard", "split", "split_rows", "LoadedRows", "RowGroup",
         ),
@@ -95,7 +95,7 @@ REFERENCE: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "figures": (
         "Plans and statistics",
-        "What a loader says of an epoch before and after it. [Tuning](../tuning.md) explains the figures.",
+        "The figures of an epoch, before and after it. [Tuning](../tuning.md) explains them.",
         (
             "EpochPlan", "TokenPlan", "MixingScore", "MixingFigures", "SortingFigures", "LoaderStats", "Finding",
             "ShuffleFigures", "StorageFigures", "CodecFigures", "SlowColumns", "SkippedRowGroup", "ReplacedRow",
@@ -222,7 +222,7 @@ def write(site: Site, target: Path) -> None:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target / path)
         dark = DARK.search(source.read_text(encoding="utf-8")) if source.suffix == ".svg" else None
-        if dark:  # the site's own switch chooses, not the system's setting
+        if dark:  # the site's own switch chooses the colours, not the system's setting
             text = source.read_text(encoding="utf-8")
             stem = (target / path).with_suffix("")
             Path(f"{stem}.light.svg").write_text(DARK.sub("", text), encoding="utf-8")
@@ -239,7 +239,7 @@ def llms_txt(site: Site) -> str:
             continue
         lines += [f"## {title}", ""]
         for path in paths_of(entries):
-            if path.startswith("reference/"):  # made of docstrings by MkDocs, so there is no Markdown
+            if path.startswith("reference/"):  # MkDocs makes these pages from docstrings, so they have no Markdown
                 lines.append(f"- [{title_of(site.pages[path])}]({path[:-3]}.html)")
                 continue
             lead = lead_of(site.pages[path])
@@ -315,7 +315,7 @@ def _reference(root: Path) -> dict[str, tuple[str, str]]:
     }
     rest = [name for name in public if not any(name in names for _, _, names in groups.values())]
     if rest:
-        groups["other"] = ("Other names", "Public names that have no page of their own yet.", rest)
+        groups["other"] = ("Other names", "Public names that are not on another page yet.", rest)
     return {
         page: (title, "\n\n".join([f"# {title}", lead, *(f"::: parquet_loader.{name}" for name in names)]) + "\n")
         for page, (title, lead, names) in groups.items()

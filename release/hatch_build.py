@@ -1,8 +1,8 @@
-"""Compiles the kernels while a wheel is built, or an editable installation, if there is a C compiler.
+"""Compiles the kernels when a wheel or an editable installation is built, if there is a C compiler.
 
-Without one the package is built all the same: Arrow then decodes everything. `release/wheels.py` builds for several
-platforms: PARQUET_LOADER_WHEEL then names a JSON file with what `Target.settings` there returns, and a failure to
-compile is an error.
+Without a compiler, the package is built without kernels, and Arrow decodes everything. `release/wheels.py` builds for
+several platforms: it sets PARQUET_LOADER_WHEEL to the path of a JSON file with the result of `Target.settings`. A failed
+compilation is then an error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Kernels(BuildHookInterface[Any]):
             build_data["force_include"][str(licence)] = str(NATIVE / "licences" / licence.name)
 
     def clean(self, versions: list[str]) -> None:  # noqa: ARG002 - the interface
-        """Remove what `initialize` made."""
+        """Remove the compiled library."""
         (Path(self.root) / NATIVE / "kernels.so").unlink(missing_ok=True)
 
 

@@ -1,9 +1,9 @@
-"""Do the tutorials as a new user: in an empty environment, from a wheel, each page in an empty directory.
+"""Runs the tutorials as a new user would: in an empty environment, from a wheel, each page in an empty directory.
 
     python release/tutorials.py dist/*manylinux*x86_64.whl [--pages docs/quickstart.md ...] [--environment DIRECTORY]
 
-The blocks of a page run in their order: Python as one script, shell blocks between. A page's own `pip install` is run,
-with the wheel in place of the package's name, because that is what a page asks for.
+The Python and shell blocks of a page run in order, as one script. Before that, the first `pip install` of the page is
+run, with the wheel in place of the package's name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--pages", nargs="+", default=PAGES)
-    parser.add_argument("--environment", type=Path, help="Keep it here, for the next call; default: a temporary one.")
+    parser.add_argument("--environment", type=Path, help="Keep the environment here; default: a temporary one.")
     given = parser.parse_args()
     failed = []
     with tempfile.TemporaryDirectory() as temporary:

@@ -28,15 +28,15 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 KERNELS = "parquet_loader/common/native/kernels.so"
 LICENCES = ("parquet_loader/common/native/licences/libdeflate.txt", "parquet_loader/common/native/licences/zstd.txt")
-# Sections that nothing calls are left out: all of zstd's compression.
+# These flags, with --gc-sections, leave out unused functions: all of zstd's compression.
 FLAGS = ("-ffunction-sections", "-fdata-sections", "-g0", "-s")
-# They would export their functions, and then use those of another copy in the process if there is one.
+# The codecs must not export their functions: otherwise they would use those of another copy in the same process.
 EXPORTED = re.compile(rb'__attribute__ ?\(\(visibility ?\("default"\)\)\)')
 
 
 @dataclass(frozen=True)
 class Source:
-    """A library whose C sources another project's source distribution holds."""
+    """A C library whose sources come from the source distribution of another project."""
 
     library: str
     project: str
@@ -74,10 +74,10 @@ SOURCES = (
 
 @dataclass(frozen=True)
 class Target:
-    """A platform tag, and how to compile for it.
+    """A platform tag, and the compiler settings for it.
 
-    gcc on x86-64: of the functions of the C library, zig's clang would use its own `memcpy` there, with which large
-    rows take a sixth more processor time. The symbols that gcc's result needs are of glibc 2.14 or older.
+    On x86-64, gcc compiles: zig's clang would use its own `memcpy`, which costs large rows a sixth more processor time.
+    The symbols that gcc's library needs exist since glibc 2.14.
     """
 
     platform: str
@@ -86,17 +86,17 @@ class Target:
     file: str = ""
 
     def settings(self, codecs: Path) -> dict[str, object]:
-        """Return what `release/hatch_build.py` needs to know."""
+        """Return the settings for `release/hatch_build.py`."""
         options = [*FLAGS, *self.linking]
         return {"platform": self.platform, "compiler": self.compiler, "options": options, "codecs": str(codecs)}
 
 
 def zig(target: str) -> str:
-    """Return the command of zig's clang for a target; the version in it is the oldest system that it serves."""
+    """Return the command of zig's clang for a target, which includes the oldest supported version of the system."""
     return f"{sys.executable} -m ziglang cc -target {target}"
 
 
-# Without a name of its own, a library holds the path at which it was linked.
+# Without -install_name, a library contains the path at which it was linked.
 MACOS = ("-Wl,-dead_strip", "-Wl,-install_name,@rpath/kernels.so")
 TARGETS = (
     Target("manylinux_2_17_x86_64", "gcc", file=r"ELF 64-bit LSB shared object, x86-64"),
@@ -108,7 +108,7 @@ TARGETS = (
 
 
 def fetch(source: Source, folder: Path, codecs: Path) -> None:
-    """Put the sources of a library below `codecs/<library>`, and its licence beside them."""
+    """Put the sources of a library into `codecs/<library>`, and its licence next to that folder."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
     run([*pip, "--no-build-isolation", "--dest", str(folder), f"{source.project}=={source.version}"])
     archive = folder / f"{source.project}-{source.version}.tar.gz"
@@ -143,7 +143,7 @@ def run(command: Sequence[str], **variables: str) -> str:
 
 
 def check(wheel: Path, target: Target) -> str:
-    """Look into a wheel; return what was found, or end this program."""
+    """Check the contents of a wheel; return a summary, or end this program."""
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
         if target.platform == "any":
@@ -166,7 +166,7 @@ def check(wheel: Path, target: Target) -> str:
 
 
 def main() -> None:
-    """Build, check, and say what was made."""
+    """Build and check the source distribution and the wheels, and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     known = [target.platform for target in TARGETS]
     parser.add_argument("--platform", action="append", choices=known, help="may be repeated; default: all")
@@ -183,7 +183,7 @@ def main() -> None:
         (archive,) = out.glob("*.tar.gz")
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
-        checkout = str(folder / archive.name.removesuffix(".tar.gz"))  # wheels hold what the source distribution has
+        checkout = str(folder / archive.name.removesuffix(".tar.gz"))  # wheels are built from the source distribution
         codecs = folder / "codecs"
         codecs.mkdir()
         for source in SOURCES:
