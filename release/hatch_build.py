@@ -1,8 +1,8 @@
 """Compiles the kernels when a wheel or an editable installation is built, if there is a C compiler.
 
 Without a compiler, the package is built without kernels, and Arrow decodes everything. `release/wheels.py` builds for
-several platforms: it sets PARQUET_LOADER_WHEEL to the path of a JSON file with the result of `Target.settings`. A failed
-compilation is then an error.
+several platforms: it sets PARQUET_LOADER_WHEEL to the path of a JSON file with the result of `Target.settings`. Then a
+failed compilation is an error.
 """
 
 from __future__ import annotations
