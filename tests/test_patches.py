@@ -67,7 +67,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "interop/test_dask_kills.py": {"parquet_loader.write.jobs.job.WriteJob.commit": _KILLED},
     "interop/test_hdfs_jobs.py": {
         "job._directory.remove": _KILLED,
-        "parquet_loader.write.jobs.commit._each": _KILLED,
+        "parquet_loader.write.jobs.commit._remove_all": _KILLED,
         "parquet_loader.write.jobs.commit.look_up": f"{_RACE}: it publishes its files",
         "parquet_loader.write.jobs.job.JobDirectory.remove_files": _KILLED,
         "parquet_loader.write.jobs.job.move_file": _KILLED,

@@ -75,9 +75,14 @@ def in_order(pool: Executor, work: Callable[[S], T], things: Iterable[S]) -> Ite
 def in_threads(work: Callable[[S], T], things: Sequence[S], most: int, name: str) -> list[T]:
     """Return the result of `work` for each thing, on at most that many threads with names that begin with `name`.
 
-    If one fails, those that have not begun are left out, and its error is raised when the others have ended.
+    If one fails, those that have not begun are left out, and its error is raised when the others have ended. If no
+    thread can be started, as in functions of `atexit`, this thread does all of it.
     """
     if len(things) < 2 or most < 2:
         return [work(thing) for thing in things]
     with ThreadPoolExecutor(min(most, len(things)), thread_name_prefix=name) as pool:
+        try:
+            pool.submit(int)
+        except RuntimeError:
+            return [work(thing) for thing in things]
         return list(in_order(pool, work, things))

@@ -11,13 +11,13 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import is_local, look_up
 from parquet_loader.errors import UnfinishedCommitError
-from parquet_loader.write.os_errors import reason
+from parquet_loader.write.jobs.commit import Journal, publish_directory, publish_files
 from parquet_loader.write.staging import (
     StagedFile,
     copy_mode,
-    exchange,
     join,
     make_directory,
+    move_file,
     remove_tree,
     sync_directory,
 )
@@ -45,7 +45,9 @@ class Publication:
         self._process = os.getpid()
         self._id = uuid.uuid4().hex
         self._staged: list[StagedFile] = []
-        self._is_published = False
+        self._journal = Journal(filesystem, None)
+        self._targets: list[str] = []
+        self._is_exchanged = False
         self._created = look_up(filesystem, path).type == pafs.FileType.NotFound
         self._sibling = self._make_sibling() if replace and not self._created and is_local(filesystem) else None
         if self._sibling is None:
@@ -54,7 +56,7 @@ class Publication:
     @property
     def is_published(self) -> bool:
         """Whether all new files have appeared."""
-        return self._is_published
+        return self._is_exchanged or self._journal.is_published
 
     def new_file(self) -> StagedFile:
         """Return the next file, not open yet."""
@@ -71,17 +73,12 @@ class Publication:
             UnfinishedCommitError: all are published, but old files could not be deleted; or some are, and cannot be
                 removed.
         """
-        old = listing(self.filesystem, self.path) if self.replace else []
-        if self.replace:
-            check_replaceable(old, self.path)
+        names = [f"part-{self._id}-{number}.parquet" for number in range(len(self._staged))]
         if self._sibling is not None:
-            self._publish_into(self._sibling)
-            self._exchange(self._sibling)
+            self._exchange(self._sibling, names)
         else:
-            self._publish_in_place()
-            self._is_published = True
-            self._delete([i for i in old if i.type == pafs.FileType.File and not self._is_ours(i.base_name)])
-        return self._paths_in(self.path)
+            self._publish_in_place(names)
+        return [join(self.path, name) for name in names]
 
     def discard(self) -> None:
         """Remove all files that are not published; never raises. In a forked child it does nothing."""
@@ -89,10 +86,13 @@ class Publication:
             for file in self._staged:
                 file.release()
             return
-        if self._is_published:
+        if self.is_published:
             return
         for file in self._staged:
             file.discard()
+        for path in self._targets:  # Ctrl-C may have come while they were taken back
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self.filesystem.delete_file(path)
         if self._sibling is not None:
             remove_tree(self._sibling)
         elif self._created and is_local(self.filesystem):
@@ -111,70 +111,26 @@ class Publication:
             return None
         return sibling
 
-    def _paths_in(self, directory: str) -> list[str]:
-        return [join(directory, f"part-{self._id}-{number}.parquet") for number in range(len(self._staged))]
-
-    def _publish_into(self, directory: str) -> None:
-        for file, path in zip(self._staged, self._paths_in(directory), strict=True):
-            file.publish(path)
-        sync_directory(self.filesystem, directory)
-
-    def _exchange(self, sibling: str) -> None:
-        target = os.path.realpath(self.path)
-        exchange(sibling, target)
-        self._is_published = True
+    def _exchange(self, sibling: str, names: list[str]) -> None:
+        for file, name in zip(self._staged, names, strict=True):
+            move_file(self.filesystem, file.path, join(sibling, name))
+        sync_directory(self.filesystem, sibling)
         try:
-            sync_directory(self.filesystem, os.path.dirname(target))
-        except OSError as error:
-            raise UnfinishedCommitError(
-                f"{self.path}: the new files are published, but their directory's name could not be forced to the disk "
-                f"({reason(error)}); the old ones lie in {sibling}"
-            ) from error
+            publish_directory(self.filesystem, sibling, self.path, "", mode="overwrite")
+        except UnfinishedCommitError:
+            self._is_exchanged = True  # the old files stay in `sibling`
+            raise
+        self._is_exchanged = True
         remove_tree(sibling)
 
-    def _publish_in_place(self) -> None:
-        try:
-            self._publish_into(self.path)
-            if self._created:
-                sync_directory(self.filesystem, os.path.dirname(self.path))
-        except (OSError, pa.ArrowException) as error:
-            if left := self._remaining_files():
-                raise UnfinishedCommitError(
-                    f"{self.path}: the data set could not be written ({reason(error)}), and {len(left)} of its "
-                    f"{len(self._staged)} new files could not be taken back: delete {_some(left)}"
-                ) from error
-            raise
-
-    def _remaining_files(self) -> list[str]:
-        """Remove the new files, and return those that may be there nevertheless."""
-        for file in self._staged:
-            file.discard()
-        paths = self._paths_in(self.path)
-        with contextlib.suppress(OSError, pa.ArrowException):
-            return [path for path in paths if look_up(self.filesystem, path).type != pafs.FileType.NotFound]
-        return paths
-
-    def _delete(self, old: list[pafs.FileInfo]) -> None:
-        """Delete files that the new ones replace, every one that can be."""
-        left: list[str] = []
-        why: Exception | None = None
-        for info in old:
-            try:
-                self.filesystem.delete_file(info.path)
-            except FileNotFoundError:
-                continue
-            except (OSError, pa.ArrowException) as error:
-                left.append(info.path)
-                why = why or error
-        if why is not None:
-            raise UnfinishedCommitError(
-                f"{self.path}: the new files are published, but {len(left)} of {len(old)} old ones could not be "
-                f"deleted ({reason(why)}), so that readers see both: delete {_some(left)}"
-            ) from why
-
-    def _is_ours(self, name: str) -> bool:
-        return name.lstrip(".").startswith(f"part-{self._id}-")
-
-
-def _some(paths: list[str]) -> str:
-    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if paths[3:] else "")
+    def _publish_in_place(self, names: list[str]) -> None:
+        old = listing(self.filesystem, self.path) if self.replace else []
+        check_replaceable(old, self.path)
+        if self._created:
+            sync_directory(self.filesystem, os.path.dirname(self.path))
+        self._targets = [join(self.path, name) for name in names]
+        sources = [file.path for file in self._staged]
+        own = {os.path.basename(path) for path in sources}
+        replaced = [i.path for i in old if i.type == pafs.FileType.File and i.base_name not in own]
+        moves = list(zip(sources, self._targets, strict=True))
+        publish_files(self.filesystem, self.path, moves, replaced, self._journal)

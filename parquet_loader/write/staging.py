@@ -48,7 +48,6 @@ class StagedFile:
         self.path = path
         self.rows = self.row_groups = self.bytes = self.decoded_bytes = 0
         self._filesystem = filesystem
-        self._published: str | None = None
         self._metadata = dict(metadata)
         self._stream: Any = None
         self._parquet: Any = None
@@ -76,17 +75,11 @@ class StagedFile:
         if durable and is_local(self._filesystem):
             fsync(self.path)
 
-    def publish(self, path: str) -> None:
-        """Give the finished file the name that readers see."""
-        self._published = path
-        move_file(self._filesystem, self.path, path)
-
     def discard(self) -> None:
-        """Remove the file, also if `publish` has begun to rename it; never raises."""
+        """Remove the file unless it has got another name; never raises."""
         self.release()
-        for path in filter(None, (self.path, self._published)):
-            with contextlib.suppress(OSError, pa.ArrowException):
-                self._filesystem.delete_file(path)
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._filesystem.delete_file(self.path)
 
     def release(self) -> None:
         """Write no more to the file, and leave it as it is; never raises."""

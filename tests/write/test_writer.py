@@ -572,6 +572,26 @@ def test_a_delete_that_fails_costs_no_row_of_the_new_data_set(tmp_path: Path, er
     assert place.leftovers() == []
 
 
+AT_EXIT = """
+import atexit, sys
+from pathlib import Path
+from parquet_loader.write import DatasetWriter
+from tests.support.job_places import SCHEMA, SMALL, Place, rows
+place = Place("objects", Path(sys.argv[1]))
+writer = DatasetWriter(place.path, SCHEMA, options=SMALL, filesystem=place.filesystem)
+writer.write(rows(0, 1000))
+atexit.register(lambda: print(len(writer.close().files)))
+"""
+
+
+def test_a_writer_may_be_closed_while_the_interpreter_exits(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", AT_EXIT, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) > 1, done.stderr
+    assert Place("objects", tmp_path).ids() == list(range(1000))
+
+
 def test_files_that_cannot_be_taken_back_are_named(tmp_path: Path) -> None:
     place = Place("objects", tmp_path)
     place.write(1000, 1010)

@@ -325,7 +325,7 @@ class _FileWriter:
         if self._file is not None:
             name = self._name()
             self._file.finish()
-            self._file.publish(os.path.join(self._staging.data, name))
+            os.replace(self._file.path, os.path.join(self._staging.data, name))
             fsync(self._staging.data)
             line |= {"file": name, "bytes": self._file.bytes, "position": self._position}
             self._file = None

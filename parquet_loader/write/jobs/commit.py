@@ -1,13 +1,13 @@
-"""Publishes the files of a finished job, and completes or undoes the commit of a job that died.
+"""Publishes the files of a writer or a job, and completes or undoes the commit of a job that died.
 
-If directories can be renamed, all files appear by one rename of the job's own subdirectory. Otherwise they are renamed
-one by one, and a journal in the job's directory says how far this got. A journal with the step ``publish`` means that
-the commit was cut short: the files it lists are removed. One with the step ``remove`` means that all new files are
-published: the old files it lists are removed. Rewriting or removing the journal is the commit. If neither succeeds, the
-journal stays, and the next job on the path completes it.
+If directories can be renamed, all files of a job appear by one rename of its own subdirectory. Otherwise they are
+renamed one by one, and a journal in the job's directory says how far this got. A journal with the step ``publish``
+means that the commit was cut short: the files it lists are removed. One with the step ``remove`` means that all new
+files are published: the old files it lists are removed. Rewriting or removing the journal is the commit. If neither
+succeeds, the journal stays, and the next job on the path completes it.
 
-A `DatasetWriter` publishes without a journal (`publication`), because nobody can tell whether its process is alive; a
-job's lease says so.
+A `DatasetWriter` publishes by the same functions, without the file of a journal: only a job's lease says whether its
+process is alive, and so whether another one may complete what the journal lists.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import SIGINT_POLL_S, is_local, is_plain_name, is_within, look_up
+from parquet_loader.common import in_threads, is_local, is_plain_name, is_within, look_up
 from parquet_loader.errors import UnfinishedCommitError, WriteError
+from parquet_loader.write.os_errors import reason
 from parquet_loader.write.staging import copy_mode, exchange, join, make_directory, move_file, sync_directory
 from parquet_loader.write.target import check_replaceable, listing
 
 JOURNAL = "journal.json"
-_THREADS = 16
+_THREADS = (16, "parquet_loader-commit")
+_STORAGE_ERRORS = (OSError, pa.ArrowException)
 
 
 class Journal:
@@ -38,31 +39,46 @@ class Journal:
 
     Args:
         filesystem: The file system of the job.
-        path: The journal's file.
+        path: The journal's file; None: no other process completes the commit.
 
     Attributes:
         is_needed: Whether a commit is incomplete, of which files may have appeared.
+        is_published: Whether all new files have appeared.
     """
 
-    def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
+    def __init__(self, filesystem: pafs.FileSystem, path: str | None) -> None:
         self.path = path
         self.is_needed = False
+        self.is_published = False
         self._filesystem = filesystem
 
     def write(self, step: Literal["publish", "remove"], paths: Sequence[str]) -> None:
         """Replace it atomically: readers find the old one or the new one."""
+        if self.path is not None:
+            self._write(self.path, step, paths)
+        self.is_published = step == "remove"
+
+    def _write(self, path: str, step: str, paths: Sequence[str]) -> None:
         content = json.dumps({"step": step, "paths": list(paths)}).encode()
         # An object appears whole when it is closed.
-        fresh = _fresh(self.path) if renames_directories(self._filesystem) else self.path
+        fresh = _fresh(path) if renames_directories(self._filesystem) else path
         with self._filesystem.open_output_stream(fresh) as stream:
             stream.write(content)
-        if fresh != self.path:
-            move_file(self._filesystem, fresh, self.path)
+        if fresh != path:
+            move_file(self._filesystem, fresh, path)
 
     def remove(self) -> None:
         """Remove it: the commit is done."""
-        self._filesystem.delete_file(self.path)
+        if self.path is not None:
+            self._filesystem.delete_file(self.path)
         self.is_needed = False
+        self.is_published = True
+
+    def remedy(self, left: Sequence[str]) -> str:
+        """Return how files disappear that could not be deleted, for errors."""
+        if self.path is not None:
+            return "the next job on this path deletes them"
+        return f"delete {', '.join(left[:3])}" + (f" and {len(left) - 3} more" if left[3:] else "")
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:
@@ -82,7 +98,7 @@ def publish_directory(
         filesystem: One that renames directories.
         data: The directory.
         path: The data set: `data` is renamed to it, if it does not exist or is empty, or if `mode` is
-            ``"overwrite"`` (local only; the old files are then in `data`).
+            ``"overwrite"`` (local only). An overwritten directory gets the name `data`.
         folder: Name within `path` that `data` gets if `path` holds files to which `mode` appends.
         mode: As in `DatasetWriter`.
 
@@ -90,11 +106,13 @@ def publish_directory(
         WriteError: files have appeared in `path` since the job began.
         UnfinishedCommitError: all is published, but the directory's name could not be forced to the disk.
     """
-    if mode == "overwrite" and listing(filesystem, path):
+    left = ""
+    if mode == "overwrite" and os.path.isdir(path):
         check_replaceable(listing(filesystem, path), path)
         target = os.path.realpath(path)
         copy_mode(target, data)
         exchange(data, target)
+        left = f"; the old ones lie in {data}"
     elif not _rename_to(filesystem, data, path):
         if mode != "append":
             raise WriteError(f"{path}: while the job ran, others wrote into the directory; nothing was published")
@@ -105,7 +123,7 @@ def publish_directory(
     except OSError as error:
         raise UnfinishedCommitError(
             f"{path}: the new files are published, but their directory's name could not be forced to the disk "
-            f"({error.strerror})"
+            f"({reason(error)}){left}"
         ) from error
     return path
 
@@ -127,6 +145,7 @@ def publish_files(
         journal: Not written yet.
 
     Raises:
+        OSError: a file cannot be published; all are taken back.
         UnfinishedCommitError: all files are published, and not all of those they replace are deleted; or a part is
             published that could not be taken back. The journal stays then, and has to be kept: the next job on the
             path goes by it.
@@ -135,7 +154,7 @@ def publish_files(
     journal.write("publish", targets)
     journal.is_needed = True
     try:
-        _each(lambda move: _move(filesystem, *move), moves)
+        in_threads(lambda move: _move(filesystem, *move), moves, *_THREADS)
         sync_directory(filesystem, path)
         if replaced:
             journal.write("remove", replaced)
@@ -145,14 +164,13 @@ def publish_files(
         _take_back(filesystem, path, targets, journal, error)
         raise
     if replaced:
-        try:
-            _each(lambda old: _remove(filesystem, old), replaced)
-        except (OSError, pa.ArrowException) as error:
+        if left := _remove_all(filesystem, replaced):
+            why = next(iter(left.values()))
             raise UnfinishedCommitError(
-                f"{path}: the new files are published, but not all of the {len(replaced)} old ones could be deleted "
-                f"({error}), so that readers see both; the next job on this path deletes the others"
-            ) from error
-        with contextlib.suppress(OSError, pa.ArrowException):
+                f"{path}: the new files are published, but {len(left)} of {len(replaced)} old ones could not be "
+                f"deleted ({reason(why)}), so that readers see both: {journal.remedy([*left])}"
+            ) from why
+        with contextlib.suppress(*_STORAGE_ERRORS):
             journal.remove()
         journal.is_needed = False
 
@@ -163,11 +181,14 @@ def _take_back(
     journal.is_needed = True
     try:
         journal.write("publish", targets)  # whatever has become of the write or removal that failed
-        _each(lambda target: _remove(filesystem, target), targets)
-    except (OSError, pa.ArrowException) as error:
+        left = _remove_all(filesystem, targets)
+    except _STORAGE_ERRORS as error:
+        left = dict.fromkeys(targets, error)
+    if left:
         raise UnfinishedCommitError(
-            f"{path}: the commit failed ({why}), and what it had published could not all be taken back ({error}): "
-            "readers may see a part of the new files until the next job on this path takes them back"
+            f"{path}: the data set could not be written ({reason(why) or type(why).__name__}), and {len(left)} of its "
+            f"{len(targets)} new files could not be taken back ({reason(next(iter(left.values())))}), so that readers "
+            f"may see them: {journal.remedy([*left])}"
         ) from why
     journal.is_needed = False
 
@@ -195,7 +216,8 @@ def finish_or_undo(filesystem: pafs.FileSystem, journal: str, data_set: str) -> 
                 f"{path}: the journal of an unfinished job names {outside[0]!r:.200}, which is not in {data_set}; "
                 "nothing was removed; find out who wrote it, and delete the journal"
             )
-        _each(lambda path: _remove(filesystem, path), named or [])
+        for error in _remove_all(filesystem, named or []).values():
+            raise error
         return
 
 
@@ -243,39 +265,41 @@ def _rename_directory(filesystem: pafs.FileSystem, source: str, target: str) -> 
 
 
 def _move(filesystem: pafs.FileSystem, source: str, target: str) -> None:
-    if look_up(filesystem, source).type == pafs.FileType.Directory:
+    if _is_directory(filesystem, source):
         _rename_directory(filesystem, source, target)
     else:
         move_file(filesystem, source, target)
 
 
+def _remove_all(filesystem: pafs.FileSystem, paths: Sequence[str]) -> dict[str, Exception]:
+    """Remove every file or directory that can be removed; return the error of each other one."""
+
+    def error_of(path: str) -> Exception | None:
+        try:
+            _remove(filesystem, path)
+        except _STORAGE_ERRORS as error:
+            return error
+        return None
+
+    errors = in_threads(error_of, paths, *_THREADS)
+    return {path: error for path, error in zip(paths, errors, strict=True) if error is not None}
+
+
 def _remove(filesystem: pafs.FileSystem, path: str) -> None:
-    kind = look_up(filesystem, path).type
-    with contextlib.suppress(FileNotFoundError):
-        if kind == pafs.FileType.Directory:
+    try:
+        if _is_directory(filesystem, path):
             filesystem.delete_dir(path)
-        elif kind == pafs.FileType.File:
+        else:
             filesystem.delete_file(path)
+    except _STORAGE_ERRORS:
+        if look_up(filesystem, path).type != pafs.FileType.NotFound:
+            raise
+
+
+def _is_directory(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Whether a path is a directory; asks only if the file system has directories that are published as a whole."""
+    return renames_directories(filesystem) and look_up(filesystem, path).type == pafs.FileType.Directory
 
 
 def _fresh(path: str) -> str:
     return f"{path}.new"
-
-
-def _each(function: Callable[[Any], None], items: Sequence[Any]) -> None:
-    """Call a function for every item from several threads, all of them even if one fails, and raise the first error.
-
-    After Ctrl-C no more calls begin, and those under way end before it is raised.
-    """
-    if not items:
-        return
-    pool = ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="parquet_loader-commit")
-    futures: list[Future[None]] = []
-    try:
-        futures.extend(pool.submit(function, item) for item in items)
-        while wait(futures, SIGINT_POLL_S).not_done:
-            pass
-    finally:
-        pool.shutdown(cancel_futures=True)
-    for future in futures:
-        future.result()

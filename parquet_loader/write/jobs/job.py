@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, is_local, list_below, resolve
-from parquet_loader.errors import ConfigurationError, WriteError
+from parquet_loader.errors import ConfigurationError, UnfinishedCommitError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.write.jobs.commit import (
     JOURNAL,
@@ -273,7 +273,11 @@ class WriteJob:
                 move_file(self._filesystem, source, join(directory.data, name))
             sync_directory(self._filesystem, directory.data)
         if whole and directory.is_sibling and (self._mode != "overwrite" or is_local(self._filesystem)):
-            return publish_directory(self._filesystem, directory.data, self.path, f"job-{id_}", mode=self._mode)
+            try:
+                return publish_directory(self._filesystem, directory.data, self.path, f"job-{id_}", mode=self._mode)
+            except UnfinishedCommitError:
+                self._journal.is_needed = True  # the old files stay until the next job
+                raise
         old = parquet_files(listing(self._filesystem, self.path), self.path)  # those that readers see
         if self._mode == "error" and old:
             raise WriteError(f"{self.path}: while the job ran, others wrote into the directory; nothing was published")
