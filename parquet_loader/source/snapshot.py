@@ -478,7 +478,8 @@ def _all_examined(
             return _described(await footers.fetched(number, fetcher))
 
         most = fetcher.options.max_requests
-        found = fetcher.run(side_by_side(fetched, np.flatnonzero(earlier < 0).tolist(), most))
+        new = np.flatnonzero(earlier < 0).tolist()
+        found = dict(zip(new, fetcher.run(side_by_side(fetched, new, most)), strict=True))
         examined = [found[number] if number in found else examine(number) for number in range(len(files))]
     footers.record = None
     return footers, examined

@@ -85,13 +85,12 @@ class HubLister(RemoteLister):
             groups.setdefault((address.repository, address.revision, address.is_explicit), []).append(number)
         members = list(groups.values())
 
-        async def resolved(number: int) -> list[HubAddress]:
-            return await self._resolved([addresses[member] for member in members[number]])
+        async def resolved(group: list[int]) -> list[HubAddress]:
+            return await self._resolved([addresses[member] for member in group])
 
-        work = partial(side_by_side, resolved, range(len(members)), _REPOSITORIES_AT_ONCE)
-        done = self.fetcher.run(self._reached(work))
-        for number, group in enumerate(members):
-            for member, address in zip(group, done[number], strict=True):
+        work = partial(side_by_side, resolved, members, _REPOSITORIES_AT_ONCE)
+        for group, done in zip(members, self.fetcher.run(self._reached(work)), strict=True):
+            for member, address in zip(group, done, strict=True):
                 addresses[member] = address
         return [str(address) for address in addresses]
 

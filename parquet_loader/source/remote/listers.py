@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
@@ -136,19 +137,18 @@ class ObstoreLister(RemoteLister):
     def below(self, base: str) -> list[ListedFile]:
         """Return all files below a directory."""
         keys = [path[len(_bucket_of(base)) :] for path in self._known if path.startswith(base + "/")]
-        cuts: list[str | None] = [None, *keys[self._page_keys - 1 :: self._page_keys]]
-        ends = [*cuts[1:], None]
+        cuts = [None, *keys[self._page_keys - 1 :: self._page_keys], None]
 
-        async def some(number: int) -> list[ListedFile]:
-            return await self._between(base, cuts[number], ends[number])
+        async def some(span: tuple[str | None, str | None]) -> list[ListedFile]:
+            return await self._between(base, *span)
 
         try:
-            parts = self.fetcher.run(side_by_side(some, range(len(cuts)), self._pages))
+            parts = self.fetcher.run(side_by_side(some, list(pairwise(cuts)), self._pages))
         except LoaderStateError:
             raise
         except Exception as error:
             raise _refused(error) from None
-        return [entry for number in range(len(cuts)) for entry in parts[number]]
+        return [entry for part in parts for entry in part]
 
     async def _between(self, base: str, after: str | None, last: str | None) -> list[ListedFile]:
         """Return the files below a directory with keys greater than `after` and at most `last`."""
@@ -245,13 +245,8 @@ class HdfsLister(RemoteLister):
         found: list[ListedFile] = []
         folders = [base]
         while folders:
-            level = folders
-
-            async def asked(number: int, level: list[str] = level) -> list[pafs.FileInfo]:
-                return await self._asked(hdfs.list_directory, level[number])
-
-            inside = await side_by_side(asked, range(len(level)), _FOLDERS_AT_ONCE)
-            infos = [info for number in range(len(level)) for info in inside[number]]
+            inside = await side_by_side(partial(self._asked, hdfs.list_directory), folders, _FOLDERS_AT_ONCE)
+            infos = [info for part in inside for info in part]
             found += [entry for info in infos if isinstance(entry := seen(info), ListedFile)]
             folders = [info.path for info in infos if info.type == pafs.FileType.Directory]
         return found

@@ -44,11 +44,10 @@ class RemoteLister(Lister):
             UnreachableError: the endpoint does not answer, so retries are useless.
         """
 
-        async def one(number: int) -> T:
-            return await self.fetcher.call(partial(work, things[number]))
+        async def one(thing: S) -> T:
+            return await self.fetcher.call(partial(work, thing))
 
-        done = self.fetcher.run(self._reached(partial(side_by_side, one, range(len(things)), _CALLS_AT_ONCE)))
-        return [done[number] for number in range(len(things))]
+        return self.fetcher.run(self._reached(partial(side_by_side, one, things, _CALLS_AT_ONCE)))
 
     def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
         """Return the first and the last four bytes of a file, by one request each."""

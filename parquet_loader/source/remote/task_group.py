@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from parquet_loader.errors import RemoteError
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -18,30 +19,30 @@ async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def side_by_side(work: Callable[[int], Awaitable[T]], numbers: Sequence[int], most: int) -> dict[int, T]:
-    """Return the result of `work` for each number; at most `most` run at a time. Raises the first error in order.
+async def side_by_side(work: Callable[[S], Awaitable[T]], things: Sequence[S], most: int) -> list[T]:
+    """Return the result of `work` for each thing; at most `most` run at a time. Raises the first error in order.
 
     A `RemoteError` (the store does not answer) is raised at once.
     """
-    left, found, errors = iter(numbers), dict[int, T](), dict[int, Exception]()
+    left, found, errors = enumerate(things), dict[int, T](), dict[int, Exception]()
 
     async def take() -> None:
-        for number in left:
+        for number, thing in left:
             if errors:
                 return
             try:
-                found[number] = await work(number)
+                found[number] = await work(thing)
             except RemoteError:
                 raise
             except Exception as error:
                 errors[number] = error
 
     async with TaskGroup() as together:
-        for _ in range(min(most, len(numbers))):
+        for _ in range(min(most, len(things))):
             together.add(take())
     if errors:
         raise errors[min(errors)]
-    return found
+    return [found[number] for number in range(len(things))]
 
 
 class TaskGroup:

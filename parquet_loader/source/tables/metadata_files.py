@@ -82,16 +82,15 @@ class MetadataFiles:
         if self._fetcher is None:
             return [self._local(file) for file in files]
         fetcher = self._fetcher
-        buffers = [np.empty(file.size_bytes, np.uint8) for file in files]
 
-        async def fetch(number: int) -> None:
-            file = files[number]
+        async def fetch(file: ListedFile) -> bytes:
+            buffer = np.empty(file.size_bytes, np.uint8)
             if file.size_bytes:
                 whole = SourceFile(file.path, file.size_bytes, file.mtime_ns, (), file.etag, self._prefix)
-                await fetcher.read_all(whole, [ByteRange(0, file.size_bytes)], [buffers[number]])
+                await fetcher.read_all(whole, [ByteRange(0, file.size_bytes)], [buffer])
+            return buffer.tobytes()
 
-        fetcher.run(side_by_side(fetch, list(range(len(files))), self._remote.max_requests))
-        return [buffer.tobytes() for buffer in buffers]
+        return fetcher.run(side_by_side(fetch, files, self._remote.max_requests))
 
     def _local(self, file: ListedFile) -> bytes:
         try:
