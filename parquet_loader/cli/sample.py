@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import Any
 
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, working
-from parquet_loader.common import ReadOptions, format_bytes, format_count
+from parquet_loader.common import ReadOptions, format_bytes, format_count, replace_file
 from parquet_loader.loader.sheet import page_of, picture_of, sheet_of
 
 _MOST_ROWS = 1000
@@ -63,16 +62,8 @@ def sample(source: tuple[str, ...], *, out: str, rows: int, seed: int, columns: 
 
 def _replace(path: str, content: bytes) -> None:
     """Write a file, whole or not at all."""
-    folder = os.path.dirname(os.path.abspath(path))
     try:
-        descriptor, fresh = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=folder)
+        replace_file(path, content)
     except OSError as error:
+        folder = os.path.dirname(os.path.abspath(path))
         raise click.ClickException(f"{path}: cannot be written in {folder} ({error.strerror})") from None
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(fresh, 0o644)
-        os.replace(fresh, path)
-    except BaseException:
-        os.unlink(fresh)
-        raise

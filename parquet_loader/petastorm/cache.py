@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from parquet_loader.common import check_private, local_path, make_private
+from parquet_loader.common import check_private, local_path, make_private, remove_file
 from parquet_loader.errors import ConfigurationError
 
 _ENTRY = re.compile(r"[0-9a-f]{64}\.arrow")
@@ -127,8 +127,7 @@ class LocalDiskCache(CacheBase):
             for _, size, path in sorted(entries) if self._evicts else ():
                 if excess <= 0:
                     break
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+                remove_file(path)
                 excess -= size
         return excess <= 0
 
@@ -136,7 +135,6 @@ class LocalDiskCache(CacheBase):
         """Delete the entries, and the directory if it is then empty, if the cache was made with ``cleanup=True``."""
         if self._cleanup:
             for entry in self._entries(_OURS):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(entry.path)
+                remove_file(entry.path)
             with contextlib.suppress(OSError):
                 os.rmdir(self._path)

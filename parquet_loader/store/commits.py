@@ -16,8 +16,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from parquet_loader.common import remove_file, replace_file
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths, names_in, write_atomically
+from parquet_loader.store.files.paths import StorePaths, names_in
 from parquet_loader.write import fsync
 
 _SOURCE = re.compile(r"[0-9a-f]{16}-\d+\.parquet")
@@ -38,7 +39,7 @@ class Commit:
 
 def record_commit(paths: StorePaths, commit: Commit, *, durable: bool) -> None:
     """Write the record: from its appearance on, the files count as published. Called in a transaction."""
-    write_atomically(os.path.join(paths.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
+    replace_file(os.path.join(paths.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
     if durable:
         fsync(paths.commits)
 
@@ -89,9 +90,8 @@ def finish_commits(paths: StorePaths, tag: str) -> list[str]:
 def forget_commits(paths: StorePaths, names: Iterable[str]) -> None:
     """Remove the records of commits that the ledger counts, or that were undone."""
     for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            if is_recorded(paths, name):
-                os.unlink(os.path.join(paths.commits, name))
+        if is_recorded(paths, name):
+            remove_file(os.path.join(paths.commits, name))
 
 
 def names_of(commits: Iterable[Commit]) -> set[str]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from parquet_loader.common import replace_file
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths, write_atomically
+from parquet_loader.store.files.paths import StorePaths
 
 _RECORD = np.dtype([("sequence", "<i8"), ("times", "<i4"), ("epochs", "<i4")])
 _COMPACT_BYTES = 2**20
@@ -50,7 +51,7 @@ def compact_seen(paths: StorePaths, present: Callable[[], set[int]]) -> None:
         if os.stat(paths.seen).st_size > _COMPACT_BYTES:
             counts, keep = read_seen(paths), present()
             records = [(s, *counts[s]) for s in sorted(counts.keys() & keep)]
-            write_atomically(paths.seen, np.array(records, dtype=_RECORD).tobytes())
+            replace_file(paths.seen, np.array(records, dtype=_RECORD).tobytes())
 
 
 def _records(paths: StorePaths) -> npt.NDArray[np.void]:

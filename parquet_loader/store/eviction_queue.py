@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 
+from parquet_loader.common import remove_file
 from parquet_loader.store.files.paths import StorePaths
 
 
@@ -49,5 +50,4 @@ def queue_evictions(paths: StorePaths, ranking: Iterable[str], pinned: frozenset
 
 def clear_evictions(paths: StorePaths) -> None:
     """Empty the queue; called under the store's lock."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(paths.leaving)
+    remove_file(paths.leaving)

@@ -8,12 +8,12 @@ import os
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.common import check_locks_exclude, exclusive
+from parquet_loader.common import check_locks_exclude, exclusive, replace_file
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.source import table_to_write_to
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import HIDDEN, StorePaths, write_atomically
+from parquet_loader.store.files.paths import HIDDEN, StorePaths
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.settings import (
     Eviction,
@@ -75,7 +75,7 @@ def open_settings(
             else:
                 wanted = changed(known)
             if wanted != known or not os.path.exists(paths.settings):
-                write_atomically(paths.settings, wanted.to_json().encode("utf-8"))
+                replace_file(paths.settings, wanted.to_json().encode("utf-8"))
     except OSError as error:
         raise WriteError(
             f"{paths.root}: the store cannot be created or opened: {error.strerror}; check its permissions"

@@ -11,7 +11,7 @@ from functools import partial
 from math import isnan
 from typing import Any, NamedTuple
 
-from parquet_loader.common import PathLike, check_int, parse_bytes, resolve
+from parquet_loader.common import PathLike, check_int, parse_bytes, remove_file, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.loader.live_source import Follower
 from parquet_loader.schema import Schema
@@ -265,11 +265,7 @@ class SampleStore:
             )
         path = os.path.join(self._paths.holds, held.name)
         with self._writable().ledger.transaction():
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                return False
-        return True
+            return remove_file(path)
 
     def holds(self) -> list[HeldState]:
         """Return the states whose files are held on purpose, the oldest hold first."""

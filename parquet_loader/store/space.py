@@ -16,7 +16,7 @@ from math import isnan
 from threading import RLock
 from typing import TypeAlias
 
-from parquet_loader.common import LockedFile, is_locked
+from parquet_loader.common import LockedFile, is_locked, remove_file
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.delivery_counts import add_seen, compact_seen, read_seen
 from parquet_loader.store.eviction_queue import queue_evictions, queued_evictions
@@ -76,8 +76,7 @@ class Reservation:
             try:
                 with self._ledger.transaction() as totals:
                     self.set(totals, 0)
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._file.path)
+                    remove_file(self._file.path)
             finally:
                 self._file.close()
 
@@ -218,8 +217,7 @@ class Space:
         self._ranking = kept
         gone = Evicted()
         for file, size in chosen:
-            with contextlib.suppress(FileNotFoundError):  # another machine's, which this one still sees for a moment
-                os.unlink(file.path)
+            if remove_file(file.path):  # else another machine removed it, and this one saw it for a moment more
                 totals.removed(file.rows, size)
                 gone += Evicted(1, file.rows, size)
         self._files.forget(file.name for file, _ in chosen)
@@ -250,15 +248,11 @@ def reclaim(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
             live.add(name)
             continue
         totals.reserved_bytes -= reserved_bytes(path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-            removed += 1
+        removed += remove_file(path)
     committed = ledger.committed()
     for name in names_in(paths.unfinished):
         if name.partition("-")[0] not in live and name not in committed:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(paths.unfinished, name))
-                removed += 1
+            removed += remove_file(os.path.join(paths.unfinished, name))
     for name in names_in(paths.readers):
         path = os.path.join(paths.readers, name)
         if not is_locked(path):

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import NO_LINK, FileLock, check_private, local_path, make_private
+from parquet_loader.common import NO_LINK, FileLock, check_private, local_path, make_private, remove_file
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.write import remove_dead_jobs
 
@@ -158,8 +158,7 @@ def _delete(path: str, lock: FileLock) -> bool:
         os.rename(path, aside)
     shutil.rmtree(aside, ignore_errors=True)
     for suffix in (".keep", ".writing", ".lock"):
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path + suffix)
+        remove_file(path + suffix)
     return True
 
 

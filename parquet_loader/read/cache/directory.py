@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from threading import Event, RLock
 
-from parquet_loader.common import NO_LINK, Digests, LockedFile, format_bytes, is_locked
+from parquet_loader.common import NO_LINK, Digests, LockedFile, format_bytes, is_locked, remove_file
 from parquet_loader.read.cache.entry_file import DamagedError, Ranges, check_range, occupied_bytes, read_index
 from parquet_loader.read.cache.eviction import CacheEntry, enough, in_order_of_leaving
 from parquet_loader.read.cache.leases import (
@@ -265,8 +265,7 @@ class CacheDirectory:
         with self._lock:
             self._verified.pop(hash(name), None)
         with contextlib.suppress(OSError), transaction(self._paths) as account:
-            if name is not None and os.path.lexists(path):
-                os.unlink(path)
+            if name is not None and remove_file(path):
                 account.taken_bytes -= name.nbytes
 
     def _missing(self, account: CacheLedger, nbytes: int) -> int:
@@ -313,8 +312,7 @@ class CacheDirectory:
         for name in names_in(self._paths.unfinished):
             path = os.path.join(self._paths.unfinished, str(name))
             if not is_locked(path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+                remove_file(path)
                 account.taken_bytes -= name.nbytes
         remove_dead_leases(self._paths)
 

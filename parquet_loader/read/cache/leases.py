@@ -12,7 +12,7 @@ import weakref
 
 import numpy as np
 
-from parquet_loader.common import Digests, LockedFile, is_locked
+from parquet_loader.common import Digests, LockedFile, is_locked, remove_file
 from parquet_loader.read.cache.eviction import ReaderLease
 from parquet_loader.read.cache.paths import CachePaths
 
@@ -95,5 +95,4 @@ def remove_dead_leases(paths: CachePaths) -> None:
     for name in _names(paths):
         path = os.path.join(paths.readers, name)
         if not is_locked(path):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+            remove_file(path)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parquet_loader.common import Digests, IntArray, make_private
+from parquet_loader.common import Digests, IntArray, make_private, remove_file
 from parquet_loader.read.cache.eviction import CacheEntry
 
 _NAME = re.compile(r"(?P<file>[0-9a-f]{32})-(?P<group>\d{1,10})-(?P<columns>[0-9a-f]{16})-(?P<nbytes>\d{1,18})")
@@ -100,12 +100,7 @@ class CachePaths:
 
     def remove(self, entries: Iterable[CacheEntry]) -> list[CacheEntry]:
         """Remove row groups, in a transaction; return those that existed."""
-        removed: list[CacheEntry] = []
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path_of(entry))
-                removed.append(entry)
-        return removed
+        return [entry for entry in entries if remove_file(self.path_of(entry))]
 
     def for_row_group(self, file: str, row_group: int) -> list[EntryName]:
         """Return the names of a row group's files, one for each set of columns."""

@@ -7,7 +7,7 @@ import errno
 import os
 from typing import Any
 
-from parquet_loader.common import LockedFile
+from parquet_loader.common import LockedFile, remove_file
 from parquet_loader.read.cache.entry_file import Checksum, Index, Ranges, index_bytes, packed_index
 from parquet_loader.read.cache.ledger import transaction
 from parquet_loader.read.cache.paths import CachePaths, EntryName
@@ -62,10 +62,8 @@ class PendingEntry:
             self._check_name()
             target, inode = self._paths.entry(self._name), self._file.inode
             for other in self._paths.for_row_group(self._name.file, self._name.row_group):
-                if other.columns == self._name.columns:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._paths.entry(other))
-                        account.taken_bytes -= other.nbytes
+                if other.columns == self._name.columns and remove_file(self._paths.entry(other)):
+                    account.taken_bytes -= other.nbytes
             os.rename(self._file.path, target)
             if os.stat(target).st_ino != inode:  # the directory was deleted and created again
                 raise FileNotFoundError(errno.ENOENT, "the file was deleted and replaced by another", target)

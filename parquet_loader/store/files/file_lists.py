@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pyarrow.fs as pafs
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, remove_file, replace_file
 from parquet_loader.errors import SourceError
 from parquet_loader.source import FooterCache, Snapshot, SourceFile, dump_snapshot, load_snapshot
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths, names_in, write_atomically
+from parquet_loader.store.files.paths import StorePaths, names_in
 
 KEPT_LISTS = 64
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -112,7 +112,7 @@ def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
     if os.path.exists(path):
         os.utime(path)
         return
-    write_atomically(path, data)
+    replace_file(path, data)
     held = {hold.partition("-")[0] for hold in names_in(paths.holds)}
     ages: list[tuple[int, str]] = []
     for other in names_in(paths.snapshots):
@@ -120,8 +120,7 @@ def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
             ages.append((os.stat(os.path.join(paths.snapshots, other)).st_mtime_ns, other))
     for _, other in sorted(ages)[:-KEPT_LISTS]:
         if other not in held and other != name:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(paths.snapshots, other))
+            remove_file(os.path.join(paths.snapshots, other))
 
 
 def read_list(paths: StorePaths, name: str) -> bytes | None:
@@ -175,7 +174,7 @@ def write_hold(paths: StorePaths, held: HeldState, names: Sequence[str]) -> None
     """Hold files from now on; called in a transaction."""
     about = {name: getattr(held, name) for name in HeldState.__slots__}
     text = "\n".join([json.dumps(about), *names, ""])
-    write_atomically(os.path.join(paths.holds, held.name), text.encode("utf-8"))
+    replace_file(os.path.join(paths.holds, held.name), text.encode("utf-8"))
 
 
 def read_holds(paths: StorePaths) -> list[HeldState]:

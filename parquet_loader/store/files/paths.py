@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from parquet_loader.store.files.file_names import FileName, new_identity
+from parquet_loader.common import TEMPORARY, remove_file
+from parquet_loader.store.files.file_names import FileName
 
 HIDDEN = ".store"
-TEMPORARY = ".tmp"
 NONE_KNOWN: Mapping[str, FileName] = MappingProxyType({})
 
 
@@ -107,21 +107,6 @@ class StorePaths:
         return found
 
 
-def write_atomically(path: str, data: bytes) -> None:
-    """Replace a small file so that it is whole at any instant, after a power cut too; under the store's lock."""
-    hidden = f"{path}.{new_identity()}{TEMPORARY}"
-    try:
-        with open(hidden, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(hidden, path)
-    except BaseException:
-        if os.path.lexists(hidden):
-            os.unlink(hidden)
-        raise
-
-
 def remove_half_replaced(paths: StorePaths) -> int:
     """Remove temporary files of processes that died while they replaced a small file; return their number.
 
@@ -132,9 +117,7 @@ def remove_half_replaced(paths: StorePaths) -> int:
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(directory):
                 if name.endswith(TEMPORARY):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(os.path.join(directory, name))
-                        removed += 1
+                    removed += remove_file(os.path.join(directory, name))
     return removed
 
 
