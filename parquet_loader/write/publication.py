@@ -73,7 +73,7 @@ class Publication:
             UnfinishedCommitError: all are published, but old files could not be deleted; or some are, and cannot be
                 removed.
         """
-        names = [f"part-{self._id}-{number}.parquet" for number in range(len(self._staged))]
+        names = [f"part-{self._id}-{number:06}.parquet" for number in range(len(self._staged))]
         if self._sibling is not None:
             self._exchange(self._sibling, names)
         else:

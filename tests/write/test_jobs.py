@@ -46,7 +46,14 @@ from parquet_loader.write import spark
 from parquet_loader.write.dask import write_dask
 from parquet_loader.write.jobs import lease
 from parquet_loader.write.jobs.commit import Journal, publish_files, renames_directories
-from parquet_loader.write.jobs.job import JobSpec, WriteJob, WrittenFile, remove_dead_jobs
+from parquet_loader.write.jobs.job import (
+    JobSpec,
+    WriteJob,
+    WrittenFile,
+    new_task_file,
+    number_of,
+    remove_dead_jobs,
+)
 from parquet_loader.write.jobs.job_runner import check_bucket_bytes
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.jobs.task import merge_files, plan_merges, write_partition
@@ -131,6 +138,13 @@ def test_the_second_of_two_first_jobs_publishes_nothing(place: Place) -> None:
             two.commit(write_partition(two.spec, 0, rows(10, 20)))
     assert place.ids() == list(range(10))
     assert place.leftovers() == []
+
+
+def test_files_of_one_partition_stay_in_order_beyond_ten_thousand(tmp_path: Path) -> None:
+    with WriteJob(tmp_path / "set", SCHEMA) as job:
+        names = [os.path.basename(new_task_file(job.spec, 0, number).path) for number in (9_999, 10_000, 10_001)]
+    assert names == sorted(names)
+    assert [number_of(name) for name in names] == [9_999, 10_000, 10_001]
 
 
 def test_a_job_without_rows_publishes_a_file_that_tells_the_schema(place: Place) -> None:

@@ -108,6 +108,14 @@ def test_every_row_is_written_once_and_in_order(sizes: list[int], row_group_byte
     assert [x for rows in found for x in rows] == list(range(total))
 
 
+def test_files_sort_by_name_in_the_order_of_their_rows(tmp_path: Path) -> None:
+    summary = write_dataset(batch(1000), tmp_path / "d", SCHEMA, options=SMALL)
+    assert len(summary.files) > 10
+    assert list(summary.files) == sorted(summary.files)
+    rows = [x for name in visible(tmp_path / "d") for x in pq.read_table(tmp_path / "d" / name)["x"].to_pylist()]
+    assert rows == list(range(1000))
+
+
 def test_footers_carry_the_schema_and_checksums_are_written(tmp_path: Path) -> None:
     (file,) = write_dataset(batch(100), tmp_path / "d", SCHEMA).files
     assert Schema.from_arrow(pq.read_schema(file)) == SCHEMA
@@ -462,7 +470,7 @@ def test_a_failed_rename_takes_back_the_files_published_before_it(
     replace = os.replace
 
     def fail_on_third(source: str, target: str) -> None:
-        if target.endswith("-2.parquet"):
+        if target.endswith("-000002.parquet"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         replace(source, target)
 

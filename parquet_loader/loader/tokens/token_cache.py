@@ -167,7 +167,7 @@ def _origin_of(dataset: Dataset, filters: Any) -> TextOrigin:
 
 def _opened(path: Path, rows: int, shard: Shard | None) -> ListedDataset | None:
     """Return the data set of tokens; None if it is missing or incomplete."""
-    # Sorted by length first, because by name alone the tenth file would come before the second.
+    # Sorted by length first: names of earlier releases put the tenth file before the second.
     files = sorted(path.glob("part-*.parquet"), key=lambda file: (len(file.name), file.name))
     if not files:
         return None

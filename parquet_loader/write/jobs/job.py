@@ -294,7 +294,7 @@ def new_task_file(spec: JobSpec, partition: int, number: int) -> StagedFile:
     Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given.
     Rows of small files that are written again together are an exception: they take the position of the first file.
     """
-    name = f".part-{partition:06}-{number:04}-{uuid.uuid4().hex}.parquet.tmp"
+    name = f".part-{partition:06}-{number:06}-{uuid.uuid4().hex}.parquet.tmp"
     return StagedFile(spec.filesystem, join(spec.directory, name), spec.metadata)
 
 
