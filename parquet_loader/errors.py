@@ -2,9 +2,9 @@
 
     ParquetLoaderError
     ├── SourceError            nothing to read, or a path that cannot be listed or opened
-    │   ├── RemoteError        a store that did not answer, however often it was asked
+    │   ├── RemoteError        a remote store failed to answer, also after all retries
     │   └── SystemReadError    the operating system could not read: I/O error, no permission  (also an OSError)
-    ├── SchemaError            what the files hold and what was asked for do not fit   (also a ValueError)
+    ├── SchemaError            files and requested schema, columns or filters disagree (also a ValueError)
     ├── DataError              bytes or values that cannot be delivered                (also a ValueError)
     ├── OutOfMemoryError       the process could not get memory                        (also a MemoryError)
     ├── MemoryLimitError       the plan does not fit into `memory_limit`               (also a ValueError)
@@ -22,11 +22,10 @@
     ├── ResumeError            a state that does not belong to this loader             (also a ValueError)
     └── LoaderStateError       used after `close()`, or iterated twice at once         (also a RuntimeError)
 
-A message is one sentence each for where (file, row group, column), what was expected, what was found
-and what to do about it.
+A message names the place (file, row group, column), what was expected, what was found, and what to do.
 
-`PerformanceWarning` is the class of warnings about an installation that works slower than it could,
-`ParquetLoaderDeprecationWarning` of those about names that a later version removes.
+There are two warnings: `PerformanceWarning`, if the installation works slower than it could, and
+`ParquetLoaderDeprecationWarning`, if the caller uses a name that a later version removes.
 """
 
 from __future__ import annotations
@@ -41,48 +40,49 @@ class ParquetLoaderError(Exception):
 
 
 class PerformanceWarning(UserWarning):
-    """The installation works, but slower than it could; ``warnings.filterwarnings`` silences it by this class."""
+    """The installation works, but slower than it could. ``warnings.filterwarnings`` silences it by this class."""
 
 
 class ParquetLoaderDeprecationWarning(FutureWarning):
-    """Something will be removed; the message names the version and the replacement.
+    """A name will be removed; the message names the version and the replacement.
 
-    A `FutureWarning`, which Python shows by default, because those who train must change their scripts. Python hides a
-    `DeprecationWarning` outside ``__main__``.
+    It is a `FutureWarning` because Python shows these by default; a `DeprecationWarning` is hidden outside
+    ``__main__``, and users must see that their scripts have to change.
     """
 
 
 class SourceError(ParquetLoaderError):
-    """The source names no readable Parquet file, or one vanished or changed since its footer was read."""
+    """The source has no readable Parquet file, or a file vanished or changed after its footer was read."""
 
 
 class RemoteError(SourceError):
-    """A store did not give a file's bytes in time, however often it was asked; the file may well be there.
+    """A remote store did not deliver a file's bytes in time, also after all retries; the file may be intact.
 
-    It says nothing about the file, so that ``on_error="skip"`` does not pass over it.
+    The error is not about the file's content, so ``on_error="skip"`` does not skip it.
     """
 
 
 class SystemReadError(SourceError, OSError):
     """The operating system could not read a file: an I/O error, no permission, no more threads.
 
-    It says nothing about the file's content, so that ``on_error="skip"`` does not pass over it. `errno` says which.
+    `errno` holds the system's error number. The error is not about the file's content, so ``on_error="skip"`` does not
+    skip it.
     """
 
 
 class OutOfMemoryError(ParquetLoaderError, MemoryError):
-    """The process could not get memory. It says nothing about the files, and ``on_error="skip"`` does not pass over it.
+    """The process could not allocate memory. ``on_error="skip"`` does not skip it, because the files may be intact.
 
-    `MemoryLimitError` is another thing: what `memory_limit` cannot hold, told before anything is read.
+    A plan that exceeds `memory_limit` raises `MemoryLimitError` instead, before anything is read.
     """
 
 
 class SchemaError(ParquetLoaderError, ValueError):
-    """The files' columns and the requested schema, columns or filters do not fit together."""
+    """The files' columns do not match the requested schema, columns or filters."""
 
 
 class DataError(ParquetLoaderError, ValueError):
-    """A file, page or value that cannot be decoded or delivered as the schema says."""
+    """A file, page or value cannot be decoded or delivered as the schema requires."""
 
 
 class MemoryLimitError(ParquetLoaderError, ValueError):
@@ -110,27 +110,28 @@ class TransformError(ParquetLoaderError):
 
 
 class WriteError(ParquetLoaderError, OSError):
-    """A data set could not be written; nothing of it was published unless the message says so."""
+    """A data set could not be written. Nothing was published unless the message says otherwise."""
 
 
 class UnfinishedCommitError(WriteError):
-    """New files are published, but old ones could not be deleted; or some are, and could not be taken back.
+    """New files are published, but the commit is incomplete: old files, or some of the new ones, could not be removed.
 
-    What readers see is both, or a part, of a sample store all or for now nothing; the message says which, and who
-    brings it to an end. To write the same again would double rows.
+    Readers may see old and new files, or only some of the new ones; readers of a sample store see all of the new rows,
+    or none until the commit is completed. The message says which, and what completes the commit. Do not write the same
+    data again: its rows would be there twice.
     """
 
 
 class StoreFullError(WriteError):
-    """A sample store is at its limit and nothing may be evicted; what was to be written stays with the writer."""
+    """A sample store is at its limit and nothing may be evicted; the writer keeps the rows that were not written."""
 
 
 class UnsupportedError(ParquetLoaderError, NotImplementedError):
-    """Something that this version cannot do yet; the message says what to do meanwhile."""
+    """This version does not support the request yet; the message says what to do instead."""
 
 
 class OpenFilesError(ParquetLoaderError, OSError):
-    """The process has no free file descriptor; the files are sound, so ``on_error="skip"`` never skips over it."""
+    """The process has no free file descriptor. ``on_error="skip"`` does not skip it, because the files are intact."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -141,7 +142,7 @@ class ReadingProcessError(ParquetLoaderError, RuntimeError):
     """A process of ``isolation="process"`` or `transform_workers` was killed or could not be started.
 
     Attributes:
-        exitcode: Its exit code, negative for the signal that killed it; None if it never ran.
+        exitcode: The exit code of the process, or minus the number of the signal that killed it; None if it never ran.
     """
 
     def __init__(self, message: str, exitcode: int | None = None) -> None:
@@ -150,15 +151,15 @@ class ReadingProcessError(ParquetLoaderError, RuntimeError):
 
 
 class ResumeError(ParquetLoaderError, ValueError):
-    """A state cannot be continued by this loader; the message says what differs."""
+    """This loader cannot resume from the given state; the message says what differs."""
 
 
 class LoaderStateError(ParquetLoaderError, RuntimeError):
-    """The loader is closed, or is being iterated already."""
+    """The loader is closed, or another iteration of it is in progress."""
 
 
 def is_skippable(error: BaseException) -> bool:
-    """Whether ``on_error="skip"`` passes over a row group for this error: for what its bytes say, and nothing else."""
+    """Whether ``on_error="skip"`` skips a row group with this error: only if the error is about the file's content."""
     is_about_data = isinstance(error, DataError | SourceError | SchemaError)
     return is_about_data and not isinstance(error, RemoteError | SystemReadError)
 

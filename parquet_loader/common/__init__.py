@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
+# First of all imports: pyarrow can hang at exit if a thread other than the main one imports it first.
 import parquet_loader.common.arrow_memory  # noqa: F401
 
 # isort: split

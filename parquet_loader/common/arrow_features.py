@@ -1,8 +1,8 @@
-"""What older versions of pyarrow and numpy lack, replaced here or found out by a trial; versions are never compared.
+"""Replacements for features that older versions of pyarrow and numpy lack; tries a feature, never compares versions.
 
-pyarrow 20, the oldest that is supported, lacks float16 in some functions, sizes of views, and UUIDs; they are replaced.
-What it cannot do at all raises: it writes no views and no decimals of 32 bits, and pyarrow before 26 reads no
-fixed-size lists with nulls.
+pyarrow 20, the oldest supported version, lacks float16 in some functions, sizes of view arrays, and UUIDs; this module
+replaces them. Features without a replacement raise: pyarrow 20 cannot write views or 32-bit decimals, and pyarrow
+before 26 cannot read fixed-size lists with nulls.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _WORDS = 2**64
 
 
 def scalar(value: Any, type_: pa.DataType | None = None) -> pa.Scalar:
-    """Return `pyarrow.scalar(value, type_)`; pyarrow 20 makes halves of numpy's only."""
+    """Return `pyarrow.scalar(value, type_)`; pyarrow 20 makes a float16 only from numpy's."""
     if type_ is not None and pa.types.is_float16(type_) and value is not None:
         value = np.float16(value)
     return pa.scalar(value, type_)
 
 
 def fill_null(array: Any, value: Any) -> Any:
-    """Replace the nulls of an array, or of a chunked one, by a number; pyarrow 20 has no such function for halves."""
+    """Replace the nulls of an array or chunked array by a number; pyarrow 20 cannot do so for float16."""
     if not pa.types.is_float16(array.type):
         return pc.fill_null(array, pa.scalar(value, array.type))
     bits = pa.scalar(np.float16(value).view(np.int16), pa.int16())
@@ -42,7 +42,7 @@ def _filled_halves(array: pa.Array, bits: pa.Scalar) -> pa.Array:
 
 
 def referenced_bytes(data: Any) -> int:
-    """Return `data.nbytes` of an array or table; pyarrow before 24 counts whole buffers if there are views."""
+    """Return `data.nbytes` of an array or table; with views, pyarrow before 24 can only count whole buffers."""
     try:
         return int(data.nbytes)
     except pa.ArrowException:
@@ -50,7 +50,7 @@ def referenced_bytes(data: Any) -> int:
 
 
 def inferred_array(values: list[Any]) -> pa.Array:
-    """Return `pyarrow.array(values)`; pyarrow before 24 infers no type of UUIDs."""
+    """Return `pyarrow.array(values)`; pyarrow before 24 cannot infer the type of UUIDs."""
     try:
         return pa.array(values)
     except pa.ArrowException:
@@ -63,7 +63,7 @@ def inferred_array(values: list[Any]) -> pa.Array:
 
 @cache
 def reads_null_fixed_size_lists() -> bool:
-    """Whether pyarrow reads fixed-size lists with nulls; before version 26 it takes them for damage."""
+    """Whether pyarrow reads fixed-size lists with nulls; before version 26 it reports them as damaged."""
     rows = pa.array([[1], None], pa.list_(pa.int8(), 1))
     file = io.BytesIO()
     try:

@@ -4,8 +4,8 @@ mimalloc, the default of current wheels, keeps freed memory per thread. Row grou
 on another and released on a third. With a limit of 256 MiB mimalloc held about 200 MiB more than was in use, jemalloc
 about 40 (benchmarks/memory.py). Throughput is the same.
 
-Arrow has two defaults. Python's can be changed at any time. That of C++, which allocates the buffers of pages and of
-decompression (50 MiB in that epoch), is read from an environment variable when Arrow first needs it.
+Arrow has two default pools. Python's can be changed at any time. The C++ default, which allocates the buffers of pages
+and of decompression (50 MiB in that epoch), is read from an environment variable when Arrow first needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ARENA_BYTES = 8 << 20  # more than jemalloc maps for a thread's first allocatio
 
 
 def _settle_default() -> None:
-    """Import pyarrow, with jemalloc as its default if it is not imported yet and nobody has said otherwise."""
+    """Import pyarrow, with jemalloc as its default if it is not imported yet and the environment names no pool."""
     has_jemalloc = sys.platform == "linux" and platform.machine() == "x86_64"  # Arrow warns if it has none
     if "pyarrow" in sys.modules or _VARIABLE in os.environ or not has_jemalloc:
         return
@@ -41,7 +41,7 @@ import pyarrow as pa  # noqa: E402  (after the above, which it is for)
 def use_returning_pool() -> None:
     """Make jemalloc Arrow's default memory pool in this process, unless the environment says otherwise.
 
-    Buffers that exist keep their pool. Where pyarrow was imported before this package, it is Python's default alone.
+    Existing buffers keep their pool. If pyarrow was imported before this package, only Python's default changes.
     """
     if _VARIABLE in os.environ:
         return

@@ -31,12 +31,12 @@ def out_of_descriptors(where: str, needed: int) -> OpenFilesError:
 
 
 def is_out_of_descriptors(error: BaseException) -> bool:
-    """Whether the system refused a file descriptor, to this process or to all; Arrow's errors included."""
+    """Whether this process, or the whole system, is out of file descriptors; recognises Arrow's errors too."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def raise_limit() -> None:
-    """Raise this process's limit to what the system allows; for processes of our own, which never call `select`."""
+    """Raise this process's limit to its hard limit; only for the library's own processes, which never call `select`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

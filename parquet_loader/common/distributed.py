@@ -1,7 +1,7 @@
 """Agreement between the ranks of `torch.distributed`: broadcasts of bytes and of errors.
 
 Every exchange is a collective: all ranks construct their loaders in the same order. An error on one rank is broadcast
-with the exchange, so that the others raise it too, instead of waiting for a rank that has failed.
+with the exchange: the others raise it too, instead of waiting for a rank that has failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Ranks:
     """The default process group, while one loader is constructed. Used by one thread.
 
     Args:
-        shard: This rank of how many.
+        shard: This rank and the world size.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -29,10 +29,11 @@ class Ranks:
         self._is_told = False
 
     def gather(self, work: Callable[[], bytes]) -> list[bytes]:
-        """Do this rank's part of some work; return what every rank made of it, in their order.
+        """Call `work` on this rank; return the results of all ranks, in rank order.
 
         Raises:
-            ParquetLoaderError: a rank failed; all raise, the others with its number. What failed here passes through.
+            ParquetLoaderError: another rank failed; the message has its number. An error of this rank's own `work`
+                passes through.
         """
         try:
             mine = b"+" + work()
@@ -44,11 +45,11 @@ class Ranks:
         return [payload[1:] for payload in received]
 
     def from_first(self, work: Callable[[], bytes]) -> bytes:
-        """Let rank 0 do some work; return what it made. Raises as `gather` does."""
+        """Call `work` on rank 0 only; return its result on every rank. Raises as `gather` does."""
         return self.gather(work if self.shard.rank == 0 else bytes)[0]
 
     def broadcast_error(self, error: BaseException) -> None:
-        """Let the other ranks' next exchange fail with this rank's error, unless they know."""
+        """Make the other ranks' next exchange fail with this rank's error, unless they already know of an error."""
         if not self._is_told and isinstance(error, Exception):
             self._is_told = True
             _exchange(b"-" + json.dumps([type(error).__name__, str(error)]).encode(), self.shard.world_size)

@@ -1,7 +1,7 @@
-"""Reads a pyarrow expression as a tree of calls, columns and literals; pyarrow itself only evaluates or prints one.
+"""Reads a pyarrow expression as a tree of calls, columns and literals; pyarrow can only evaluate or print one.
 
-To pickle an expression, Arrow lists its parts, in order, as metadata of a schema: each call before its arguments and
-again at its end. Literals and the options of calls are the columns of a record batch with this schema.
+When Arrow pickles an expression, it lists the parts in order as metadata of a schema: each call before its arguments
+and again at its end. Literals and the options of calls are the columns of a record batch with this schema.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_expression(expression: pc.Expression) -> Node:
     """Return an expression as a tree.
 
     Raises:
-        ConfigurationError: it names a column by its number, or holds what Arrow does not serialise.
+        ConfigurationError: it refers to a column by number, or contains a part that Arrow cannot serialise.
     """
     try:
         batch = pa.ipc.open_file(expression.__reduce__()[1][0]).get_batch(0)
@@ -51,7 +51,7 @@ def read_expression(expression: pc.Expression) -> Node:
         raise ConfigurationError(
             f"filters={expression}: this expression cannot be read ({error}); name columns, as in pc.field('label')"
         ) from None
-    calls: list[list[Node]] = []  # the arguments of each call that has not ended, of the outer one first
+    calls: list[list[Node]] = []  # the arguments read so far of each open call, outermost first
     arguments: list[Node] = []
     options: pa.Scalar | None = None
     parts = _parts(batch.schema)
@@ -87,14 +87,14 @@ def nodes(root: Node) -> Iterator[Node]:
 
 
 def named_columns(root: Node) -> list[str]:
-    """Return the names of the columns that a tree is over, each once."""
+    """Return the names of the columns that a tree refers to, each once."""
     return list(dict.fromkeys(node.path[0] for node in nodes(root) if isinstance(node, FieldRef)))
 
 
 def _parts(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield the metadata of a schema, also of keys that are there several times, which pyarrow leaves out.
+    """Yield all metadata of a schema; pyarrow drops repeated keys.
 
-    As Arrow's C data interface lays it out: their number, and of each key and value the length and the bytes.
+    The layout is that of Arrow's C data interface: the number of pairs, then length and bytes of each key and value.
     """
     capsule = schema.__arrow_c_schema__()
     at = int(ctypes.cast(_PyCapsule_GetPointer(capsule, b"arrow_schema"), ctypes.POINTER(ctypes.c_void_p))[2])

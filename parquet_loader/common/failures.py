@@ -1,7 +1,7 @@
 """Tells system failures (memory, file descriptors, disks, permissions) from a damaged file.
 
-The bytes themselves prove damage, and ``on_error="skip"`` may skip it. A system failure says nothing about the file.
-All code that catches errors of a read asks here which of the two it is.
+``on_error="skip"`` may skip a file whose bytes are damaged, but not one that the system failed to read. All code that
+catches errors of a read asks this module which of the two it has.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import OpenFilesError, OutOfMemoryError, SystemReadError
 
-# Arguments of a system call that a damaged file led to.
+# A system call raises these if a damaged file led to its arguments.
 _OF_DAMAGE = frozenset({errno.EINVAL, errno.EOVERFLOW, errno.EFBIG})
 _ADVICE = {
     errno.ENOSPC: "; free space on the disk",
@@ -23,18 +23,18 @@ _ADVICE = {
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, as Arrow, numpy, Python, the kernels or a system call say it."""
+    """Whether memory ran out, whether Arrow, numpy, Python, the kernels or a system call reports it."""
     number = error.errno if isinstance(error, OSError) else None
     return isinstance(error, MemoryError) or number == errno.ENOMEM or "std::bad_alloc" in str(error)
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether the process lacks memory or file descriptors, so that another way to read fails as well."""
+    """Whether the process lacks memory or file descriptors; then another way to read would fail as well."""
     return is_out_of_memory(error) or is_out_of_descriptors(error)
 
 
 def out_of_memory(where: str, error: BaseException) -> OutOfMemoryError:
-    """Return the error that says that memory ran out, and what to do."""
+    """Return an error that says that memory ran out and what to do."""
     if isinstance(error, OutOfMemoryError):
         return error
     reason = _first_line(error) or type(error).__name__
@@ -42,13 +42,13 @@ def out_of_memory(where: str, error: BaseException) -> OutOfMemoryError:
 
 
 def system_error(where: str, error: BaseException) -> OutOfMemoryError | OpenFilesError | SystemReadError | None:
-    """Return the error to raise if a failed read is the system's failure; None: the file's.
+    """Return the error to raise if the system caused a failed read, or None if the file did.
 
-    What the system says about a file has a number; what Arrow says about its content has none.
+    Errors of the system have an `errno`; Arrow's errors about a file's content have none.
 
     Args:
         where: File, row group and column, as far as they are known.
-        error: What was raised.
+        error: The exception of the failed read.
     """
     if isinstance(error, OpenFilesError | SystemReadError):
         return error

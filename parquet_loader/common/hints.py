@@ -1,4 +1,4 @@
-"""Suggests what to use instead of an unsupported source, of a keyword of another library, or of a package."""
+"""Suggests what to use instead of an unsupported source, another library's keyword, or a missing package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _THREADS = "num_threads=<n> sets the number of background threads; transform_wor
 _READ_AHEAD = "memory_limit=<bytes> bounds how much is read ahead"
 _MANY_EPOCHS = "each `for batch in loader` is one epoch; write a loop of epochs around it"
 _PINNED = (
-    "batches are in pinned memory where torch sees a GPU, unless output_options=OutputOptions(pin_memory=False); "
+    "batches are in pinned memory if torch sees a GPU, unless output_options=OutputOptions(pin_memory=False); "
     "device='cuda' copies them there in the background"
 )
 _COLLATE = "batches are made of whole columns; transform=<function of (columns, rng)> changes them"
@@ -124,16 +124,16 @@ WRITER_KEYWORDS = {
 def check_keywords(
     work: Callable[..., Any], given: Mapping[str, Any], known_elsewhere: Mapping[str, str], where: str | None = None
 ) -> None:
-    """Check that a function has the keywords.
+    """Check that a function has all given keywords.
 
     Args:
-        work: The function, or a class by its `__init__`.
-        given: By keyword.
+        work: The function, or the `__init__` of a class.
+        given: The caller's arguments by keyword.
         known_elsewhere: What to use instead of keywords of other libraries.
-        where: What the message names; default: the function or class.
+        where: The name of the function or class in the message; None takes it from `work`.
 
     Raises:
-        TypeError: it does not have one of them; the message says what to use.
+        TypeError: the function lacks a keyword; the message says what to use.
     """
     names = list(inspect.signature(work).parameters)
     for name in given:
@@ -163,7 +163,7 @@ def check_source(source: Any) -> None:
     """Check that a source is a path or URL, or a list of these.
 
     Raises:
-        ConfigurationError: it is something else; the message says what reads it.
+        ArgumentTypeError: it is something else; the message says how to read it.
     """
     if isinstance(source, str | os.PathLike):
         return
@@ -179,10 +179,10 @@ def check_source(source: Any) -> None:
 
 
 def check_frame(frame: Any) -> None:
-    """Check that `from_pandas` can read a frame twice, on this machine.
+    """Check that `from_pandas` can read a frame, and more than once, on this machine.
 
     Raises:
-        ConfigurationError: it cannot; the message says what can.
+        ConfigurationError: it cannot; the message says how to read the frame.
     """
     if isinstance(frame, str | os.PathLike):
         raise ConfigurationError("from_pandas: the frame is a path; BatchedDataLoader(path, batch_size) reads files")
@@ -242,7 +242,7 @@ def _package(thing: Any) -> str:
 
 
 def named(thing: Any) -> str:
-    """Return what a thing is, for messages: its class, with the package it comes from."""
+    """Return the class of an object with its package, for messages: ``"a pandas.DataFrame"``."""
     if thing is None:
         return "None"
     package = _package(thing)
@@ -252,16 +252,12 @@ def named(thing: Any) -> str:
 
 
 class NotCopied:
-    """An option that a `DataLoader` made from a loader would compare: can be looked at, and refuses to compare."""
+    """Stands for an option of torch's `DataLoader`; comparing it fails, as happens when a loader is copied as one."""
 
     __slots__ = ()
 
     def __lt__(self, other: object) -> bool:
-        """Refuse.
-
-        Raises:
-            ConfigurationError: always.
-        """
+        """Raise `ConfigurationError`."""
         raise ConfigurationError(
             "BatchedDataLoader: it cannot be copied as a DataLoader, as accelerate.skip_first_batches does; "
             "call loader.seek(epoch, batch), and set ignore_data_skip=True for transformers' Trainer "
@@ -270,16 +266,12 @@ class NotCopied:
 
 
 class NotIndexed:
-    """Refuses item access and `next` for a class that is iterated over, in the words that its users need."""
+    """Base of iterable classes: item access and `next` raise an error that says what to do instead."""
 
     __slots__ = ()
 
     def __getitem__(self, index: Any) -> Any:
-        """Refuse.
-
-        Raises:
-            TypeError: always; samplers, `Subset` and `random_split` of torch ask for items.
-        """
+        """Raise `TypeError`. Samplers, `Subset` and `random_split` of torch call this."""
         raise TypeError(
             f"{type(self).__name__}: batches have no index; iterate over the loader itself "
             "(for DataLoader(loader) write DataLoader(ParquetIterable(loader), batch_size=None), "
@@ -288,11 +280,7 @@ class NotIndexed:
         )
 
     def __next__(self) -> Any:
-        """Refuse.
-
-        Raises:
-            TypeError: always.
-        """
+        """Raise `TypeError`."""
         raise TypeError(
             f"{type(self).__name__}: a loader is not an iterator; batches = iter(loader) begins an epoch, and "
             "next(batches) gives its next batch"
@@ -301,7 +289,7 @@ class NotIndexed:
 
 @contextmanager
 def needs_package(package: str, message: str) -> Iterator[None]:
-    """Explain the error of the body, an import, if a package is not installed; of one that is broken it stays.
+    """Replace the import error of the body by `message` if `package` is not installed; other errors pass through.
 
     Raises:
         MissingPackageError: that package, or a module of it, is not found.
@@ -309,7 +297,7 @@ def needs_package(package: str, message: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        # The error of a library that cannot be loaded, or of a name that a module lacks, has the path of that file.
+        # If a library cannot be loaded, or a module lacks a name, the error has the path of that file.
         if (error.name or "").partition(".")[0] != package or error.path is not None:
             raise
         raise MissingPackageError(message) from error

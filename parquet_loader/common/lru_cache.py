@@ -1,4 +1,4 @@
-"""Keeps the values used last within a limit, for any number of threads."""
+"""A least-recently-used cache for any number of threads."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class LruCache:
-    """Values by key, the least recently used dropped beyond a limit. Any thread may use it.
+    """Values by key; beyond a limit, the least recently used are dropped. Any thread may use it.
 
-    The lock guards the table only, and is never held while a value is made: two threads that miss the same value both
-    make it. A forked child keeps the values, and makes its own lock.
+    The lock guards the table only and is never held while a value is computed: two threads that miss the same value
+    both compute it. A forked child keeps the values and makes its own lock.
 
     Args:
-        most: The most that the sizes of the values, such as their bytes, add up to.
+        most: The largest sum of the sizes of all values, in the unit that `put` uses, such as bytes.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,7 +28,7 @@ class LruCache:
         self._renew_lock()
 
     def _renew_lock(self) -> None:
-        # A fork may come between two steps of a thread of the parent, which has changed the table only.
+        # A thread of the parent may have changed the table, but not yet the size, when the process forked.
         self._size = sum(size for _, size in self._kept.values())
         self._lock = Lock()
         self._pid = os.getpid()
@@ -39,11 +39,11 @@ class LruCache:
 
     @property
     def size(self) -> int:
-        """The sizes of the values together."""
+        """The sum of the sizes of all values."""
         return self._size
 
     def get(self, key: Hashable) -> Any:
-        """Return a value; None if it is not kept."""
+        """Return the value of a key, or None."""
         if self._pid != os.getpid():
             self._renew_lock()
         with self._lock:
@@ -54,7 +54,7 @@ class LruCache:
             return found[0]
 
     def get_all(self, keys: Sequence[Hashable]) -> list[Any]:
-        """Return the values of several keys, each None if it is not kept."""
+        """Return the value of each key, or None."""
         if self._pid != os.getpid():
             self._renew_lock()
         found = []
@@ -67,7 +67,7 @@ class LruCache:
         return found
 
     def put(self, key: Hashable, value: Any, size: int = 1) -> None:
-        """Keep a value of that size, unless it exceeds the limit by itself."""
+        """Keep a value, unless its size alone exceeds the limit."""
         if size > self._most:
             return
         if self._pid != os.getpid():

@@ -14,22 +14,22 @@ from parquet_loader.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """How files that are not local are fetched: object stores, HTTP, HDFS. The order of rows depends on none of it.
+    """How remote files are fetched: from object stores, HTTP and HDFS. No option changes the order of rows.
 
     Attributes:
         max_requests: Most requests in flight. An epoch begins with a few, and adds more while that makes it faster.
             Requests that `hedge` repeats are not counted.
         request_bytes: Largest request. A row group's columns are fetched as one range, or as several of this size in
             parallel.
-        stall_s: Seconds without a byte after which a request is given up and made again.
-        deadline_s: Seconds that one range may take, with all attempts and the waits between them. Time that it waits
-            for a free request is not counted.
+        stall_s: Seconds without a byte after which a request is aborted and repeated.
+        deadline_s: Seconds that one range may take, with all attempts and the waits between them. The time until
+            `max_requests` lets the first request start is not counted.
         hedge: Repeat a request that takes several times as long as others, and use the first answer. At most one
             request in twenty is repeated, or one at a time.
-        snapshot_cache: A local directory in which the listing and the footers of each source are kept, so that the next
-            start reads those of new and changed files alone, known by size and ETag. Created with mode 0700.
+        snapshot_cache: A local directory that keeps the listing and the footers of each source. The next start reads
+            footers only of files that are new or changed by size or ETag. Created with mode 0700.
         snapshot_cache_shared: Use `snapshot_cache` even if it belongs to another user or others may write to it.
-            Whoever can write there decides what is read.
+            Anyone who can write there can change which data is read.
         connections: The client for S3, Google Cloud Storage, Azure and HTTP: ``"obstore"``, or ``"native"``, the
             filesystem itself, which makes one more request for each file. None: obstore if it is installed.
     """
@@ -66,11 +66,11 @@ class ReadOptions:
     Attributes:
         verify_checksums: Check each page against its CRC if the writer stored one. Costs up to three quarters of
             the speed on tensors, little on compressed columns.
-        remote: How files are fetched that are not local.
+        remote: How remote files are fetched.
         ignore_table_format: Read the files of a Delta, Iceberg or other table as plain Parquet files. This also
-            delivers rows that the table has deleted or replaced: only for files that are known to hold none.
+            delivers rows that the table has deleted or replaced; use it only if there are none.
 
-    `verify_checksums` leaves all decoding to Arrow, and so disables the kernels and the zero-copy path.
+    With `verify_checksums` Arrow decodes everything: the kernels and the zero-copy path are disabled.
     """
 
     verify_checksums: bool = False
@@ -92,9 +92,9 @@ class OutputOptions:
     """The form of batches.
 
     Attributes:
-        row_numbers: Name of a further column, int64, that says where each row comes from: its number in the data set,
-            counted from 0 over all files in their order, before any filter. `BatchedDataLoader.locate` turns it into
-            file, row group and row.
+        row_numbers: Name of an additional int64 column with the number of each row in the data set, counted from 0 over
+            all files in their order, before any filter. `BatchedDataLoader.locate` turns it into file, row group and
+            row.
         format: ``"torch"``: a dict of tensors. ``"numpy"``: a dict of arrays of the same shapes and dtypes.
             ``"arrow"``: a `pyarrow.Table`; ``"pandas"``, ``"polars"``: a data frame. ``"jax"``: a dict of JAX arrays.
             ``"tensorflow"``: a dict of eager tensors; `BatchedDataLoader.to_tf` returns a `tf.data.Dataset` instead.
@@ -103,15 +103,15 @@ class OutputOptions:
             all processes. A loader's `batch_size` is the rows of one process, and its `shard` follows from the
             sharding: processes whose devices hold the same rows read the same rows.
         shuffle_on_device: Copy whole windows to the device and permute their rows there, rather than batch by batch.
-            The order is the same. Windows that a `transform` changes, or with media to decode, are copied batch by
-            batch still. With ``device="cpu"`` the same is done on the CPU, for tests.
-        device_memory_limit: With windows on a GPU, the most bytes that they may take there: two windows, and what
-            permuting them takes. An int, or text such as ``"1GiB"``; None: as many as that is.
-        pin_memory: Use page-locked memory for what goes to a GPU. False: ordinary memory, from which copies are slower
-            and do not overlap with the training step.
-        into: Tensors of the caller, ``[batch_size, ...]``, by column name: each batch is copied into them when it is
-            delivered, and then holds them, so the next batch overwrites them. For CUDA graphs, which read the same
-            memory at each replay.
+            The order is the same. Windows with media, or with a `transform`, are still copied batch by batch. With
+            ``device="cpu"`` rows are permuted on the CPU in the same way, for tests.
+        device_memory_limit: With `shuffle_on_device`, the most bytes to use on the GPU; needed are two windows and the
+            memory to permute them. An int, or text such as ``"1GiB"``; None: no limit.
+        pin_memory: Use page-locked memory for batches that go to a GPU. With False, copies are slower and do not
+            overlap with the training step.
+        into: Tensors of the caller, ``[batch_size, ...]``, by column name. Each delivered batch is copied into them
+            and consists of them, so the next batch overwrites it. For CUDA graphs, which read the same memory at each
+            replay.
     """
 
     row_numbers: str | None = None
@@ -150,17 +150,17 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class ShardOptions:
-    """How rows are divided over ranks. All ranks get the same number of batches, unless ``"uneven"`` is asked for.
+    """How rows are divided over ranks. All ranks get the same number of batches, except with ``"uneven"``.
 
     Attributes:
-        remainder: How rows that do not divide evenly are treated. ``"drop"``: every rank gets full batches only, and
-            less than one batch of all ranks together is left out, with `shuffle` other rows in each epoch. ``"pad"``:
+        remainder: How rows that do not divide evenly are treated. ``"drop"``: every rank gets full batches only; fewer
+            rows than one batch on every rank are left out, with `shuffle` different ones in each epoch. ``"pad"``:
             every row is delivered, and fewer rows than there are ranks are delivered twice. ``"uneven"``: every row
             exactly once; ranks may differ by a batch, and then collectives such as those of DDP wait forever. None:
             ``"drop"`` with `drop_last`, else ``"pad"``.
         logical_shards: Divide the epoch into this many shards. Each rank takes whole shards, and each of its batches
-            has equally many rows of each. If ``batch_size`` times the number of ranks stays the same, the batches of
-            one number, of all ranks together, hold the same rows on any number of ranks that divides this.
+            has the same number of rows of each. If ``batch_size`` times the number of ranks is constant, batch n of all
+            ranks together holds the same rows on any number of ranks that divides this.
         fewest_ranks: With `logical_shards`, the smallest number of ranks that the job will run on: `memory_limit` has
             to suffice for it.
     """

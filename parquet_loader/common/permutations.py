@@ -1,4 +1,4 @@
-"""Seeded permutations, with one random stream for each use of the seed."""
+"""Seeded permutations, with a separate random stream for each use of the seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PERMUTATION_METHOD = "philox-sort-1"
 
 
 class Stream(IntEnum):
-    """What random numbers are for: each use has a stream of its own, the second word of the Philox key."""
+    """The use of random numbers: each has its own stream, the second word of the Philox key."""
 
     ROW_GROUPS = 1
     ROWS = 2
@@ -26,16 +26,16 @@ class Stream(IntEnum):
     STRATA = 5
     MEDIA = 6
     REWRITE = 8
-    # Jobs that shuffle, see `write.shuffle`; the partition takes the epoch's place.
+    # Write jobs that shuffle, see `write.shuffle`; they pass the partition instead of the epoch.
     JOB_CHUNK = 16
     JOB_PHASE = 17
     JOB_BUCKET = 18
 
 
 def bit_generator(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.random.Philox:
-    """Return the Philox bit generator of one use: key (seed, stream), counter (0, 0, index, epoch).
+    """Return the Philox bit generator of one stream: key (seed, stream), counter (0, 0, index, epoch).
 
-    Streams never overlap: a use draws fewer than 2**128 numbers, and the counter's upper words name the use.
+    Streams never overlap: index and epoch are the counter's upper words, and nobody draws 2**128 numbers.
     """
     key = words(seed, stream)
     counter = words(0, 0, index, epoch)
@@ -43,7 +43,7 @@ def bit_generator(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.r
 
 
 class IndexedStream:
-    """The bit generators of one use, by index: those of `bit_generator`, in a sixth of the time. For one thread.
+    """The bit generators of one stream by index: as `bit_generator`, in a sixth of the time. For one thread.
 
     Args:
         seed, stream, epoch: As in `bit_generator`.
@@ -55,27 +55,27 @@ class IndexedStream:
         self._state = self._philox.state
 
     def generator(self, index: int) -> np.random.Generator:
-        """Return the numbers of an index from their beginning, until the next call."""
+        """Return the generator of an index, from its first number; valid until the next call."""
         self._state["state"]["counter"][2] = index
         self._philox.state = self._state
         return self._generator
 
 
 OrderMemory: TypeAlias = "Callable[[int], tuple[IntArray, npt.NDArray[np.uint8] | None]]"
-"""Returns memory for a permutation of so many elements: int64 ``[size]``, and 8 bytes an element that its kernel may
-write to meanwhile, or None."""
+"""Returns memory for a permutation of `size` elements: int64 ``[size]``, and 8 bytes an element as scratch space for
+the kernel, or None."""
 
 
 def permutation(
     size: int, seed: int, stream: Stream, epoch: int, index: int = 0, memory: OrderMemory | None = None
 ) -> IntArray:
-    """Return a permutation of ``range(size)``, int64 ``[size]``, in memory of its own or in the one given.
+    """Return a permutation of ``range(size)``, int64 ``[size]``, in new memory or in that of `memory`.
 
-    Method ``philox-sort-1``: element i gets the i-th 64-bit word of the raw stream with its low bits, as many as
-    ``size - 1`` has, replaced by i; the words are sorted, and their low bits are the permutation. So elements are
-    sorted by at least 32 random bits for any size up to 2**32, and equal bits keep their order (which no statistic of a
-    batch can see). No two words are equal, so that any way to sort them gives the same. 7 to 10 ns an element in given
-    memory that is faulted in, else 10 to 13; without kernels 10 to 70, which depends on numpy's vector instructions.
+    Method ``philox-sort-1``: element i gets the i-th 64-bit word of the raw stream. As many low bits as ``size - 1``
+    has are replaced by i. The words are sorted, and their low bits are the permutation. So elements are sorted by at
+    least 32 random bits for any size up to 2**32; elements with equal bits keep their order (which no statistic of a
+    batch can detect). No two words are equal, so any sorting algorithm gives the same result. Takes 7 to 10 ns an
+    element in pre-faulted memory, else 10 to 13; without kernels 10 to 70, depending on numpy's vector instructions.
     """
     if KERNELS is not None and size < 2**32:
         use = words(seed, stream, index, epoch)
@@ -88,7 +88,7 @@ def permutation(
 
 
 def sorted_words(words: npt.NDArray[np.uint64]) -> IntArray:
-    """Return the permutation that random words stand for, in their memory; see `permutation`."""
+    """Return the permutation of the method above from its random words, in their memory."""
     places = np.uint64((1 << max(len(words) - 1, 0).bit_length()) - 1)
     words &= ~places
     words |= np.arange(len(words), dtype=np.uint64)

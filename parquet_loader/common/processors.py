@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 
 
 def available_processors(root: str = "/") -> int:
-    """Return the processors that this process may use, at least 1: by its affinity and its cgroup's quota (Linux).
+    """Return how many processors this process may use, at least 1, by its affinity and its cgroup's quota (Linux).
 
     Args:
-        root: Where ``proc`` and ``sys`` are.
+        root: The directory of ``proc`` and ``sys``.
     """
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(Path(root))
@@ -19,7 +19,7 @@ def available_processors(root: str = "/") -> int:
 
 
 def _quota(root: Path) -> float | None:
-    """Return the smallest quota of the process's cgroups and those above them, in processors; None without one."""
+    """Return the smallest quota of the process's cgroups and their parents, in processors, or None."""
     quotas = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")

@@ -1,4 +1,4 @@
-"""Progress bars of tqdm, which is imported only if one is asked for."""
+"""Progress bars of tqdm, which is imported only when a bar is requested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from parquet_loader.errors import MissingPackageError
 
 ShowProgress: TypeAlias = Callable[[int, int], None]
-"""Takes how much is done, and how much there is in all."""
+"""Takes the amount done and the total amount."""
 
 
 def progress_bar() -> Any:
@@ -31,10 +31,10 @@ def no_progress(done: int, total: int) -> None:
 
 @contextlib.contextmanager
 def shown_progress(make_bar: Any, **options: Any) -> Iterator[ShowProgress]:
-    """Yield the function that moves a bar; the bar ends with the body.
+    """Yield the function that updates a bar; the bar is closed after the body.
 
     Args:
-        make_bar: What `progress_bar` returned; None: no bar.
+        make_bar: The result of `progress_bar`, or None for no bar.
         options: For tqdm, such as ``desc`` and ``unit``.
     """
     if make_bar is None:

@@ -1,8 +1,8 @@
 """SIGINT: deferred around short critical sections, and noticed in long waits.
 
-Python's handlers run on the main thread, between two bytecodes. If SIGINT arrives just before that thread blocks on a
-lock, or on another thread, the main thread does not wake until the lock is released. So it waits for stores and workers
-with a timeout, again and again, and notices such a SIGINT at most `SIGINT_POLL_S` later.
+Python's handlers run on the main thread, between two bytecodes. If SIGINT arrives just before the main thread blocks on
+a lock, or is delivered to another thread, the main thread does not wake until the lock is released. So it waits for
+stores and workers in a loop with a timeout, and notices such a SIGINT at most `SIGINT_POLL_S` later.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SIGINT_POLL_S = 1.0
 
 
 def uninterrupted(work: Callable[[], None]) -> None:
-    """Call `work`, and raise a Ctrl-C that came meanwhile afterwards; for work of milliseconds.
+    """Call `work`, and defer a SIGINT that arrives meanwhile until it has returned; for work of milliseconds.
 
-    Only the main thread gets Ctrl-C, and only Python's handlers can be put off; elsewhere this is a plain call.
+    Only the main thread handles SIGINT, and only handlers in Python can be deferred; otherwise this is a plain call.
     """
     handler = signal.getsignal(signal.SIGINT)
     if current_thread() is not main_thread() or not callable(handler):
@@ -41,7 +41,7 @@ def uninterrupted(work: Callable[[], None]) -> None:
 
 
 def wait_for_lock(lock: Any) -> None:
-    """Wait for a lock, however long, and notice SIGINT; see above."""
+    """Acquire a lock, and notice SIGINT while waiting; see above."""
     if current_thread() is not main_thread():
         lock.acquire()
         return
@@ -50,18 +50,18 @@ def wait_for_lock(lock: Any) -> None:
 
 
 def result_of(future: Future[T]) -> T:
-    """Wait for a future, however long, and notice SIGINT; return its result, or raise its error."""
+    """Return a future's result or raise its error, and notice SIGINT while waiting."""
     try:
         while current_thread() is main_thread() and not future.done():
             with suppress(TimeoutError):
                 future.exception(SIGINT_POLL_S)
         return future.result()
     finally:
-        del future  # otherwise its error, whose traceback refers to this frame, lives until a garbage collection
+        del future  # breaks a reference cycle: the traceback of its error refers to this frame
 
 
 def in_order(pool: Executor, work: Callable[[S], T], things: Iterable[S]) -> Iterator[T]:
-    """Return the results as `pool.map` does, and notice SIGINT."""
+    """Yield the results as `pool.map` does, and notice SIGINT while waiting."""
     futures = [pool.submit(work, thing) for thing in things]
     futures.reverse()
     try:
@@ -73,10 +73,10 @@ def in_order(pool: Executor, work: Callable[[S], T], things: Iterable[S]) -> Ite
 
 
 def in_threads(work: Callable[[S], T], things: Sequence[S], most: int, name: str) -> list[T]:
-    """Return the result of `work` for each thing, on at most that many threads with names that begin with `name`.
+    """Return the result of `work` for each thing, on at most `most` threads with names that begin with `name`.
 
-    If one fails, those that have not begun are left out, and its error is raised when the others have ended. If no
-    thread can be started, as in functions of `atexit`, this thread does all of it.
+    If one fails, those that have not begun are cancelled, and its error is raised when the running ones have ended. If
+    no thread can be started, as in functions of `atexit`, this thread does all the work.
     """
     if len(things) < 2 or most < 2:
         return [work(thing) for thing in things]

@@ -1,4 +1,4 @@
-"""Which bytes are an image, a recording or a video, by the signature at their start. Nothing is decoded."""
+"""Recognises images, audio and video by the signature at the start of their bytes; decodes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEIF = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
 
 
 def image_kind(head: bytes) -> str | None:
-    """Return the kind of an image by its first `SIGNATURE_BYTES` bytes; None if they are not those of an image."""
+    """Return the kind of an image by its first `SIGNATURE_BYTES` bytes, or None if it is not a known one."""
     for signature, kind in _SIGNATURES:
         if head.startswith(signature):
             return kind
@@ -44,14 +44,14 @@ def image_kind(head: bytes) -> str | None:
 
 
 def audio_kind(head: bytes) -> str | None:
-    """Return the kind of a recording by its first bytes, as `image_kind` does."""
+    """Return the kind of an audio file by its first bytes, as `image_kind` does."""
     if head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE":
         return "wav"
     if head[:4] == b"fLaC":
         return "flac"
     if head[:4] == b"OggS":
         return "ogg"
-    # ID3, or a frame of MPEG layer III with a bit rate and a sample rate.
+    # MP3 begins with ID3, or with a frame of MPEG layer III that has a valid bit rate and sample rate.
     is_frame = len(head) > 2 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2 and head[2] >> 4 not in (0, 15)
     return "mp3" if head[:3] == b"ID3" or (is_frame and head[2] & 12 != 12) else None
 

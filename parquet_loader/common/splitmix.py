@@ -13,12 +13,12 @@ STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 LAST_SHIFT = 31
 MASK = 2**64 - 1
 
-# Words that are hashed at a time, so that what is needed next to the values is a few MiB however long they are.
+# Words hashed at a time, which bounds temporary memory to a few MiB.
 _BLOCK_WORDS = 2**16
 
 
 def mixed(value: int) -> int:
-    """Return SplitMix64's hash of 64 bits (Steele, Lea and Flood 2014), by Python's integers."""
+    """Return SplitMix64's hash of 64 bits (Steele, Lea and Flood 2014), in Python integers."""
     value = (value + GOLDEN) & MASK
     for shift, factor in STEPS:
         value = (value ^ (value >> shift)) * factor & MASK
@@ -36,11 +36,11 @@ def mixed_words(words: Words) -> Words:
 
 
 def hashed_bytes(values: pa.LargeBinaryArray, block_words: int = _BLOCK_WORDS) -> Words:
-    """Return a hash of each byte string, uint64 ``[values]``: method ``splitmix-bytes-1``. Nulls have any.
+    """Return a hash of each byte string, uint64 ``[values]``, by method ``splitmix-bytes-1``; a null has any.
 
-    A string is cut into words of 8 bytes, read with the lowest byte first, the last one filled up with zero bytes. The
-    hash is the sum of ``mixed(word ^ mixed(i))`` over its words (i counts them from 0), and of its length in bytes,
-    modulo 2**64. No Python runs for a single row. `block_words` bounds temporary memory, and changes no hash.
+    A string is cut into little-endian words of 8 bytes; the last one is padded with zero bytes. The hash is the sum of
+    ``mixed(word ^ mixed(i))`` over its words (i counts from 0) plus its length in bytes, modulo 2**64. `block_words`
+    bounds temporary memory and does not change hashes.
     """
     offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
     lengths = np.diff(offsets)
@@ -68,7 +68,7 @@ def _loaded(data: pa.Buffer, begins: npt.NDArray[np.int64], lengths: npt.NDArray
     if data.size < 8:
         data = pa.py_buffer(data.to_pybytes().ljust(8, b"\0"))
     at_any_byte = np.ndarray((data.size - 7,), np.dtype("<u8"), data, strides=(1,))
-    # Near the end of the buffer a word is read from where 8 bytes are left, and moved down.
+    # Near the end of the buffer, the last 8 bytes are read and shifted.
     offsets = np.minimum(begins, data.size - 8)
     words = at_any_byte[offsets].astype(np.uint64) >> (8 * (begins - offsets)).astype(np.uint64)
     kept: Words = words & (np.uint64(MASK) >> (8 * (8 - np.minimum(lengths, 8))).astype(np.uint64))

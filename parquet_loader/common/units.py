@@ -13,7 +13,7 @@ _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 def parse_bytes(value: int | float | str, name: str = "memory_limit") -> int:
-    """Return a number of bytes given as an int or as text such as ``"1GiB"``, ``"512 MB"``.
+    """Parse a number of bytes: an int, or text such as ``"1GiB"`` or ``"512 MB"``.
 
     Raises:
         ConfigurationError: it is neither, or not positive.

@@ -21,20 +21,20 @@ _EXAMPLES = {
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """Return a switch."""
+    """Return a boolean argument."""
     if not isinstance(value, bool | np.bool_):
         raise ArgumentTypeError(f"{name}={value!r}: expected True or False")
     return bool(value)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Check one of a few words."""
+    """Check that a value is one of `choices`."""
     if value not in choices:
         raise ConfigurationError(f"{name}={value!r}: expected {' or '.join(map(repr, choices))}")
 
 
 def check_kind(name: str, value: Any, kind: type) -> None:
-    """Check a value of one of the package's own classes, or None."""
+    """Check that a value is None or an instance of one of the package's classes."""
     if value is not None and not isinstance(value, kind):
         example = _EXAMPLES.get(kind.__name__, f"{kind.__name__}(...)")
         found = " ".join(repr(value).split())
@@ -43,14 +43,14 @@ def check_kind(name: str, value: Any, kind: type) -> None:
 
 
 def check_transform(transform: Any) -> None:
-    """Check the function that changes batches."""
+    """Check that `transform` is None or can be called with (columns, rng)."""
     if transform is None:
         return
     if not callable(transform):
         raise ArgumentTypeError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
     try:
         parameters = inspect.signature(transform)
-    except (TypeError, ValueError):  # some of those written in C have none
+    except (TypeError, ValueError):  # some functions in C have no signature
         return
     try:
         parameters.bind({}, None)
@@ -61,13 +61,13 @@ def check_transform(transform: Any) -> None:
 
 
 def check_window(window_rows: Any, batch_size: int) -> None:
-    """Check that a window holds a batch."""
+    """Check that a window holds at least one batch."""
     if window_rows is not None and check_int("window_rows", window_rows, 1, 2**40) < batch_size:
         raise ConfigurationError(f"window_rows={window_rows}: a window holds at least one batch of {batch_size} rows")
 
 
 def check_columns(columns: Any) -> None:
-    """Check a list of names."""
+    """Check that `columns` is None or a non-empty list of names."""
     if columns is None:
         return
     if isinstance(columns, str) or not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
@@ -77,7 +77,7 @@ def check_columns(columns: Any) -> None:
 
 
 def check_split(split: Any) -> None:
-    """Check the name of a split."""
+    """Check that `split` is None or a name."""
     if split is not None and (not isinstance(split, str) or not split):
         raise ConfigurationError(f"split={split!r:.80}: expected a split's name, 'all', or None")
 

@@ -1,1 +1,1 @@
-"""The compiled kernels: built with the package, loaded by `ctypes`; each package binds those it calls."""
+"""The compiled kernels: built with the package and loaded by `ctypes`; each package wraps the ones it calls."""

@@ -14,13 +14,13 @@ from parquet_loader.common.deprecation import warn_at_caller
 from parquet_loader.common.native.build import LIBRARY, NO_PLATFORM, compilers, digest
 from parquet_loader.errors import PerformanceWarning
 
-NO_MEMORY, ENDED, SYSTEM, FULL = 1, 2, 3, 5  # the codes of `kernels.h` that are told apart
+NO_MEMORY, ENDED, SYSTEM, FULL = 1, 2, 3, 5  # the result codes of `kernels.h` that Python distinguishes
 
 SWITCHED_OFF = "PARQUET_LOADER_NATIVE=0 is set"
 
 
 def _load(path: Path) -> tuple[Any, str]:
-    """Return the library and "", or None and why it cannot be used."""
+    """Return the library and "", or None and the reason why it cannot be used."""
     if os.environ.get("PARQUET_LOADER_NATIVE") == "0":
         return None, SWITCHED_OFF
     if os.name != "posix" or sys.byteorder != "little":
@@ -99,12 +99,12 @@ def _load(path: Path) -> tuple[Any, str]:
     return library, ""
 
 
-# Another library, for tests: one that was compiled to look at every access.
+# Tests set PARQUET_LOADER_KERNELS to a library that was compiled with sanitizers.
 KERNELS, PROBLEM = _load(Path(os.environ.get("PARQUET_LOADER_KERNELS") or LIBRARY))
-"""The library, or None; and why there is none, or ""."""
+"""The library or None, and "" or the reason why it cannot be used."""
 
 LOADED_CODECS: int = 0 if KERNELS is None else KERNELS.codecs_load()
-"""A bit for each codec that the kernels can decompress, numbered as in `codecs.h`."""
+"""One bit for each codec that the kernels can decompress; the bit numbers are those of `codecs.h`."""
 
 IS_BUILT = KERNELS is not None
 """Whether the kernels can be used."""
@@ -118,12 +118,12 @@ _has_warned = False
 
 
 def kernels_remedy() -> str:
-    """Return what makes the kernels usable."""
+    """Return what the user can do to make the kernels usable."""
     return REMEDY.get(PROBLEM, _COMPILE)
 
 
 def warn_if_missing() -> None:
-    """Warn once a process, at the caller's line, that the kernels are missing; not if they were switched off."""
+    """Warn once per process, at the caller's line, that the kernels are missing, unless they were switched off."""
     global _has_warned
     if IS_BUILT or _has_warned or PROBLEM == SWITCHED_OFF:
         return

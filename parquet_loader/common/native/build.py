@@ -1,9 +1,9 @@
-"""Compiles the kernels if there is a C compiler: during installation, or by hand.
+"""Compiles the kernels if there is a C compiler, during installation or by hand:
 
     python parquet_loader/common/native/build.py
 
-`codecs` names sources of libdeflate and zstd to link in, as wheels have them; without it, the kernels look for the
-system's libraries when they are loaded. Needs only Python, so that it runs before the package can be imported.
+Wheels link the sources of libdeflate and zstd (`codecs`). Without them, the kernels look for the system's libraries
+when they are loaded. This module imports nothing but Python's own, so it runs before the package can be imported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_PLATFORM = "this platform has no kernels"
 
 
 def digest() -> str:
-    """Return what tells the library of this source from one of another."""
+    """Return a digest of the C source, by which a library built from other source is recognised."""
     whole = hashlib.sha256()
     for path in sorted(SOURCE.rglob("*.[ch]")):
         whole.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -34,13 +34,13 @@ def digest() -> str:
 def build(
     library: Path = LIBRARY, *, options: tuple[str, ...] = (), compiler: str | None = None, codecs: Path | None = None
 ) -> str | None:
-    """Make the library; return why that could not be done, or None.
+    """Compile the library; return None, or the reason why it failed.
 
     Args:
-        library: Where; an older one that is there is replaced or removed.
-        options: For the compiler, before the others.
+        library: The file to write; an older one is replaced, or removed if this fails.
+        options: More options for the compiler, after the default ones.
         compiler: The only command to try, for whatever platform it compiles; None tries those of this platform.
-        codecs: A folder with the sources of `libdeflate` and `zstd`, to be linked in.
+        codecs: A folder with the sources of `libdeflate` and `zstd` to link in.
     """
     try:
         library.unlink(missing_ok=True)
@@ -54,7 +54,7 @@ def build(
 
 
 def compilers() -> list[str]:
-    """Return the commands to try as C compilers; a command may have options behind it."""
+    """Return the commands to try as C compilers; a command may include options."""
     names = [os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc", "gcc", "clang"]
     return list(dict.fromkeys(filter(None, names)))
 
@@ -68,7 +68,7 @@ def _compile(
         options = (*options, "-DBUNDLED_CODECS")
         sources += [str(path) for path in sorted(codecs.rglob("*.c"))]
     for name in commands:
-        # Older compilers and other C libraries know no code for several targets.
+        # Older compilers and other C libraries do not support functions compiled for several targets.
         for more in ((), ("-DONE_TARGET",)):
             flags = (*FLAGS, *options, *more, f'-DDIGEST="{digest()}"')
             command = [*shlex.split(name), *flags, *sources, "-o", str(made)]

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from parquet_loader.common.native.bindings import KERNELS
 
-# Without kernels, rows are joined in blocks of this size, which stay in the cache: a whole column of a large matrix
-# loads each of its cache lines anew. Measured on 50,000 rows: 26 columns at once 3.8 ns a value, by blocks 1.4; 13
-# columns 1.7, 1.2. Smaller blocks are not faster, and numpy releases the GIL for each of their columns.
+# Without kernels, columns are joined in blocks of this size, which fit the cache: writing a whole column of a large
+# matrix loads each of its cache lines again. Measured on 50,000 rows: 26 columns 3.8 ns a value, in blocks 1.4; 13
+# columns 1.7, in blocks 1.2. Smaller blocks are not faster, and numpy releases the GIL once for each column of a block.
 _BLOCK_BYTES = 2**20
-# Without kernels, rows of varying length are copied twice, about this many bytes at a time, into memory that is already
-# in the page tables.
+# Without kernels, rows of varying length are copied twice, about this many bytes at a time: the first copy then reuses
+# memory without page faults.
 _SEGMENT_BYTES = 2**20
 
 
@@ -30,16 +30,16 @@ def take_columns(
     *,
     is_large: bool = False,
 ) -> None:
-    """Put columns into order: row `i` of each becomes row ``rows[i]`` of it.
+    """Permute columns: row `i` of each column of the result is its row ``rows[i]``.
 
     Args:
         source: The memory of the columns, ``[nbytes]``.
-        starts: Where each begins in it, ``[columns]``.
-        widths: Bytes of a row of each, ``[columns]``, contiguous.
+        starts: Offset of each column in `source`, ``[columns]``.
+        widths: Bytes per row of each column, ``[columns]``, contiguous.
         rows: ``[n]``, contiguous, uint32 for the kernel, other integers for numpy; not checked.
         out: The memory of the result, ``[nbytes]``, writable.
-        out_starts: Where each column begins in it, ``[columns]``.
-        is_large: Whether so much is written, here and elsewhere, that it will have left the caches when it is read.
+        out_starts: Offset of each column in `out`, ``[columns]``.
+        is_large: Whether the whole result, of which this may be a part, exceeds the caches before it is read.
     """
     if KERNELS is None or rows.dtype != np.uint32:
         for start, width, out_start in zip(starts.tolist(), widths.tolist(), out_starts.tolist(), strict=True):
@@ -84,14 +84,14 @@ def order_ragged(
     begins: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
 ) -> None:
-    """Find where rows that differ in length are, if they are put into order, and where they go.
+    """Find the source and target offsets for permuting rows that differ in length.
 
     Args:
-        offsets: ``[m + 1]``, where each of some entries begins, and the last one ends.
-        numbers: Of each row the number of its entry, contiguous; not checked by the kernel.
+        offsets: ``[m + 1]``, the offset of each entry, and the end of the last one.
+        numbers: The number of each row's entry, contiguous; not checked by the kernel.
         rows: ``[n]``, contiguous, uint32 for the kernel, other integers for numpy; not checked by the kernel.
-        begins: ``[n]``, contiguous, gets for each of `rows` where its entry begins.
-        starts: ``[n + 1]``, contiguous, gets the bytes of the rows before it; the last one counts all.
+        begins: ``[n]``, contiguous; receives the source offset of each of `rows`.
+        starts: ``[n + 1]``, contiguous; receives the target offset of each of `rows`, and the number of bytes of all.
     """
     if KERNELS is not None and rows.dtype == np.uint32:
         addresses = [_address(array) for array in (offsets, numbers, rows, begins, starts)]
@@ -134,12 +134,12 @@ def take_ragged(
     """Copy rows of bytes that differ in length.
 
     Args:
-        data: The bytes of the rows, which may have some in common.
-        begins: ``[n]``, contiguous: where in `data` each row begins; not checked by the kernel.
-        starts: Where in `out` each begins, contiguous, in rising order: ``[n + 1]``, and the last one ends; or if there
-            are `sizes`, ``[n]``. Bytes between a row's end and the next row may be overwritten.
-        out: Writable, with space for them.
-        sizes: ``[n]``, contiguous: the bytes of each row; None: each ends where the next one begins.
+        data: The bytes of the rows; rows may overlap.
+        begins: ``[n]``, contiguous: the offset of each row in `data`; not checked by the kernel.
+        starts: The offset of each row in `out`, contiguous, ascending: ``[n]``, or without `sizes` ``[n + 1]`` with the
+            end of the last row. Bytes between a row's end and the next row may be overwritten.
+        out: Writable, with space for the rows.
+        sizes: ``[n]``, contiguous: the bytes of each row. With None, each row ends at the start of the next one.
     """
     if KERNELS is not None:
         addresses = [0 if array is None else _address(array) for array in (data, begins, sizes, starts, out)]
@@ -150,7 +150,8 @@ def take_ragged(
     while first < len(begins):
         after = int(np.searchsorted(starts, starts[first] + _SEGMENT_BYTES, side="right")) - 1
         after = min(max(after, first + 1), len(begins))
-        # Every other value is a row. Arrow estimates what a value takes from the first and the last offset.
+        # Every other value is a row. The last offset is len(data), because Arrow estimates a value's bytes from the
+        # first and the last offset.
         offsets = np.empty(2 * (after - first) + 2, np.int64)
         offsets[0], offsets[1:-1:2], offsets[2:-1:2], offsets[-1] = 0, begins[first:after], ends[first:after], len(data)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]

@@ -1,8 +1,8 @@
-"""The file of an account: what is taken of a directory, changed under the directory's lock, never trusted when torn.
+"""The file format of an account: a crash-safe record of a directory's used bytes, changed under the directory's lock.
 
-The directory is the truth; the account avoids listing it. A process marks the file before it changes anything, and
-removes the mark when the new account is written. A mark that the next holder of the lock finds was left by a process
-that died, and a checksum shows damage: in both cases the account is made anew from the directory.
+The account saves listing the directory, which remains the truth. A process marks the file before it changes anything,
+and removes the mark when the new account is written. If the next holder of the lock finds a mark, a process died in
+between; a checksum shows damage. In both cases the account is computed again from the directory.
 
     mark | CRC-32 of the text, 8 hexadecimal digits | text | line feed
 """
@@ -16,18 +16,18 @@ _CLEAN, _CHANGING = b"=", b"!"
 
 
 def parse_account(content: bytes) -> tuple[bytes | None, bool]:
-    """Return the text of an account, None if it is damaged, and whether no change of it was cut short."""
+    """Return the text of an account, or None if it is damaged, and whether its last change was completed."""
     crc, text = content[1:9], content[9:].rstrip(b"\n")
     return text if crc == _checksum(text) else None, content[:1] == _CLEAN
 
 
 def format_account(text: bytes) -> bytes:
-    """Return what stands behind the mark."""
+    """Return the bytes that follow the mark."""
     return _checksum(text) + text + b"\n"
 
 
 def begin_account(descriptor: int) -> None:
-    """Mark the file: from now on the account is being changed. The caller holds the lock."""
+    """Mark the file as being changed. The caller holds the lock."""
     os.pwrite(descriptor, _CHANGING, 0)
 
 

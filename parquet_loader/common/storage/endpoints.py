@@ -19,9 +19,9 @@ from parquet_loader.errors import RemoteError, SourceError
 _PROBE_S = 1.0
 _RESOLVED_AGAIN_S = 0.2
 
-# What clients say if no answer came.
+# Messages of clients that got no answer.
 UNANSWERED = r"error sending request|operation timed out|NETWORK_CONNECTION"
-# What servers and clients say, and what to do about it; the first that is found.
+# What to do, by messages of servers and clients; the first match counts.
 _REMEDIES = {
     "there is no such bucket; check its name, the region and the endpoint": (
         r"NoSuchBucket|NO_SUCH_BUCKET|BucketNotFound|ContainerNotFound|specified bucket does not exist"
@@ -39,7 +39,7 @@ _REMEDIES = {
     "these credentials, or none, may not read it; check them, the name, and the permissions to list and read": (
         r"ACCESS_DENIED|AccessDenied|PermissionDenied|403 Forbidden|HTTP Status(?: Code)?:? 403|Forbidden"
     ),
-    # All that S3 says of a file is the number.
+    # For single files, S3 gives only the number.
     "the region may be wrong, or the credentials may have expired, or there are none; check them": r"HTTP status 400",
     "no object store answers there; check the endpoint, and that its port is not that of a console": (
         r"Content-Length Header missing|<!doctype html|<html|Got invalid \w+ response"
@@ -52,17 +52,17 @@ _REMEDIES = {
 
 
 class UnreachableError(OSError):
-    """Nothing answers at a store's endpoint, or its name has no address; the message says what to do."""
+    """Nothing answers at a store's endpoint, or its host name cannot be resolved; the message says what to do."""
 
 
 def remedy(words: str) -> str:
-    """Return what a store's refusal means and what to do, to follow a message; empty if that is not known."""
+    """Return the meaning of a store's refusal and what to do, to append to a message; empty if it is not known."""
     found = (told for told, pattern in _REMEDIES.items() if re.search(pattern, words, re.IGNORECASE))
     return next((f"; {told}" for told in found), "")
 
 
 def endpoint_of(filesystem: pafs.FileSystem) -> tuple[str, int] | None:
-    """Return the host and port that a filesystem connects to; None if that is not known, or goes through a proxy."""
+    """Return the host and port that a filesystem connects to; None if not known, or if it connects through a proxy."""
     url = _url_of(filesystem)
     return None if url is None else endpoint_of_url(url)
 
@@ -102,7 +102,7 @@ def _url_of(filesystem: pafs.FileSystem) -> str | None:
 
 
 def _fsspec_url(fs: Any) -> str | None:
-    """Return the endpoint that the options of an fsspec filesystem name."""
+    """Return the endpoint in the options of an fsspec filesystem, or None."""
     options = getattr(fs, "storage_options", None) or {}
     for given in (options, options.get("client_kwargs")):
         if isinstance(given, dict) and isinstance(url := given.get("endpoint_url"), str):
@@ -111,28 +111,28 @@ def _fsspec_url(fs: Any) -> str | None:
 
 
 def is_unanswered(words: str) -> bool:
-    """Whether a client says that no answer came, or a server that it failed, which tells nothing about the source."""
+    """Whether a message means that no answer came or that the server failed, so the source may be intact."""
     return re.search(rf"{UNANSWERED}|(?:HTTP status|status code:?) 5\d\d\b", words, re.IGNORECASE) is not None
 
 
 def refused(what: str, error: OSError) -> SourceError:
-    """Return the error that says what a store refused, why, and what to do; a `RemoteError` if no answer came."""
+    """Return an error that says what a store refused, why, and what to do; a `RemoteError` if no answer came."""
     reason = without_secrets(str(error))
     kind = RemoteError if is_unanswered(reason) else SourceError
     return kind(f"{what}: {reason}{remedy(reason)}")
 
 
 def is_encrypted(filesystem: pafs.FileSystem) -> bool:
-    """Whether a filesystem speaks https, as far as that is known."""
+    """Whether a filesystem is known to use https."""
     return (_url_of(filesystem) or "").startswith("https://")
 
 
 def probe(host: str, port: int, *, encrypted: bool = False) -> UnreachableError | None:
-    """Return why nothing can answer at a host and port; None if something does, or it takes more than a second.
+    """Return the error if nothing answers at a host and port; None if something does, or takes more than a second.
 
     Args:
-        host, port: Where.
-        encrypted: Whether it will be spoken to in https, which a server of plain http does not understand.
+        host, port: The endpoint.
+        encrypted: Whether requests will use https; then a server of plain http is an error, too.
     """
     try:
         with socket.create_connection((host, port), _PROBE_S) as connection:
@@ -143,7 +143,7 @@ def probe(host: str, port: int, *, encrypted: bool = False) -> UnreachableError 
                 )
     except OSError as error:
         if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
-            time.sleep(_RESOLVED_AGAIN_S)  # what a name server asks for: to be asked again
+            time.sleep(_RESOLVED_AGAIN_S)  # EAI_AGAIN asks for a retry
             try:
                 socket.getaddrinfo(host, port)
             except OSError as again:
@@ -154,20 +154,20 @@ def probe(host: str, port: int, *, encrypted: bool = False) -> UnreachableError 
 
 
 def _speaks_plain_http(connection: socket.socket) -> bool:
-    """Whether a server answers the first words of https in plain text."""
+    """Whether a server answers a TLS handshake in plain text."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         context.wrap_socket(connection).close()
     except ssl.SSLError as error:
         return error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-    except OSError:  # it hangs up, or says nothing
+    except OSError:  # it closes the connection, or does not answer
         return False
     return False
 
 
 def unreachable(error: BaseException, host: str, port: int) -> UnreachableError | None:
-    """Return a refused connection or an unknown host as an error that says so; None for any other."""
+    """Return an `UnreachableError` for a refused connection or an unknown host; None for any other error."""
     if isinstance(error, socket.gaierror):
         return UnreachableError(
             f"cannot resolve the host name {host!r}; check the endpoint, the region and the network"

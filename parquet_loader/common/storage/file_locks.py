@@ -1,8 +1,8 @@
 """File locks that the system releases when their process ends: `flock` on open files.
 
-A lock belongs to the open file, and a forked child has a copy of it, which would keep the lock after its parent's
-death. So each lock file is registered here, and a child closes its copies. That leaves the parent's lock as it is.
-Nothing else in the package calls `flock`.
+A lock belongs to the open file. A forked child inherits the open file and would keep the lock after its parent's death.
+So each lock file is registered here, and a child closes its copies, which does not affect the parent's lock. Nothing
+else in the package calls `flock`.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ def _close(descriptor: int, pid: int) -> None:
 
 def _write_all(descriptor: int, content: bytes | memoryview, offset: int = 0) -> None:
     left = memoryview(content)
-    while left:  # a full disk may cut the first write short, and refuses the second
+    while left:  # on a full disk the first write may be short, and the second one fails
         done = os.pwrite(descriptor, left, offset)
         left, offset = left[done:], offset + done
 
 
 class FileLock:
-    """A file opened for its lock, which is held from `acquire` until `close`, the end of the object or of this process.
+    """An open file and its lock, held from `acquire` until `close`, the end of the object or of this process.
 
     Args:
         path: The file.
-        flags: As of `os.open`; by default the file has to exist.
+        flags: As for `os.open`; by default the file has to exist.
 
     Raises:
         OSError: the file cannot be opened.
@@ -103,7 +103,7 @@ class FileLock:
             )
         self.path = path
         self._pid = os.getpid()
-        self._guard = RLock()  # so that nothing is done to a descriptor that another thread has closed
+        self._guard = RLock()  # keeps the descriptor open while another thread uses it
         self._descriptor = _open_registered(path, flags)
         self._finalizer = weakref.finalize(self, _close, self._descriptor, self._pid)
         self._finalizer.atexit = False
@@ -118,8 +118,9 @@ class FileLock:
         """Take the lock, or change its kind; return whether it is held.
 
         Args:
-            shared: Share it with others that do so; otherwise it excludes all others.
-            waits: Wait for others. Otherwise a lock that another holds is not taken, and a shared one may be lost.
+            shared: Take a shared lock; otherwise an exclusive one.
+            waits: Wait for other holders. If False and another one holds the lock, it is not taken, and a shared lock
+                held before may be lost.
 
         Raises:
             OSError: the file system has no locks.
@@ -140,7 +141,7 @@ class FileLock:
 
     @property
     def has_its_name(self) -> bool:
-        """Whether the file is open here and `path` leads to this very file: another may have come there meanwhile."""
+        """Whether the file is open here and `path` still names it; another file may have replaced it."""
         with self._if_here() as is_here:
             try:
                 return is_here and os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
@@ -149,8 +150,8 @@ class FileLock:
 
     @contextlib.contextmanager
     def _if_here(self) -> Iterator[bool]:
-        """Yield `is_here`, which stays as it is in the body; a forked child does not wait for its parent's threads."""
-        if self._pid != os.getpid():
+        """Yield `is_here`, which does not change during the body."""
+        if self._pid != os.getpid():  # a thread of the parent may have held the guard during the fork
             yield False
             return
         with self._guard:
@@ -158,7 +159,7 @@ class FileLock:
 
     @property
     def descriptor(self) -> int:
-        """The open file, which `close` closes."""
+        """The descriptor of the open file."""
         return self._descriptor
 
     def close(self) -> None:
@@ -170,13 +171,14 @@ class FileLock:
 
 
 class LockedFile(FileLock):
-    """A new file that is locked until `close`, the end of the object or that of this process.
+    """A new file that is locked until `close`, the end of the object or of this process.
 
-    Others may find it before it is locked. So it is made under a lock that they hold, too, or under another name.
+    Other processes may find the file before it is locked. So create it while holding a lock that they also take, or
+    under a temporary name.
 
     Args:
-        path: Where; nothing may be there yet.
-        content: Its first bytes; if they cannot be written, there is no file.
+        path: The file, which must not exist yet.
+        content: Its first bytes; if they cannot be written, the file is removed.
     """
 
     def __init__(self, path: str, content: bytes) -> None:
@@ -192,7 +194,7 @@ class LockedFile(FileLock):
 
     @property
     def inode(self) -> int:
-        """Number of the file, which it keeps under another name; the lock has to be held here."""
+        """The inode of the file, which does not change with its name; the lock has to be held here."""
         with self._guard:
             return os.fstat(self._descriptor).st_ino
 
@@ -206,13 +208,13 @@ class LockedFile(FileLock):
         self.path = path
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
-        """Overwrite bytes in place, whatever its name leads to now; nothing if the lock is not held here."""
+        """Overwrite bytes of the locked file, even if its name was reused; do nothing if the lock is not held here."""
         with self._if_here() as is_here:
             if is_here:
                 _write_all(self._descriptor, data, offset)
 
     def resize(self, size: int) -> None:
-        """Cut or lengthen the file to that many bytes, by a hole; nothing if the lock is not held here."""
+        """Truncate the file, or extend it by a hole; do nothing if the lock is not held here."""
         with self._if_here() as is_here:
             if is_here:
                 os.ftruncate(self._descriptor, size)
@@ -225,23 +227,24 @@ def is_locked(path: str) -> bool:
     except FileNotFoundError:
         return False
     except PermissionError:
-        return True  # another user's: nobody here can tell, and what may be in use stays
+        return True  # another user's file, whose lock cannot be checked: assume that it is in use
     with lock:
         return not lock.acquire(shared=True, waits=False)
 
 
 @contextlib.contextmanager
 def exclusive(path: str, patience_s: float | None = None) -> Iterator[int]:
-    """Hold the lock on a file, created if need be, and give its descriptor.
+    """Hold the exclusive lock on a file during the body, and yield its descriptor.
 
-    Waits for the process that holds it. If the file was replaced meanwhile, the new one is locked.
+    Creates the file if it is missing, and waits for the process that holds the lock. If the file was replaced
+    meanwhile, the new one is locked.
 
     Args:
         path: The file.
-        patience_s: How long to wait; None: without limit.
+        patience_s: How long to wait; None waits without limit.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: another process holds the lock for longer.
     """
     while True:
         with FileLock(path, os.O_RDWR | os.O_CREAT) as lock:
@@ -265,11 +268,11 @@ def _acquire_within(lock: FileLock, patience_s: float | None) -> None:
             return
         if time.monotonic() > give_up:
             raise TimeoutError(f"{lock.path}: another process holds the lock for more than {patience_s:.0f} s")
-        Event().wait(min(0.0005 * 2 ** min(attempt, 8), _POLL_S))  # flock itself knows no time-out
+        Event().wait(min(0.0005 * 2 ** min(attempt, 8), _POLL_S))  # flock itself has no timeout
 
 
 def holds_exclusive() -> bool:
-    """Whether this thread is inside `exclusive`: a finaliser that the collector runs there must not wait for others."""
+    """Whether this thread is inside `exclusive`. A finaliser that runs there must not wait for other locks."""
     return getattr(_here, "holds", False)
 
 
@@ -277,7 +280,7 @@ def check_locks_exclude(path: str) -> None:
     """Check that the file system's locks exclude other holders.
 
     Raises:
-        ConfigurationError: there are none, or two holders get the same one.
+        ConfigurationError: the file system has no locks, or grants one lock to two holders.
     """
     with FileLock(path, os.O_RDWR | os.O_CREAT) as lock:
         try:
@@ -290,6 +293,6 @@ def check_locks_exclude(path: str) -> None:
             ) from error
     if not works:
         raise ConfigurationError(
-            f"{path}: the file system gives one lock to two holders, and a store relies on locks; "
+            f"{path}: the file system grants one lock to two holders, and a store relies on locks; "
             "put it on a local disk, or on a network file system that is mounted with flock"
         )

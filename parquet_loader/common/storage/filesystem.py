@@ -22,10 +22,10 @@ from parquet_loader.errors import ConfigurationError, RemoteError, SourceError
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
-# The arguments of Python's and pyarrow's filesystems that tell one store from another; never a credential.
+# The arguments of fsspec's and pyarrow's filesystems that identify a store; none is a credential.
 _NOT_SECRET = ("region", "endpoint_override", "scheme", "host", "port", "account_name", "blob_storage_authority")
 
-# Hadoop's names of S3.
+# Hadoop's names for S3.
 _HADOOP_S3 = ("s3a", "s3n")
 _SCHEME_OF = {"s3": "s3", "gcs": "gs", "abfs": "abfs"}
 _SCHEMES_OF = {"s3": ("s3", *_HADOOP_S3), "gcs": ("gs", "gcs"), "abfs": ("abfs", "abfss")}
@@ -38,14 +38,14 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     """Return the filesystem a path or URL belongs to, and the path within it.
 
     Args:
-        path: A local path, or a URL that pyarrow's native filesystems know: ``file://``, ``s3://`` (also ``s3a://``
-            and ``s3n://``), ``gs://``, ``abfs://``, ``hdfs://``, ``hf://datasets/``; or else fsspec:
-            ``http(s)://`` and others. Glob characters are kept as they are.
+        path: A local path, or a URL: ``file://``, ``s3://`` (also ``s3a://`` and ``s3n://``), ``gs://``, ``abfs://``,
+            ``hdfs://``, ``hf://datasets/``, or one that fsspec supports: ``http(s)://`` and others. Glob characters are
+            kept as they are.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
     Raises:
         ConfigurationError: `filesystem` is not a pyarrow filesystem, or `path` not a path.
-        SourceError: no filesystem serves the URL; or it is HDFS, and this a forked process (see `hdfs`).
+        SourceError: no filesystem serves the URL; or it is HDFS and this is a forked process (see `hdfs`).
     """
     if not isinstance(path, str | os.PathLike):
         raise ConfigurationError(f"a path is a str or os.PathLike, not {type(path).__name__}")
@@ -67,7 +67,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
             hdfs.note(filesystem)
         return filesystem, text if text == "/" else text.rstrip("/")
     typed = text
-    if text[:6].lower() == "file:/" and text[6:7] != "/":  # another form of the same URL, in which Hadoop writes it
+    if text[:6].lower() == "file:/" and text[6:7] != "/":  # the form that Hadoop writes
         text = f"file://{text[5:]}"
     scheme, separator, rest = text.partition("://")
     if scheme.lower() in (*_NATIVE_SCHEMES, *_HADOOP_S3, "file"):
@@ -78,17 +78,17 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         return pafs.LocalFileSystem(), local_path(text)
     if scheme == "file":
         rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
-        if not os.path.lexists(rest):  # URLs write spaces and the like as %20; hive's folders have such names, too
+        if not os.path.lexists(rest):  # %20 is a space in a URL, but may be part of a name, as in Hive's directories
             rest = unquote(rest)
         return pafs.LocalFileSystem(), os.path.abspath(rest)
-    if f"{text}/".startswith(PREFIX):  # of what else the Hub holds, huggingface_hub makes a file system of fsspec's
+    if f"{text}/".startswith(PREFIX):  # other kinds of repositories go through fsspec and huggingface_hub
         HubAddress.parse(rest)
         return pafs.PyFileSystem(HubFileSystem(HubApi(hub_endpoint()))), rest.strip("/")
     if scheme in _HADOOP_S3:
         scheme, text = "s3", f"s3://{rest}"
     if scheme not in _NATIVE_SCHEMES:
         return _through_fsspec(text, scheme)
-    # A `?` opens the options of a URL; as a glob character it has to be told apart from them.
+    # A `?` begins the options of a URL, or is a glob character.
     base, question, options = text.partition("?")
     has_options = bool(question) and "=" in options
     head, glob, tail = (base if has_options else text), "", ""
@@ -107,7 +107,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         if scheme in hdfs.SCHEMES and isinstance(error, OSError):
             raise hdfs.refusal(shown(text), error) from None
-        if isinstance(error, OSError):  # of S3, which is asked for the bucket's region
+        if isinstance(error, OSError):  # S3 was asked for the bucket's region
             reason = without_secrets(str(error))
             raise SourceError(f"{shown(typed)}: cannot be opened: {reason}{remedy(reason)}") from None
         raise _unserved(typed, error) from None
@@ -116,10 +116,10 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
 
 
 def _within(filesystem: pafs.FileSystem, text: str) -> str:
-    """Return the path within a filesystem that was passed; a URL must be one of that filesystem's.
+    """Return the path within a filesystem that the caller passed.
 
     Raises:
-        ConfigurationError: a URL of another one.
+        ConfigurationError: `text` is a URL of another filesystem.
     """
     scheme, separator, rest = text.partition("://")
     schemes = _SCHEMES_OF.get(filesystem.type_name)
@@ -134,15 +134,15 @@ def _within(filesystem: pafs.FileSystem, text: str) -> str:
 
 
 def schemes_of(filesystem: pafs.FileSystem) -> tuple[str, ...]:
-    """Return the schemes of URLs whose authority and path are a path within this file system; perhaps none."""
+    """Return the URL schemes for which the rest of the URL is a path within this filesystem; may be empty."""
     return ("file",) if is_local(filesystem) else _SCHEMES_OF.get(filesystem.type_name, ())
 
 
 def _check_slashes(text: str) -> None:
-    """Refuse a URL that has lost a slash, unless a local path of that name exists.
+    """Refuse a URL with one slash after its scheme, unless a local path of that name exists.
 
     Raises:
-        SourceError: it has.
+        SourceError: it is such a URL.
     """
     scheme, colon, rest = text.partition(":/")
     known = (*_NATIVE_SCHEMES, *_HADOOP_S3, "http", "https", "hf")
@@ -169,7 +169,7 @@ def _check_name_server(url: str, rest: str) -> None:
         return
     if any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")):
         return
-    try:  # what is wrong with the URL itself needs no network
+    try:  # a malformed URL is found without the network
         pafs.FileSystem.from_uri(f"s3://{rest}{'&' if options else '?'}region=us-east-1")
     except (pa.ArrowException, ValueError) as error:
         raise _unserved(url, error) from None
@@ -199,10 +199,10 @@ def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:
     except (ImportError, ValueError) as error:
         needs = "pip install 'torch-parquet-loader[remote]' for http(s):// and other URLs of fsspec"
         raise _unserved(url, f"{error}; {needs}") from None
-    except Exception as error:  # of any package that fsspec took for the scheme: a host that is not there, say
+    except Exception as error:  # from whatever package fsspec uses for the scheme, such as an unknown host
         reason = f"{type(error).__name__}: {error}"
         raise SourceError(f"{shown(url)}: cannot be opened: {without_secrets(reason)}") from None
-    if scheme not in ("http", "https"):  # whose directories end with a slash
+    if scheme not in ("http", "https"):  # directories of HTTP end with a slash
         inner = inner.rstrip("/") or "/"
     return pafs.PyFileSystem(pafs.FSSpecHandler(found)), inner
 
@@ -220,10 +220,10 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
 
 
 def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
-    """Return what a path names.
+    """Return the type, size and time of a path.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: the filesystem failed or did not answer.
     """
     return hdfs.look_up(filesystem, path) if hdfs.is_hdfs(filesystem) else filesystem.get_file_info(path)
 
@@ -232,7 +232,7 @@ def list_below(filesystem: pafs.FileSystem, path: str, *, recursive: bool) -> li
     """Return the entries of a directory, of all levels or of one; none if it does not exist.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: the filesystem failed or did not answer.
     """
     if not hdfs.is_hdfs(filesystem):
         return filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=recursive))  # type: ignore[no-any-return]

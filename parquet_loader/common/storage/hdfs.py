@@ -1,10 +1,10 @@
 """Prepares a process for pyarrow's HDFS client, which is Hadoop's own, in Java: libhdfs starts a JVM.
 
-- A JVM installs its own handlers of SIGINT, SIGTERM and SIGHUP, and would end the process at Ctrl-C without a
-  `KeyboardInterrupt`. Python's handlers are restored.
-- A JVM does not survive a fork. In the child each call into it waits for threads that do not exist, and so does closing
-  a connection. Use in a forked child is refused, and the child never closes the connections that it inherited.
-- If the namenode does not answer, pyarrow reports that the path does not exist. Listing tells the two cases apart.
+- A JVM installs its own handlers of SIGINT, SIGTERM and SIGHUP; Ctrl-C would end the process without a
+  `KeyboardInterrupt`. So Python's handlers are restored.
+- A JVM does not survive a fork. In the child each call into it, also closing a connection, waits for threads that do
+  not exist. So use in a forked child is refused, and the child never closes inherited connections.
+- If the namenode does not answer, pyarrow reports that the path does not exist. Listing the path distinguishes the two.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from parquet_loader.errors import SourceError
 SCHEMES = ("hdfs", "viewfs")
 
 _TAKEN_BY_JAVA = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-# As errno, what libhdfs gives for a Java exception that it has no number for.
+# The errno of libhdfs for a Java exception without a number of its own.
 _NO_NUMBER = 255
 _MOST_ATTEMPTS = 8
 
-# Of this process: all connections, by identity, and the process that the JVM belongs to.
+# All connections of this process, by identity, and the process that the JVM belongs to.
 _connections: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _java_pid: int | None = None
 
 
 def is_hdfs(filesystem: pafs.FileSystem) -> bool:
-    """Whether a filesystem is pyarrow's own for HDFS, or a directory of it."""
+    """Whether a filesystem is pyarrow's own HDFS client, or a directory within it."""
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         filesystem = filesystem.base_fs
     return bool(filesystem.type_name == "hdfs")
 
 
 def unwrapped(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    """Return pyarrow's filesystem for HDFS if fsspec's, which wraps it, was wrapped again; else the same."""
+    """Return pyarrow's HDFS filesystem if fsspec's wrapper of it was wrapped again; else `filesystem`."""
     wrapped = getattr(getattr(filesystem, "handler", None), "fs", None)
     inner = getattr(wrapped, "fs", None)
     return inner if isinstance(inner, pafs.FileSystem) and is_hdfs(inner) else filesystem
@@ -58,7 +58,7 @@ def url_of(filesystem: pafs.FileSystem, path: str) -> str:
 
 
 def connectable(url: str) -> str:
-    """Return a URL as pyarrow wants it: a missing host, which stands for the one in Hadoop's settings, has a name."""
+    """Return a URL as pyarrow expects it: a missing host, the one in Hadoop's settings, becomes "default"."""
     return f"hdfs://default{url.removeprefix('hdfs://')}" if url.startswith("hdfs:///") else url
 
 
@@ -66,24 +66,24 @@ def check_process(made_in: int | None = None) -> None:
     """Refuse a process that was forked from one that had a JVM.
 
     Args:
-        made_in: The process in which a filesystem was made; None: the one in which the first was.
+        made_in: The process in which the filesystem was created; None: the one that created the first filesystem.
 
     Raises:
-        SourceError: this is such a process.
+        SourceError: this process is a fork of that one.
     """
     owner = _java_pid if made_in is None else made_in
     if owner is not None and owner != os.getpid():
         raise SourceError(
             "HDFS cannot be read in a process that was forked from one that has used it: Hadoop's client is a JVM, "
-            "which does not live through a fork. Start worker processes with multiprocessing_context='spawn' or "
-            "'forkserver', or let isolation='process' take the place of a DataLoader with workers"
+            "which does not survive a fork. Start worker processes with multiprocessing_context='spawn' or "
+            "'forkserver', or use isolation='process' instead of a DataLoader with workers"
         )
 
 
 def note(filesystem: pafs.FileSystem) -> None:
-    """Take note of a connection, whoever made it, and let Python have its signals again; nothing for other filesystems.
+    """Register an HDFS connection, and restore Python's signal handlers; does nothing for other filesystems.
 
-    Signals can be had back in the main thread alone.
+    Python can set signal handlers on the main thread only.
     """
     global _java_pid
     while isinstance(filesystem, pafs.SubTreeFileSystem):
@@ -101,28 +101,28 @@ def note(filesystem: pafs.FileSystem) -> None:
 
 
 def refusal(url: str, reason: object) -> SourceError:
-    """Return what to say if no connection could be made."""
+    """Return the error for a failed connection."""
     first = str(reason).split("\n")[0].rstrip(".:")
     lacks = "" if os.environ.get("CLASSPATH") else ", which is not set"
     return SourceError(
-        f"{url}: Hadoop's client cannot be used ({first}). It takes libhdfs.so, in ARROW_LIBHDFS_DIR or in lib/native "
+        f"{url}: Hadoop's client cannot be used ({first}). It needs libhdfs.so, in ARROW_LIBHDFS_DIR or in lib/native "
         "below HADOOP_HOME; a Java runtime, in JAVA_HOME; and Hadoop's jars in CLASSPATH"
-        f"{lacks} (export CLASSPATH=$(hadoop classpath --glob)). What Java says of it is on standard error"
+        f"{lacks} (export CLASSPATH=$(hadoop classpath --glob)). Java's message is on standard error"
     )
 
 
 def answered(error: OSError) -> OSError:
-    """Return an error of libhdfs with a message that says where to find its reason."""
+    """Return an error of libhdfs; if it has no number, with a message that says where to find the reason."""
     if error.errno != _NO_NUMBER:
         return error
     return OSError(
-        "HDFS does not answer: the namenode cannot be reached, or refuses; what Hadoop's client says of it is on "
+        "HDFS does not answer: the namenode cannot be reached, or refuses; the message of Hadoop's client is on "
         "standard error"
     )
 
 
 def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
-    """Return what a path names.
+    """Return the type, size and time of a path.
 
     Raises:
         OSError: the namenode did not answer, or refused.
@@ -141,7 +141,7 @@ def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
 
 
 def list_directory(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
-    """Return what lies in a directory, without what lies below; nothing if it does not exist. Raises as `look_up`."""
+    """Return the entries of one directory; none if it does not exist. Raises as `look_up`."""
     try:
         return filesystem.get_file_info(pafs.FileSelector(path))  # type: ignore[no-any-return]
     except FileNotFoundError:

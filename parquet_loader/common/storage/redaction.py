@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 
-# A user, perhaps with a password: all before an "@" of the part that names the host; and where a colon stands there
-# that opens no port, all before the last "@", since secret keys of AWS have slashes in them.
+# A user: all before an "@" in the authority. A user with a password: if the authority has a colon that does not begin a
+# port, all before the last "@", because secret keys of AWS contain slashes.
 _USER = re.compile(r"(\w+://)[^/\s'\"<>]*@")
 _PASSWORD = re.compile(
     r"(\w+://)(?:(?<=s3://)|(?<=s3a://)|(?![^/\s:@'\"<>]*:\d{1,5}(?:[/?\s'\"<>]|$)))[^/\s:@'\"<>]*:[^\s'\"<>]*@"
 )
-# A query. Elsewhere than in HTTP a question mark may be a pattern's, and opens a query only if a "=" comes.
+# A query. Outside of HTTP a question mark may be a glob character; it begins a query only if a "=" follows.
 _QUERY = re.compile(r"(https?://[^\s?\"<>]*)\?[^\s\"<>]*[^\s\"<>'),]", re.IGNORECASE)
 _OPTIONS = re.compile(r"(\w+://[^\s?\"<>]*)\?[^\s\"<>=]*=(?:[^\s\"<>]*[^\s\"<>'),])?")
 
 
 def shown(url: str) -> str:
-    """Return how messages name a URL, or a path: without secrets, spaces in it or not."""
+    """Return a URL or path for messages: without secrets, even if it contains spaces."""
     if url[:8].lower().startswith(("http://", "https://")):
         head, question, _ = url.partition("?")
         return without_secrets(head) + ("?..." if question else "")
@@ -24,6 +24,6 @@ def shown(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose URLs have neither user and password nor a query, in which signatures and keys stand."""
+    """Remove user, password and query, which may hold signatures and keys, from all URLs in a text."""
     text = _USER.sub(r"\1...@", _PASSWORD.sub(r"\1...@", text))
     return _OPTIONS.sub(r"\1?...", _QUERY.sub(r"\1?...", text))

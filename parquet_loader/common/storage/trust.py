@@ -13,12 +13,12 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 def no_link(path: str, flags: int) -> int:
-    """Open a file for ``open(..., opener=no_link)``, unless its name is a symbolic link."""
+    """The ``opener`` for `open` that fails if the path is a symbolic link."""
     return os.open(path, flags | NO_LINK | getattr(os, "O_CLOEXEC", 0))
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether this names a file in a directory, whatever the directory is: no separator, not ``.`` or ``..``."""
+    """Whether this is the name of a file within any directory: no separator, not ``.`` or ``..``."""
     return (
         isinstance(name, str)
         and 0 < len(name.encode("utf-8", "surrogateescape")) <= _LONGEST_NAME
@@ -28,7 +28,7 @@ def is_plain_name(name: object) -> bool:
 
 
 def is_within(path: object, folder: str) -> bool:
-    """Whether a path lies below a folder by its text alone: no ``..``, no NUL."""
+    """Whether a path lies below a folder, judged by its text alone: no ``..``, no NUL."""
     base = folder.rstrip("/") + "/"
     return (
         isinstance(path, str)
@@ -39,24 +39,24 @@ def is_within(path: object, folder: str) -> bool:
 
 
 def make_private(path: str) -> None:
-    """Make a directory, if it is missing, that only this user may look into or write to.
+    """Create a directory that only this user may read or write, unless it exists.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 def check_private(path: str, where: str, otherwise: str) -> None:
-    """Refuse a directory whose contents another user may choose; a missing one is accepted.
+    """Refuse a directory whose contents another user can change; a missing directory is accepted.
 
     Args:
         path: The directory.
-        where: What it was given as, for the message.
-        otherwise: What to pass to use it all the same, for the message.
+        where: The argument that named it, for the message.
+        otherwise: How to use the directory anyway, for the message.
 
     Raises:
-        ConfigurationError: it belongs to another user, who is not root, or others may write to it.
+        ConfigurationError: it belongs to a user other than this one and root, or others may write to it.
     """
     try:
         found = os.stat(path)

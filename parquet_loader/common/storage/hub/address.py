@@ -12,7 +12,7 @@ PREFIX = "hf://datasets/"
 _KIND = "datasets"
 _FORM = "hf://datasets/ORG/NAME[@REVISION][/PATH]"
 _NAME = re.compile(r"[\w.-]+")
-# Revisions of the Hub's own that hold slashes, and are recognised without percent encoding.
+# The Hub's own revisions contain slashes and are recognised without percent encoding.
 _REFS = re.compile(r"refs/(?:convert/[\w.-]+|pr/\d+)(?=/|$)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -22,10 +22,10 @@ class HubAddress:
     """A repository of a data set, a revision of it, and a path there.
 
     Attributes:
-        repository: ``ORG/NAME``; or ``NAME``, as of the oldest repositories.
+        repository: ``ORG/NAME``; the oldest repositories have only ``NAME``.
         revision: A branch, tag, commit, or reference like ``refs/convert/parquet``.
         path: A file, directory or glob; empty for the whole repository.
-        is_explicit: Whether an ``@`` says where the name of the repository ends.
+        is_explicit: Whether an ``@`` marks the end of the repository's name.
     """
 
     repository: str
@@ -35,10 +35,10 @@ class HubAddress:
 
     @classmethod
     def parse(cls, path: str) -> HubAddress:
-        """Return the address that a URL without ``hf://`` is.
+        """Parse a URL without ``hf://``.
 
         Raises:
-            SourceError: it is none, or not one of a data set.
+            SourceError: it is not the address of a data set.
         """
         kind, _, rest = path.strip("/").partition("/")
         parts = [part for part in rest.split("/") if part]
@@ -64,7 +64,7 @@ class HubAddress:
 
     @property
     def without_organization(self) -> HubAddress | None:
-        """The address in which the first name alone is that of the repository; None if that cannot be meant."""
+        """The address if the first name alone is the repository; None if the URL excludes that."""
         name, slash, first = self.repository.partition("/")
         if self.is_explicit or not slash:
             return None

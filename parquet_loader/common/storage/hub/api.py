@@ -1,4 +1,4 @@
-"""Requests to the Hub, and the meaning of its responses. Each is one attempt; callers retry."""
+"""Sends requests to the Hub and interprets its responses. Each request is one attempt; callers retry."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HubError(OSError):
 
     Attributes:
         is_transient: Whether a later attempt may succeed.
-        wait_s: How long it said to wait, or None.
+        wait_s: How long the Hub said to wait, or None.
         code: The Hub's own code, such as ``"EntryNotFound"``; empty if it gave none.
         status: The HTTP status, or 0.
     """
@@ -61,7 +61,7 @@ class HubError(OSError):
 
     @property
     def is_missing_repository(self) -> bool:
-        """Whether the Hub says that there is no such repository; it says so of private ones, too."""
+        """Whether the Hub says that there is no such repository; it says the same of private ones."""
         return self.code == "RepoNotFound" or (self.status in (401, 404) and not self.code)
 
     @property
@@ -76,8 +76,8 @@ class HubEntry(NamedTuple):
     Attributes:
         path: Within the repository.
         is_file: Whether it is a file.
-        size_bytes: Its size; of a file in LFS or Xet that of the file itself.
-        content_id: Equal for equal content: SHA-256 of a file in LFS or Xet, else the id that git gives it.
+        size_bytes: The size of the file, also of one stored in LFS or Xet.
+        content_id: Identifies the content: SHA-256 of a file in LFS or Xet, else its git id.
     """
 
     path: str
@@ -87,7 +87,7 @@ class HubEntry(NamedTuple):
 
 
 def hub_endpoint() -> str:
-    """Return the URL of the Hub: HF_ENDPOINT, or that of Hugging Face.
+    """Return the URL of the Hub: HF_ENDPOINT, or Hugging Face's.
 
     Raises:
         SourceError: HF_ENDPOINT is not an http or https URL.
@@ -103,7 +103,7 @@ def hub_endpoint() -> str:
 
 
 class HubApi:
-    """Asks one Hub. Any thread may use it. The token goes to the Hub alone, and never into a message or a pickle.
+    """Client of one Hub. Any thread may use it. The token is sent to the Hub only, and never in a message or a pickle.
 
     Args:
         endpoint: The Hub's URL.
@@ -126,10 +126,10 @@ class HubApi:
         return self._connections
 
     def commit_of(self, address: HubAddress, timeout_s: float) -> HubAddress:
-        """Return the address with the commit that its revision is now, and the name that the repository has now.
+        """Return the address with the current commit of its revision and the current name of its repository.
 
         Raises:
-            HubError: there is no such repository or revision, or it cannot be told.
+            HubError: there is no such repository or revision, or the request failed.
         """
         url = f"{self._api(address)}/revision/{quote(address.revision, safe='')}?expand=sha"
         found, _ = self._json(url, address, timeout_s)
@@ -140,13 +140,13 @@ class HubApi:
         return HubAddress(str(name) if has_name else address.repository, commit, address.path, is_explicit=True)
 
     def tree_url(self, address: HubAddress, *, recursive: bool) -> str:
-        """Return the URL of the first page of a listing, of the directory that the address names."""
+        """Return the URL of the first page of the listing of a directory."""
         path = f"/{quote(address.path)}" if address.path else ""
         suffix = "?recursive=true" if recursive else ""
         return f"{self._api(address)}/tree/{quote(address.revision, safe='')}{path}{suffix}"
 
     def tree_page(self, url: str, address: HubAddress, timeout_s: float) -> tuple[list[HubEntry], str | None]:
-        """Return the entries of a page of a listing, and the URL of the next page, or None.
+        """Return the entries on a page of a listing, and the URL of the next page or None.
 
         Raises:
             HubError: there is no such directory, or it cannot be listed.
@@ -175,10 +175,10 @@ class HubApi:
     ) -> Iterator[tuple[HTTPResponse, str]]:
         """Request a URL, follow redirects, and yield the response and the URL that it came from.
 
-        Arguments as of `HttpConnections.get`; the address is for messages.
+        Arguments as for `HttpConnections.get`; the address is for messages.
 
         Raises:
-            HubError: the answer is a refusal, or there is none.
+            HubError: the Hub refused or did not answer.
         """
         for _ in range(_MOST_REDIRECTS):
             with self._asked(url, timeout_s, headers or {}, watch) as response:
@@ -238,7 +238,7 @@ class HubApi:
         return f"{self.endpoint}/api/datasets/{address.repository}"
 
     def _on_this_hub(self, url: str) -> str:
-        """Return the same page of this Hub, if a mirror names the original."""
+        """Return a URL with this Hub's endpoint; a mirror may answer with URLs of the original."""
         if origin_of(url) == self._origin:
             return url
         parts = urlsplit(url)
@@ -251,7 +251,7 @@ class HubApi:
         )
 
     def _refusal(self, response: HTTPResponse, url: str, address: HubAddress) -> HubError:
-        """Return the error that a response other than success means, with what to do."""
+        """Return the error for an unsuccessful response, with what to do."""
         status, code = response.status, response.getheader("X-Error-Code") or ""
         words = _words(response.getheader("X-Error-Message") or "")
         is_hub = origin_of(url) == self._origin
@@ -308,7 +308,7 @@ def _entry(item: Mapping[str, Any]) -> HubEntry:
 
 
 def _wait_s(response: HTTPResponse) -> float | None:
-    """Return how long the Hub says to wait: Retry-After in seconds, or the end of its window of counted requests."""
+    """Return how long the Hub says to wait: Retry-After in seconds, or until its rate limit resets."""
     after = (response.getheader("Retry-After") or "").strip()
     if after.isascii() and after.isdecimal():
         return float(after)

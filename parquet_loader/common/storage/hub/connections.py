@@ -1,6 +1,6 @@
 """HTTP connections that are kept open between requests.
 
-Python's own client is enough here: no request has a body, and answers are read in large chunks without the GIL.
+Python's own client suffices: no request has a body, and answers are read in large chunks without the GIL.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from threading import Lock
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-# Servers close idle connections after about a minute; a connection is used again only before that.
+# Servers close idle connections after about a minute; a connection is reused only before that.
 _IDLE_S = 30.0
 _STALE = (BadStatusLine, ConnectionResetError, BrokenPipeError, ConnectionAbortedError, ssl.SSLEOFError)
-# At most this many bytes of an unneeded response are read, so that its connection can be used again.
+# The rest of a response is read, to reuse its connection, if it has at most this many bytes.
 _MOST_LEFT_BYTES = 2**16
 _Place = tuple[str, str, int]
 
@@ -30,8 +30,8 @@ _Place = tuple[str, str, int]
 class HttpConnections:
     """Connections to any number of servers. Any thread may use them; each belongs to one request at a time.
 
-    The lock guards the table of idle connections, and no I/O happens under it. Idle connections are closed after half a
-    minute, at the next request, and with this object. A forked child makes an object of its own.
+    The lock guards the table of idle connections; no I/O happens under it. Connections that were idle for half a minute
+    are closed at a later request, and all with this object. A forked child creates its own object.
     """
 
     def __init__(self) -> None:
@@ -48,9 +48,9 @@ class HttpConnections:
 
         Args:
             url: An http or https URL.
-            headers: Of the request.
+            headers: The headers of the request.
             timeout_s: How long to wait for the connection, and for each arrival of bytes.
-            watch: Takes the socket when the request is sent; `abort` ends waiting for the answer.
+            watch: Called with the socket when the request is sent; `abort` on this socket ends the wait for the answer.
 
         Raises:
             OSError, HTTPException: no answer came.
@@ -129,9 +129,9 @@ def _close_all(idle: dict[_Place, list[tuple[HTTPConnection, float]]]) -> None:
 
 
 def abort(connected: socket.socket) -> None:
-    """Abort a connection, so that the thread that waits for its response ends at once."""
+    """Abort a connection; a thread that waits for its response fails at once."""
     with suppress(OSError):
-        socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's own, which the other thread may be in
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's shutdown: the other thread may be using TLS
 
 
 def origin_of(url: str) -> _Place:

@@ -45,7 +45,7 @@ class HubFileSystem(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
         return path
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        """Return what paths name, by a listing of the directory of each."""
+        """Return the types and sizes of paths, from a listing of the directory of each."""
         return [self._info(path) for path in paths]
 
     def _info(self, path: str) -> pafs.FileInfo:
@@ -61,7 +61,7 @@ class HubFileSystem(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
         return next((e for e in entries if e.path == path), pafs.FileInfo(path, pafs.FileType.NotFound))
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        """Return what lies in a directory."""
+        """Return the entries of a directory."""
         address = HubAddress.parse(selector.base_dir)
         try:
             return self._listed(address, address.path, recursive=selector.recursive)
@@ -82,11 +82,11 @@ class HubFileSystem(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
         return found
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
-        """Return a file, read as a whole."""
+        """Return a file whose bytes are read at once."""
         return self.open_input_file(path)
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        """Return a file, read as a whole."""
+        """Return a file whose bytes are read at once."""
         address = HubAddress.parse(path)
         try:
             with self.api.opened(self.api.file_url(address), address, _TIMEOUT_S) as (response, _):
@@ -108,6 +108,6 @@ class HubFileSystem(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
 
 
 def hub_of(filesystem: pafs.FileSystem) -> HubApi | None:
-    """Return the Hub that a file system shows, or None if it shows none."""
+    """Return the Hub client of a filesystem, or None for other filesystems."""
     handler = getattr(filesystem, "handler", None)
     return handler.api if isinstance(handler, HubFileSystem) else None

@@ -1,4 +1,4 @@
-"""Finds the user's token in the places in which the tools of Hugging Face keep it."""
+"""Finds the user's token where the tools of Hugging Face keep it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OAUTH = "hf_oauth_"
 
 
 def is_set(name: str) -> bool:
-    """Whether a switch in the environment is on."""
+    """Whether an environment variable is set to a true value."""
     return os.environ.get(name, "").upper() in _ON
 
 
@@ -26,7 +26,7 @@ def hub_token() -> str | None:
     of CI) and those of Colab are left to huggingface_hub, if that is installed.
 
     Raises:
-        ConfigurationError: a token holds characters that no token has; the message does not show it.
+        ConfigurationError: the token has invalid characters; the message does not show it.
     """
     token = None
     if not os.environ.get("HF_OIDC_RESOURCE"):
@@ -43,7 +43,7 @@ def hub_token() -> str | None:
 
 
 def token_path() -> str:
-    """Return the file in which the token of this user is kept."""
+    """Return the file that holds this user's token."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     home = os.environ.get("HF_HOME") or os.path.join(cache, "huggingface")
     path = os.environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
