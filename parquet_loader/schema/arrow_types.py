@@ -151,7 +151,7 @@ def is_element(type_: pa.DataType) -> bool:
 
 
 def decimals_to_float64(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return decimals as the nearest float64; Arrow's cast is off by one in the last digit for a third of them."""
+    """Return decimals as the nearest float64. Arrow's cast is off in the last bit for a third of all values."""
     if isinstance(array, pa.ChunkedArray):
         return pa.chunked_array([decimals_to_float64(chunk) for chunk in array.chunks], pa.float64())
     divided = _divided(array)
@@ -159,9 +159,9 @@ def decimals_to_float64(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chun
 
 
 def _divided(decimals: pa.Array) -> pa.Array | None:
-    """Return decimals as float64 if one division rounds each to the nearest; else None.
+    """Return decimals as float64 if a single division is correctly rounded; else None.
 
-    It does if dividend and divisor are exact: integers of up to 53 bits, and powers of ten up to the 22nd.
+    It is if float64 holds both operands exactly: integers of up to 53 bits, and powers of ten up to 10**22.
     """
     type_, rows = decimals.type, len(decimals)
     if not pa.types.is_decimal128(type_) or not 0 <= type_.scale <= 22 or not rows:
@@ -178,7 +178,7 @@ def _divided(decimals: pa.Array) -> pa.Array | None:
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """Return the scalar type as Parquet stores it: seconds become milliseconds, and dates are days."""
+    """Return the scalar type as Parquet stores it: seconds become milliseconds, and date64 becomes date32."""
     if pa.types.is_timestamp(type_) and type_.unit == "s":
         return pa.timestamp("ms", tz=type_.tz)
     if pa.types.is_time32(type_):

@@ -1,4 +1,4 @@
-"""The base class of all kinds of field: equality, `repr`, and the checks of arguments."""
+"""The base class of all field kinds: equality, `repr`, and argument checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NullPolicy: TypeAlias = Literal["refuse", "mask"]
 
 
 class FieldBase:
-    """Gives all kinds a `repr` of the arguments that are not defaults, and an equality that holds for NaN too."""
+    """Gives all kinds a `repr` without default arguments, and an equality under which NaN equals NaN."""
 
     __slots__ = ()
 
@@ -35,10 +35,10 @@ class FieldBase:
         return describe(self)
 
     def _settle(self, value_of: Callable[[str, Any], Any] = lambda _, value: value) -> None:
-        """Check `null`, make `aliases` a tuple, and `fill` and `missing` values of the field.
+        """Check `null`, convert `aliases` to a tuple, and `fill` and `missing` to values of the field.
 
         Args:
-            value_of: Takes ``"<Kind>(fill=<value>)"`` and the value that was given, and returns the field's value.
+            value_of: Converts a given value; takes ``"<Kind>(fill=<value>)"`` for messages, and the value.
         """
         given: Any = self
         if given.null not in ("refuse", "mask"):
@@ -58,7 +58,7 @@ class FileField(FieldBase):
     __slots__ = ()
 
     def _settle_files(self) -> None:
-        """Check `storage`, and settle the values of `fill` and `missing`, which are such bytes or paths."""
+        """Check `storage`, and that `fill` and `missing` are bytes or paths accordingly."""
         given: Any = self
         if given.storage not in ("bytes", "path"):
             raise ConfigurationError(f"{type(self).__name__}(storage={given.storage!r}): expected 'bytes' or 'path'")
@@ -73,11 +73,11 @@ class FileField(FieldBase):
 
 
 def describe(field: FieldBase, most_words: int | None = None) -> str:
-    """Return the call that makes the field, without arguments that have their default values.
+    """Return Python source that makes the field, without arguments that have their default values.
 
     Args:
         field: Any kind of field.
-        most_words: How many words of a vocabulary to show; None: all.
+        most_words: How many words of a vocabulary to show; None shows all.
     """
     parts = []
     for f in fields(field):  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def describe(field: FieldBase, most_words: int | None = None) -> str:
 
 
 def checked_aliases(aliases: object) -> tuple[str, ...]:
-    """Return other names of a column as a tuple; one name may be given alone."""
+    """Return the aliases of a column as a tuple; a single alias may be a str."""
     given: object = (aliases,) if isinstance(aliases, str) else aliases
     if not isinstance(given, Iterable):
         raise ConfigurationError(f"aliases={aliases!r:.80}: expected names of columns")
@@ -111,7 +111,7 @@ def checked_aliases(aliases: object) -> tuple[str, ...]:
 
 
 def instance_of(where: str, value: Any, kind: type) -> Any:
-    """Return a value of one of Python's own types."""
+    """Return `value` after checking that it is a str or bytes, as `kind` says."""
     if not isinstance(value, kind):
         raise ConfigurationError(f"{where}: expected {'a str' if kind is str else kind.__name__}")
     return value

@@ -21,7 +21,7 @@ from parquet_loader.schema.base import FieldBase, NullPolicy
 class Category(FieldBase):
     """A word or whole number from a known vocabulary, delivered as an integer code: its position in `vocabulary`.
 
-    Codes have no order of their own: filters compare words with ``==``, ``!=`` and ``isin``, never with ``<``.
+    Codes are not ordered: filters compare words with ``==``, ``!=`` and ``isin``, never with ``<``.
 
     Args:
         vocabulary: The words, all text or all integers, in the order of their codes.
@@ -30,8 +30,8 @@ class Category(FieldBase):
         fill: Entry of the vocabulary that replaces a null.
         missing: Entry of the vocabulary for files that lack the column.
         unknown: Entry of the vocabulary that replaces values outside it; None refuses such values.
-        storage: ``"words"`` stores the words, which other tools read, with Parquet's dictionary encoding; ``"codes"``
-            stores the smallest signed integers that hold the codes.
+        storage: ``"words"`` stores the words, readable by other tools, with Parquet's dictionary encoding; ``"codes"``
+            stores the codes as the smallest signed integers that hold them.
         aliases: As in `Scalar`.
     """
 
@@ -118,9 +118,9 @@ def _words(vocabulary: object) -> tuple[str, ...] | tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoded(FieldBase):
-    """One array per row, stored as bytes of a known format, as Petastorm's codecs for arrays and images write it.
+    """One array per row, stored as bytes of a known format, such as those of Petastorm's codecs for arrays and images.
 
-    `type` and `shape` alone decide how it is delivered:
+    Only `type` and `shape` decide how it is delivered:
 
     - numbers of a fixed shape: ``[batch, *shape]``;
     - numbers of which only the first length varies, from ``"npy"`` and ``"npz"``: a `Ragged` of ``[*shape[1:]]``;
@@ -129,7 +129,8 @@ class Encoded(FieldBase):
 
     Args:
         type: dtype of the elements: bool, integers or floats (images: uint8 or uint16), or ``"string"``, ``"binary"``.
-        shape: Shape of one row's array, None for a length that varies; images are ``(h, w)`` or ``(h, w, channels)``.
+        shape: Shape of one row's array, with None for a length that varies; images are ``(h, w)`` or
+            ``(h, w, channels)``.
         encoding: ``"npy"`` (`np.save`), ``"npz"`` (`np.savez_compressed`, member ``arr``), ``"png"`` or ``"jpeg"``.
         null: As in `Scalar`; gaps are zeros, or empty.
         aliases: As in `Scalar`.

@@ -1,7 +1,7 @@
-"""Fields from the features that the `datasets` library of Hugging Face writes into a footer, next to the Arrow types.
+"""Derives fields from the features that the `datasets` library of Hugging Face writes into a footer.
 
-The features say what Arrow types do not: the names of classes, the shape of arrays, and that a struct of bytes and a
-path is one image or recording. A feature that is not known, or does not fit its column, says nothing.
+The features add information that Arrow types lack: the names of classes, the shape of arrays, and that a struct of
+bytes and a path is one image or recording. A feature that is unknown, or does not match its column, is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ARRAYS = {f"Array{n}D": n for n in range(2, 6)}
 
 
 def hub_features(schema: pa.Schema) -> Mapping[str, Any]:
-    """Return the features of a file's columns, by name; nothing if it carries none that can be read."""
+    """Return the features of a file's columns, by name; empty if there are none, or they cannot be parsed."""
     text = (schema.metadata or {}).get(HUB_KEY)
     if text is None:
         return {}
@@ -43,7 +43,7 @@ def hub_features(schema: pa.Schema) -> Mapping[str, Any]:
 
 
 def is_media(type_: pa.DataType) -> bool:
-    """Whether a column holds images, recordings or the like as `datasets` stores them: bytes, and perhaps a path."""
+    """Whether a column is a struct of bytes and path, as which `datasets` stores images, audio and the like."""
     if not pa.types.is_struct(type_) or type_.num_fields != 2:
         return False
     members = {member.name: member.type for member in type_}
@@ -53,12 +53,12 @@ def is_media(type_: pa.DataType) -> bool:
 
 
 def is_file_reference(names: Collection[str]) -> bool:
-    """Whether a struct with members of these names is a reference to a file, of the logical type FILE."""
+    """Whether a struct with members of these names can have the logical type FILE, a reference to a file."""
     return set(names) <= _FILE_MEMBERS.keys() and not {"uri", "inline"}.isdisjoint(names)
 
 
 def are_file_references(type_: pa.DataType) -> bool:
-    """Whether a column holds structs that have the names and types of the logical type FILE."""
+    """Whether a column's structs have the member names and types of the logical type FILE."""
     type_ = plain_type(type_)
     if not pa.types.is_struct(type_) or not is_file_reference([member.name for member in type_]):
         return False
@@ -66,13 +66,13 @@ def are_file_references(type_: pa.DataType) -> bool:
 
 
 def fields_of_feature(type_: pa.DataType, name: str, feature: Any, leaves: Leaves) -> dict[str, Field] | None:
-    """Return the fields of a column by its feature; None if that says nothing that the Arrow type does not.
+    """Return the fields of a column by its feature; None if the feature adds nothing to the Arrow type.
 
     Args:
         type_: The column's type.
         name: Its dotted name.
         feature: Its feature, as JSON.
-        leaves: Returns the fields that follow from a type alone, by dotted name.
+        leaves: Returns the fields that follow from the type only, by dotted name.
     """
     type_ = plain_type(type_)
     if isinstance(feature, list) and len(feature) == 1:
@@ -105,7 +105,7 @@ def _struct(type_: pa.DataType, name: str, features: Mapping[str, Any], leaves: 
         by_feature = fields_of_feature(member.type, inner, features.get(member.name), leaves)
         fields = leaves(member.type, inner) if by_feature is None else by_feature
         if found.keys() & fields.keys():
-            return None  # two of one name, which the caller refuses
+            return None  # two leaves have the same name, which the caller refuses
         found |= fields
     return found
 
@@ -147,7 +147,7 @@ def _array(type_: pa.DataType, name: str, shape: Any, dimensions: int) -> dict[s
 
 
 def tensor_of_lists(type_: pa.DataType, shape: tuple[int, ...]) -> Tensor:
-    """Return a tensor that other engines have stored as lists, with nulls as NaN for floats."""
+    """Return the field of a tensor that another engine stored as lists; nulls in floats become NaN."""
     return Tensor(type_, shape, fill=math.nan if pa.types.is_floating(type_) else None, storage="list")
 
 

@@ -1,7 +1,7 @@
-"""The kinds of field that a `Schema` is made of: small frozen values, validated when they are made.
+"""The field kinds of a `Schema`: small frozen values, validated on construction.
 
-Every field has a stored type (`arrow_type`), a null policy (`null` and `fill`), other names that its column has in some
-files (`aliases`), and a value for files that lack the column (`missing`).
+Every field has a stored type (`arrow_type`), a null policy (`null` and `fill`), alternative names of its column
+(`aliases`), and a value for files that lack the column (`missing`).
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Scalar(FieldBase):
             `fill` or zero in the gaps.
         fill: Value that replaces a null; ``float("nan")`` is allowed for floats.
         missing: Value for files that lack the column; None refuses such files.
-        aliases: Other names of the column; of these and its own, the first that a file has is read.
-        names: What the integers 0, 1, and so on stand for, such as classes. They are kept with the schema, and change
-            nothing in what is delivered: a value without a name, such as -1, is delivered too.
+        aliases: Other names of the column; each file's column is the first that exists of its name and its aliases.
+        names: Names of the integers 0, 1, and so on, such as classes. They are stored with the schema and do not change
+            the delivered values; a value without a name, such as -1, is delivered too.
     """
 
     type: Any
@@ -101,7 +101,7 @@ class Tensor(FieldBase):
         fill: Number written into every element of a null row.
         missing: Number for every element in files that lack the column.
         storage: ``"raw"`` stores a row's bytes as FIXED_LEN_BYTE_ARRAY (C order, little endian), which decodes 7-16
-            times faster; ``"list"`` stores a fixed-size list of numbers that every other engine can compute with.
+            times faster; ``"list"`` stores a fixed-size list of numbers, with which other engines can compute.
         aliases: As in `Scalar`.
     """
 
@@ -202,7 +202,7 @@ class Bytes(FieldBase):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RaggedList(FieldBase):
-    """A list of varying length a row, delivered as `Ragged`: all values end to end, and offsets.
+    """A list of varying length a row, delivered as `Ragged`: the concatenated values, and offsets.
 
     Args:
         item: The items of the list: a scalar type (``"int32"``), or a `Scalar`, `Tensor`, `Text`, `Bytes` or
@@ -241,7 +241,7 @@ def _empty(where: str, value: Any) -> tuple[()]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Group(FieldBase):
-    """Columns of one delivered dtype, handed over as one contiguous ``[batch, n]`` matrix.
+    """Columns of one delivered dtype, delivered as one contiguous ``[batch, n]`` matrix.
 
     Args:
         members: Column names that share `field`, or a mapping from name to `Scalar` or `Category`.
@@ -313,7 +313,7 @@ Field: TypeAlias = Scalar | Tensor | RaggedList | Text | Bytes | Category | Imag
 
 
 def unpacked_field(field: Encoded) -> Scalar | Tensor | RaggedList | None:
-    """Return the field that describes an encoded column after decoding; None: it is delivered as a list of arrays."""
+    """Return the field that describes an encoded column after decoding; None if that is a list of arrays."""
     shape, policy = field.shape, field.null
     if field.is_image:
         return None
@@ -333,7 +333,7 @@ def unpacked_field(field: Encoded) -> Scalar | Tensor | RaggedList | None:
 
 
 def policy_of(field: Field) -> Literal["refuse", "fill", "mask"]:
-    """Return how the field treats a null, in words."""
+    """Return how the field treats a null."""
     if field.null == "mask":
         return "mask"
     if isinstance(field, Group):
@@ -342,12 +342,12 @@ def policy_of(field: Field) -> Literal["refuse", "fill", "mask"]:
 
 
 def companion_of(name: str, field: Field) -> str | None:
-    """Return the name of the column that is delivered next to a field's: lengths of audio, times of video frames."""
+    """Return the name of a field's additional column: lengths of audio, times of video frames; None without one."""
     if isinstance(field, Audio) and field.is_fixed:
         return f"{name}_length"
     return f"{name}_time" if isinstance(field, Video) else None
 
 
 def masks_of(fields: Mapping[str, Field]) -> dict[str, str]:
-    """Return the names of mask columns, by the names of the fields that they belong to."""
+    """Return the name of each mask column, by the name of its field."""
     return {name: f"{name}_valid" for name, field in fields.items() if policy_of(field) == "mask"}

@@ -1,4 +1,4 @@
-"""The field kind of images: how they are stored, and the size and form in which they are delivered."""
+"""The field kind of images: their storage, and the size and form in which they are delivered."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _MOST_PIXELS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Image(FileField):
-    """An image, decoded on the reading side to uint8 ``[batch, height, width, channels]``.
+    """An image, decoded by the loader to uint8 ``[batch, height, width, channels]``.
 
-    JPEG, PNG, WebP, GIF (its first frame), TIFF (its first page) and, from Pillow 11.3, AVIF are read.
+    Supports JPEG, PNG, WebP, GIF (its first frame), TIFF (its first page) and, with Pillow 11.3 or later, AVIF.
 
     Args:
-        shape: ``(height, width, channels)`` of the stored images; with None for height and width they may differ in
-            size. Without `size`, a batch then is a list of ``[h, w, c]`` tensors, unless `transform` makes them equal.
+        shape: ``(height, width, channels)`` of the stored images; None for height and width allows different sizes.
+            Without `size`, a batch of these is a list of ``[h, w, c]`` tensors, unless `transform` makes them equal.
             Channels: 1 grey, 3 RGB, 4 RGBA.
-        encoding: How the writer encodes arrays: ``"png"`` or ``"jpeg"``; bytes that are encoded already stay as is.
+        encoding: How the writer encodes arrays: ``"png"`` or ``"jpeg"``; encoded bytes are stored unchanged.
         null, fill, missing: As in `Bytes`, with encoded images (or paths) as values; gaps are black images, which need
             a `shape` without None, or a `size`.
         aliases: As in `Scalar`.
@@ -40,18 +40,18 @@ class Image(FileField):
         scale: With ``crop="random"``, the least and largest share of the image's area.
         ratio: With ``crop="random"``, the least and largest width divided by height.
         flip: Probability that an image is mirrored left to right.
-        interpolation: Of resizing, always with antialiasing; ``"nearest"`` takes pixels as they are, for masks.
+        interpolation: The filter of resizing, always with antialiasing; ``"nearest"`` copies pixels, for masks.
         dtype: ``"uint8"``, or ``"float32"``: values divided by 255, from 0 to 1.
-        mean, std: With float32, each channel's mean is subtracted, and the difference divided by std.
+        mean, std: With float32, a mean to subtract from each channel, and then a std to divide by.
         channels_first: Whether to deliver ``[batch, channels, height, width]``; needs `size` or a `shape` without None.
-        exif_orientation: Whether images are turned upright as their EXIF data says, as `datasets` of Hugging Face does.
+        exif_orientation: Whether to rotate images as their EXIF orientation says, as `datasets` of Hugging Face does.
             By default pixels stay as they are stored, as with Pillow and torchvision.
         storage: ``"bytes"`` stores the bytes of encoded images; ``"path"`` stores text, the path of a file relative to
             the data set's directory. It also reads structs of Parquet's logical type FILE: a URI below that directory,
-            with a byte range or without, or the bytes.
+            with or without a byte range, or the bytes.
 
-    A crop and a flip are functions of the loader's seed, the epoch and the row's number in the data set. All columns of
-    a row draw the same numbers, so that an image and its mask of one size are cropped alike.
+    Crops and flips depend only on the loader's seed, the epoch and the row's number in the data set. All columns of a
+    row draw the same numbers, so an image and its mask of the same size get the same crop.
     """
 
     shape: tuple[int | None, int | None, int] = (None, None, 3)
@@ -96,7 +96,7 @@ class Image(FileField):
             raise ConfigurationError("Image(channels_first=True) needs a shape without None, or size=<delivered size>")
 
     def _settle_size(self) -> None:
-        """Check the arguments that say which part is delivered in which size."""
+        """Check the arguments of resizing, cropping and flipping."""
         size = self.size
         if size is not None:
             pair = (size, size) if isinstance(size, int | np.integer) else size
@@ -141,7 +141,7 @@ class Image(FileField):
             )
 
     def _settle_values(self) -> None:
-        """Check the arguments that say how pixels become numbers."""
+        """Check the arguments of the delivered numbers and their layout."""
         if self.dtype not in ("uint8", "float32"):
             raise ConfigurationError(f"Image(dtype={self.dtype!r}): expected 'uint8' or 'float32'")
         for name in ("mean", "std"):

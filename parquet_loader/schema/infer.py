@@ -23,14 +23,14 @@ _INDEX_COLUMN = re.compile(r"__index_level_\d+__|__null_dask_index__")
 
 
 def is_index_column(name: str) -> bool:
-    """Whether pandas or Dask invented the name for an unnamed index; such columns are read only if they are named."""
+    """Whether pandas or Dask generated the name for an unnamed index; such columns are read only if selected."""
     return _INDEX_COLUMN.fullmatch(name) is not None
 
 
 def infer_fields(
     field: pa.Field, is_wanted: Callable[[str], bool] = lambda _: True, feature: Any = None
 ) -> dict[str, Field]:
-    """Return the fields that deliver one column of a file that carries no schema, by delivered name.
+    """Return the fields that deliver one column of a file without a schema, by delivered name.
 
     ==================================== =========================================================================
     Arrow type                           field
@@ -56,7 +56,7 @@ def infer_fields(
     Args:
         field: The column.
         is_wanted: Whether to return the leaf of a dotted name; the types of other leaves are ignored.
-        feature: What the `datasets` library says of the column; see `hub_features`.
+        feature: The column's feature from the `datasets` library; see `hub_features`.
 
     Raises:
         SchemaError: no tensor can hold the type; the message names column and type.
@@ -74,12 +74,12 @@ def infer_fields(
 def infer_columns(
     schema: pa.Schema, is_wanted: Callable[[str], bool] | None = None, features: Mapping[str, Any] | None = None
 ) -> dict[str, Field]:
-    """Return the fields that deliver the columns of a file that carries no schema, by delivered name.
+    """Return the fields that deliver the columns of a file without a schema, by delivered name.
 
     Args:
         schema: The columns.
-        is_wanted: As in `infer_fields`; default: all but unnamed index columns of pandas and Dask.
-        features: What the `datasets` library says of columns; default: what the metadata of the schema says.
+        is_wanted: As in `infer_fields`; None selects all but unnamed index columns of pandas and Dask.
+        features: Features from the `datasets` library; None takes them from the metadata of the schema.
 
     Raises:
         SchemaError: no tensor can hold the type of a column, or two columns share a name.
@@ -99,7 +99,7 @@ def infer_columns(
 
 
 def nodes(type_: pa.DataType, name: str) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield a column and its nested fields in the file's order: dotted name as delivered, and plain type."""
+    """Yield the delivered dotted name and plain type of a column and its nested fields, in the file's order."""
     type_ = plain_type(type_)
     yield name, type_
     if pa.types.is_map(type_):
@@ -113,7 +113,7 @@ def nodes(type_: pa.DataType, name: str) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def heads(name: str) -> Iterator[str]:
-    """Yield a dotted name and each of its prefixes: the names by which it can be selected."""
+    """Yield a dotted name and each of its prefixes: the names that select it."""
     yield name
     while "." in name:
         name = name.rpartition(".")[0]

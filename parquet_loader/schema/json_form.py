@@ -1,8 +1,8 @@
 """Converts fields to plain JSON values and back. A file's footer holds its schema in this form.
 
 Arguments with default values are not written, so a default can only change together with `VERSION`. `Category` always
-writes its storage: if a file does not name it, it is ``"codes"``.
-JSON has no NaN, infinity or bytes: these are objects with one key, ``{"float": "nan"}`` and ``{"bytes": "<base64>"}``.
+writes its storage, because files of older versions omit it and mean ``"codes"``. JSON has no NaN, infinity or bytes:
+these are objects with one key, ``{"float": "nan"}`` and ``{"bytes": "<base64>"}``.
 Nothing is evaluated or unpickled, and every value passes the checks of the field's own constructor.
 """
 

@@ -1,4 +1,4 @@
-"""Field kinds of recordings: audio and video, stored as the bytes of their files."""
+"""Field kinds of audio and video, stored as the bytes or paths of encoded files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _MOST_ELEMENTS = 2**31 - 1
 class Audio(FileField):
     """A WAV, FLAC, MP3, Ogg or AAC recording, decoded to float32 and resampled; full scale is -1 to 1.
 
-    - Without `seconds`: a `Ragged`, whose rows are ``[samples]`` of one channel, or ``[samples, channels]`` of several.
-    - With `seconds`: ``[batch, samples]`` of one channel, or ``[batch, channels, samples]`` of several, and the column
-      ``<name>_length``, int64 ``[batch]``: the samples of each row that come from its recording. Zeros follow them.
+    - Without `seconds`: a `Ragged` with rows ``[samples]`` for one channel, or ``[samples, channels]`` for several.
+    - With `seconds`: ``[batch, samples]`` for one channel, or ``[batch, channels, samples]`` for several, padded with
+      zeros, and the column ``<name>_length``, int64 ``[batch]``: the number of samples of each row before the padding.
 
     Args:
-        rate: Samples a second of the delivered recordings.
+        rate: Sample rate of the delivered recordings in Hz.
         seconds: Length of each row; ``round(seconds * rate)`` samples. None: recordings keep their lengths.
-        channels: Channels of the delivered recordings. One channel is the mean of all; a recording of one channel is
-            repeated. Other differences are an error.
-        at: Where a recording longer than `seconds` is cut: ``"start"``, or ``"random"``, a position that depends on
-            the loader's seed, the epoch and the row only.
+        channels: Channels of the delivered recordings. Several channels are averaged to one; one channel is repeated.
+            Other differences are an error.
+        at: The part of a recording longer than `seconds` that is delivered: ``"start"``, or ``"random"``, a position
+            that depends only on the loader's seed, the epoch and the row.
         null, fill, missing: As in `Bytes`, with encoded recordings (or paths) as values; gaps are silent, of length 0.
         storage: ``"bytes"`` stores the bytes of encoded files; ``"path"`` stores text, the path of a file relative to
             the data set's directory. It also reads structs of Parquet's logical type FILE: a URI below that directory,
-            with a byte range or without, or the bytes.
+            with or without a byte range, or the bytes.
         aliases: As in `Scalar`.
     """
 
@@ -101,21 +101,22 @@ class Video(FileField):
     """Clips of a video, decoded to RGB: uint8 ``[batch, frames, height, width, 3]``.
 
     With `clips` the shape is ``[batch, clips, frames, height, width, 3]``. The column ``<name>_time``, float64
-    ``[batch, frames]`` or ``[batch, clips, frames]``, holds the timestamp of each frame: seconds from the video's
+    ``[batch, frames]`` or ``[batch, clips, frames]``, holds the timestamp of each frame in seconds from the video's
     first frame.
 
     Args:
         frames: Frames of a clip.
         size: ``(height, width)`` to which frames are scaled.
         step: Distance between two frames of a clip, in frames of the video.
-        clips: Clips of each video; None: one, without an axis of its own.
-        at: Where the clips begin: ``"random"``, positions that depend on the loader's seed, the epoch and the row
-            only; or ``"regular"``, at equal distances (one clip: in the middle).
+        clips: Clips of each video; None: one clip, without an axis for clips.
+        at: Where the clips begin: ``"random"``, at positions that depend only on the loader's seed, the epoch and the
+            row; or ``"regular"``, at equal distances (a single clip: in the middle).
         null, fill, missing: As in `Bytes`, with encoded videos (or paths) as values; gaps are black frames at NaN
             seconds.
-        storage: As in `Audio`. Of a file only the index is read, and the groups of pictures that hold the clips.
-        ranges: Whether values stay in the Parquet file until their batch. Then only their indexes are read, and the
-            groups of pictures that hold the clips. Needs plain, uncompressed pages without nulls; others are an error.
+        storage: As in `Audio`. Of a file named by a path, only the index and the groups of pictures (GOPs) of the clips
+            are read.
+        ranges: Whether to leave values in the Parquet file until their batch is made. Then only each video's index and
+            the GOPs of its clips are read. Needs plain, uncompressed pages without nulls; others are an error.
         aliases: As in `Scalar`.
     """
 
@@ -178,7 +179,7 @@ class Video(FileField):
 
 
 def _count(kind: str, name: str, value: Any, most: int) -> int:
-    """Return a whole number from 1 to `most`."""
+    """Return `value` after checking that it is a whole number from 1 to `most`."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Adds null policies to fields that have none, and writes schemas as Python source to paste."""
+"""Adds null policies to fields that lack one, and writes schemas as Python source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Nulls: TypeAlias = Literal["mask", "fill"]
 
 
 def refuses_nulls(field: Field) -> bool:
-    """Whether a null in the field's column, or in a list of it, is an error."""
+    """Whether a null in the field's column, or within one of its lists, is an error."""
     if isinstance(field, RaggedList):
         return policy_of(field) == "refuse" or refuses_nulls(field.item)
     if isinstance(field, Group):
@@ -61,7 +61,7 @@ def with_nulls(fields: Mapping[str, Field], names: Collection[str], nulls: Nulls
 
 
 def masked(field: Field) -> Field:
-    """Return the field with a mask for its nulls; nulls in lists and in packed groups, which have none, are filled."""
+    """Return the field with a mask for its nulls; those in lists and packed groups, which have no masks, are filled."""
     if isinstance(field, RaggedList):
         return replace(field, null="mask", item=filled(field.item))
     if isinstance(field, Group):
@@ -76,11 +76,11 @@ def masked(field: Field) -> Field:
 
 
 def filled(field: Field) -> Field:
-    """Return the field with a value for its nulls, if it has none.
+    """Return the field with a fill value for its nulls, unless it has a null policy.
 
-    NaN for floats, the lowest value for times (numpy's NaT for those of 64 bits), 0, False, or an empty value if the
-    values have a length. A `Category` is filled with its `unknown` word; without one it gets a mask, as arrays and
-    images do.
+    The value is NaN for floats, the lowest value for times (numpy's NaT for those of 64 bits), 0, False, or an empty
+    value for types with a length. A `Category` is filled with its `unknown` word; without one it gets a mask, as arrays
+    and images do.
     """
     if isinstance(field, RaggedList):
         return replace(field, fill=(), item=filled(field.item))
@@ -103,14 +103,14 @@ def filled(field: Field) -> Field:
 
 
 def lenient(field: Field) -> Field:
-    """Return the field with a policy that accepts nulls, if it has none; tensors in lists have no such policy."""
+    """Return the field with a policy that accepts nulls, if it has none; tensors in lists cannot have one."""
     if isinstance(field, RaggedList) and not isinstance(field.item, Tensor):
         field = replace(field, item=lenient(field.item))
     if isinstance(field, Group) or policy_of(field) != "refuse":
         return field
     match field:
         case Tensor() | Encoded():
-            return replace(field, null="mask")  # with a fill, a null among its elements would become a number
+            return replace(field, null="mask")  # a fill value would also replace nulls among the elements
         case RaggedList():
             return replace(field, fill=())
         case Category():
@@ -125,7 +125,7 @@ def lenient(field: Field) -> Field:
 
 
 def null_levels(array: pa.ChunkedArray) -> tuple[bool, ...]:
-    """Return whether there are nulls among a stored column's rows, among the items of its lists, and so on inwards."""
+    """Return whether a stored column has nulls at each level: among its rows, the items of its lists, and so on."""
     found = [array.null_count > 0]
     while pa.types.is_list(array.type):
         array = pa.chunked_array([chunk.flatten() for chunk in array.chunks], array.type.value_type)
@@ -154,7 +154,7 @@ def source_of(fields: Mapping[str, Field], *, extra: str = "refuse", comments: M
     Args:
         fields: By name.
         extra: As in `Schema`.
-        comments: Comments to write behind some of the fields.
+        comments: Comments to write after some of the fields, by name.
     """
     lines = []
     for name, field in fields.items():

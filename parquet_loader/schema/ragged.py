@@ -1,4 +1,4 @@
-"""`Ragged`: rows of varying length as two arrays of numpy or torch; torch is imported only if tensors are given."""
+"""`Ragged`: rows of varying length as two arrays of numpy or torch; torch is imported only for tensors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ RaggedKind: TypeAlias = Literal["list", "text", "bytes"]
 
 
 class Ragged:
-    """Rows of varying length: all values end to end, and the offset of each row.
+    """Rows of varying length: the concatenated values, and the offset of each row.
 
-    It behaves like a tensor: `to`, `pin_memory`, indexing, `cat`, pickle, `torch.save`. Over numpy arrays it works the
-    same, without torch. Two are equal if kind, offsets and values are equal; it is not hashable. The constructor
-    neither copies nor checks the arrays; `from_list` and `from_padded` check them.
+    It supports operations of a tensor: `to`, `pin_memory`, indexing, `cat`, pickle, `torch.save`. With numpy arrays it
+    needs no torch. Two are equal if kind, offsets and values are equal; it is not hashable. The constructor neither
+    copies nor checks the arrays; `from_list` and `from_padded` check them.
 
     Attributes:
         values: Array or tensor ``[total, ...]``, or a `Ragged` for lists of lists and lists of text; uint8 for text
@@ -29,10 +29,10 @@ class Ragged:
         kind: ``"list"``, ``"text"`` (UTF-8) or ``"bytes"``: the type of a row in `to_list`.
     """
 
-    # A plain class: Lightning searches dataclasses and iterables for the batch size, and would find that of the values.
+    # Not a dataclass: Lightning searches dataclasses and iterables for the batch size, and would take that of `values`.
     __slots__ = ("kind", "offsets", "values")
     __hash__ = None  # type: ignore[assignment]
-    __module__ = "parquet_loader"  # what pickles name: its public name, wherever it is defined
+    __module__ = "parquet_loader"  # pickles refer to the public name
 
     values: Any
     offsets: Any
@@ -48,7 +48,7 @@ class Ragged:
 
     @classmethod
     def _of(cls, values: Any, offsets: Any, kind: RaggedKind) -> Ragged:
-        """Return one made of any objects, as libraries need that flatten and rebuild trees of arrays."""
+        """Return a `Ragged` of any objects: libraries that flatten and rebuild trees put placeholders into them."""
         made = object.__new__(cls)
         made.values, made.offsets, made.kind = values, offsets, kind
         return made
@@ -60,16 +60,16 @@ class Ragged:
         Args:
             rows: Arrays, tensors or lists of numbers ``[length, ...]`` that differ in the first length only; or all
                 `str`; or all `bytes`; or lists of these; or all `Ragged`, each of which becomes one row.
-            dtype: Of the numbers, numpy's or torch's; default: that of the rows. A torch dtype makes tensors.
+            dtype: A numpy or torch dtype of the numbers; None takes that of the rows. A torch dtype makes tensors.
 
         Raises:
-            ConfigurationError: rows are of different kinds, shapes or devices; says which.
+            ConfigurationError: rows are of different kinds, shapes or devices.
         """
         return _ragged_of(list(rows), dtype)
 
     @staticmethod
     def from_padded(padded: Any, lengths: Any) -> Ragged:
-        """Return the first `lengths` values of each row; the opposite of `to_padded`.
+        """Return the first `lengths` values of each row; the inverse of `to_padded`.
 
         Args:
             padded: Array or tensor ``[rows, longest, ...]``.
@@ -92,7 +92,7 @@ class Ragged:
 
     @staticmethod
     def cat(parts: Iterable[Ragged]) -> Ragged:
-        """Return the rows of all parts, one part after the other.
+        """Return the rows of all parts in order.
 
         Raises:
             ConfigurationError: no part is given, or the parts differ in kind.
@@ -130,7 +130,7 @@ class Ragged:
         return Ragged, (self.values, self.offsets, self.kind)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a row, or for a slice, integers ``[n]`` or bools ``[rows]`` a `Ragged` of the rows chosen.
+        """Return a row; for a slice, integers ``[n]`` or bools ``[rows]``, a `Ragged` of the selected rows.
 
         A row is an array or tensor, a `Ragged`, a str or bytes. Rows and slices of step 1 share the values' memory.
         """
@@ -148,7 +148,7 @@ class Ragged:
             ) from None
         return self._row(row)
 
-    if TYPE_CHECKING:  # it iterates by `__getitem__`: Lightning searches every Iterable for a batch size
+    if TYPE_CHECKING:  # at run time `__getitem__` iterates, because Lightning searches every Iterable for a batch size
 
         def __iter__(self) -> Iterator[Any]:
             """Iterate over the rows."""
@@ -168,9 +168,9 @@ class Ragged:
         return data.decode("utf-8") if self.kind == "text" else data
 
     def _taken(self, index: Any) -> Ragged:
-        """Return a copy of the rows that a slice, integers or bools choose."""
+        """Return a copy of the rows that a slice, integers or bools select."""
         arange, _ = _array_functions(self.offsets)
-        if isinstance(index, slice):  # torch's have no negative steps
+        if isinstance(index, slice):  # torch has no negative steps
             index = _index_like(self.offsets, np.arange(len(self))[index])
         rows = arange(len(self))[index]
         lengths = self.lengths[rows]
@@ -190,7 +190,7 @@ class Ragged:
 
     @property
     def cu_seqlens(self) -> Any:
-        """The offsets as variable-length attention takes them, int32 ``[rows + 1]``.
+        """The offsets as variable-length attention expects them, int32 ``[rows + 1]``.
 
         Raises:
             ConfigurationError: there are 2**31 values or more, which int32 cannot count.
@@ -204,7 +204,7 @@ class Ragged:
 
     @property
     def max_seqlen(self) -> int:
-        """The length of the longest row, 0 without rows; on a GPU it waits for the lengths."""
+        """The length of the longest row, 0 without rows; synchronises with the GPU if the lengths are there."""
         return int(self.lengths.max()) if len(self) else 0
 
     @property
@@ -213,13 +213,13 @@ class Ragged:
         return getattr(self.offsets, "device", "cpu")
 
     def to(self, device: Any = None, dtype: Any = None, non_blocking: bool = False, copy: bool = False) -> Ragged:
-        """Return it on another device, or with another dtype, as `torch.Tensor.to` does; itself if nothing changes.
+        """Return a copy on another device or with another dtype, as `torch.Tensor.to`; `self` if nothing changes.
 
         Args:
-            device: A device or its name; or a dtype, or a tensor whose device and dtype are taken.
-            dtype: Of the numbers; text, bytes and offsets keep theirs.
-            non_blocking: Whether copies from pinned memory may go on in the background.
-            copy: Whether to copy in any case.
+            device: A device or its name; or a dtype; or a tensor to take device and dtype from.
+            dtype: The new dtype of numbers; text, bytes and offsets keep theirs.
+            non_blocking: Whether copies from pinned memory may continue in the background.
+            copy: Whether to copy even if nothing changes.
         """
         if dtype is None and (isinstance(device, np.dtype | type) or type(device).__name__ == "dtype"):
             device, dtype = None, device
@@ -236,14 +236,14 @@ class Ragged:
         return Ragged(values, offsets, self.kind)
 
     def to_tensors(self) -> Ragged:
-        """Return it over torch tensors that share the arrays' memory; itself if it is."""
+        """Return it with torch tensors that share the arrays' memory; `self` if it has tensors."""
         if _is_tensor(self.offsets):
             return self
         values = self.values.to_tensors() if isinstance(self.values, Ragged) else _as_tensor(self.values)
         return Ragged(values, _as_tensor(self.offsets), self.kind)
 
     def pin_memory(self) -> Ragged:
-        """Return it in page-locked memory, from which copies to a GPU may go on in the background."""
+        """Return it in page-locked memory, for asynchronous copies to a GPU."""
         return self if not _is_tensor(self.offsets) or self.is_pinned() else self._each(lambda t: t.pin_memory())
 
     def is_pinned(self) -> bool:
@@ -252,7 +252,7 @@ class Ragged:
         return bool(inner.is_pinned()) if isinstance(inner, Ragged) or _is_tensor(inner) else False
 
     def record_stream(self, stream: Any) -> None:
-        """Say that a CUDA stream uses the memory, as `torch.Tensor.record_stream` does."""
+        """Mark the memory as used by a CUDA stream, as `torch.Tensor.record_stream` does."""
         self.values.record_stream(stream)
         self.offsets.record_stream(stream)
 
@@ -281,11 +281,11 @@ class Ragged:
         return [p.decode("utf-8") for p in rows] if self.kind == "text" else list(rows)
 
     def to_padded(self, fill: float = 0, length: int | None = None) -> Any:
-        """Return ``[rows, longest, ...]`` with `fill` behind each row's values.
+        """Return ``[rows, longest, ...]``, with each row padded with `fill`.
 
         Args:
-            fill: Number behind the last value of each row.
-            length: Length of the second axis; longer rows are cut. None: the longest row.
+            fill: The padding.
+            length: Length of the second axis; longer rows are truncated. None takes that of the longest row.
 
         Raises:
             ConfigurationError: `fill` is a number that the dtype cannot hold.
@@ -325,12 +325,12 @@ class Ragged:
 
 
 def _host(values: Any) -> Any:
-    """Return the values as a numpy array, those of a GPU copied."""
+    """Return the values as a numpy array, copied if they are on a GPU."""
     return np.asarray(values.cpu() if hasattr(values, "cpu") else values)
 
 
 def _torch() -> Any:
-    """Import and return torch; never called without torch's tensors or dtypes."""
+    """Import and return torch; called only for tensors and torch dtypes."""
     import torch  # noqa: PLC0415
 
     return torch
@@ -344,7 +344,7 @@ def _as_tensor(values: Any, device: Any = None) -> Any:
 
 
 def _check_fill(fill: float, dtype: str) -> None:
-    """Refuse a number that torch would wrap or cut to fit integers."""
+    """Refuse a number that torch would wrap or truncate to fit integers."""
     if dtype != "bool" and not dtype.startswith(("int", "uint")):
         return
     least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
@@ -357,7 +357,7 @@ def _check_fill(fill: float, dtype: str) -> None:
 
 
 def _signed(values: Any) -> Any:
-    """Return a view of a tensor of an unsigned dtype, for which torch lacks indexed assignment, as a signed one."""
+    """Return a tensor, viewed as signed if its dtype is unsigned: torch lacks indexed assignment for these."""
     if not _is_tensor(values) or not str(values.dtype).startswith("torch.uint") or values.dtype.itemsize == 1:
         return values
     return values.view(getattr(_torch(), str(values.dtype).removeprefix("torch.u")))
@@ -392,7 +392,7 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def _moved(values: Any, device: Any, dtype: Any, options: dict[str, Any]) -> Any:
-    """Return an array or tensor elsewhere, or with another dtype; numpy arrays become tensors to leave the CPU."""
+    """Return an array or tensor on another device or with another dtype; arrays that leave the CPU become tensors."""
     if not _is_tensor(values):
         if str(device or "cpu") == "cpu" and type(dtype).__module__ != "torch":
             return values.astype(dtype or values.dtype, copy=options["copy"])
@@ -401,7 +401,7 @@ def _moved(values: Any, device: Any, dtype: Any, options: dict[str, Any]) -> Any
 
 
 def _concatenated(arrays: list[Any]) -> Any:
-    """Return arrays of one library, one after the other."""
+    """Concatenate arrays; to tensors if any of them is one."""
     if any(map(_is_tensor, arrays)):
         device = next(array.device for array in arrays if _is_tensor(array))
         return _torch().cat([array if _is_tensor(array) else _as_tensor(array, device) for array in arrays])
@@ -409,7 +409,7 @@ def _concatenated(arrays: list[Any]) -> Any:
 
 
 def _index_like(values: Any, index: Any) -> Any:
-    """Return integers or bools given in any form as an array of the library and device that `values` belong to."""
+    """Return integers or bools in any form as an array of the library and on the device of `values`."""
     while isinstance(values, Ragged):
         values = values.offsets
     if _is_tensor(values):
@@ -451,7 +451,7 @@ def _ragged_of(rows: list[Any], dtype: Any) -> Ragged:
         return Ragged(values, _index_like(values, _offsets_of(np.array([len(row) for row in rows], np.int64))))
     as_tensors = type(dtype).__module__ == "torch" or any(map(_is_tensor, rows))
     arrays = [_row_array(row, number, dtype, as_tensors=as_tensors) for number, row in enumerate(rows)]
-    # An empty list has no type of its own and takes that of the others.
+    # An empty list takes the type of the other rows.
     typed = [a for a, row in zip(arrays, rows, strict=True) if len(a) or not isinstance(row, list | tuple)] or arrays
     for number, array in enumerate(typed):
         if tuple(array.shape[1:]) != tuple(typed[0].shape[1:]):
@@ -485,7 +485,7 @@ def _row_array(row: Any, number: int, dtype: Any, *, as_tensors: bool) -> Any:
 
 
 def _array_functions(values: Any) -> tuple[Any, Any]:
-    """Return ``arange(n)`` and ``full(shape, fill)`` of the array library and device that `values` belong to."""
+    """Return ``arange(n)`` and ``full(shape, fill)`` of the array library and on the device of `values`."""
     if _is_tensor(values):
         return (lambda n: values.new_ones(n, dtype=_int64(values)).cumsum(0) - 1), values.new_full
     return np.arange, lambda shape, fill: np.full(shape, fill, dtype=values.dtype)

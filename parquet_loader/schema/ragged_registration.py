@@ -1,4 +1,4 @@
-"""Registers `Ragged` with libraries that traverse batches: torch, optree, JAX. Imports none of them.
+"""Registers `Ragged` with libraries that traverse batches: torch, optree, JAX. It imports none of them.
 
 Each registration happens once, when a `Ragged` is made and the library has been imported.
 """
@@ -12,11 +12,7 @@ from typing import Any
 
 
 def register_where_imported(ragged: Any) -> None:
-    """Register the class with the imported libraries that do not know it yet.
-
-    Args:
-        ragged: The class.
-    """
+    """Register the class `ragged` with the imported libraries that do not know it yet."""
     for name in tuple(_UNREGISTERED):
         module = sys.modules.get(name)
         if module is None or getattr(module.__spec__, "_initializing", False):  # another thread is importing it

@@ -28,9 +28,9 @@ class Schema(Mapping[str, Field]):
 
     Args:
         fields: Field by the name under which it is delivered.
-        extra: How columns that the schema does not name are treated. ``"refuse"``: writers refuse them, and loaders
-            leave them out. ``"drop"``: writers leave them out too. ``"infer"``: loaders and writers treat them as they
-            would without a schema, so a schema need only name the columns that differ from that.
+        extra: What to do with columns that the schema does not name. ``"refuse"``: writers refuse them, and loaders
+            leave them out. ``"drop"``: writers leave them out too. ``"infer"``: loaders and writers infer their fields,
+            so the schema needs only those columns whose field differs from the inferred one.
 
     Raises:
         SchemaError: a name is empty or not a str, two fields are stored under one column name, an alias is the name of
@@ -69,7 +69,7 @@ class Schema(Mapping[str, Field]):
 
     @property
     def extra(self) -> Extra:
-        """How columns that the schema does not name are treated."""
+        """What to do with columns that the schema does not name."""
         return self._extra
 
     def __getitem__(self, name: str) -> Field:
@@ -104,7 +104,7 @@ class Schema(Mapping[str, Field]):
         return "\n".join(["Schema({", *lines, end]) if lines else f"Schema({{{end}"
 
     def _repr_html_(self) -> str:
-        """Return a table of the fields, which notebooks show."""
+        """Return an HTML table of the fields for notebooks."""
         rows = "".join(
             f"<tr><td style='text-align: left'>{escape(name)}</td>"
             f"<td style='text-align: left'><code>{escape(describe(field, most_words=8))}</code></td></tr>"
@@ -113,12 +113,12 @@ class Schema(Mapping[str, Field]):
         return f"<table><tr><th>column</th><th>field</th></tr>{rows}</table>"
 
     def to_json(self) -> str:
-        """Return the schema as JSON text, equal for equal schemas; it holds a format version."""
+        """Return the schema as JSON text with a format version; equal schemas give equal text."""
         return self._json
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schema:
-        """Return the schema from text that `to_json` returned.
+        """Parse the text of `to_json`.
 
         Raises:
             SchemaError: the text is not a schema, or has an unknown version or kind of field.
@@ -133,12 +133,12 @@ class Schema(Mapping[str, Field]):
         return dict(self._stored)
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the Arrow schema of the files: not null if nulls are refused, with the JSON form as metadata."""
+        """Return the Arrow schema of the files, with the JSON form as metadata; fields that refuse nulls are required."""
         carried = self._json if self._extra == "refuse" else dump_fields(self._fields)
         return pa.schema(self._stored.values(), metadata={METADATA_KEY: carried.encode("ascii")})
 
     def column_names(self) -> frozenset[str]:
-        """Return all names under which a file's columns belong to a field: its own, its aliases, and its members'."""
+        """Return all column names that belong to a field: names, aliases, and those of members of groups."""
         names: set[str] = set()
         for name, field in self._fields.items():
             names |= {name, *field.aliases}
@@ -147,7 +147,7 @@ class Schema(Mapping[str, Field]):
         return frozenset(names)
 
     def over(self, inferred: Mapping[str, Field], order: Iterable[str]) -> Schema:
-        """Return the fields of this schema, and inferred ones of all other columns, in the order of the columns.
+        """Return a schema of this schema's fields and the inferred ones, in the order of the columns.
 
         Args:
             inferred: Fields of columns that this schema does not name.
@@ -172,11 +172,11 @@ class Schema(Mapping[str, Field]):
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
-        """Return the schema that an Arrow schema carries, or infer one by the documented rules if it carries none.
+        """Return the schema in the metadata of an Arrow schema, or infer one by the documented rules.
 
         Raises:
-            SchemaError: a column has a type that no tensor can hold, two columns share a name, or the schema carried
-                is not valid.
+            SchemaError: a column has a type that no tensor can hold, two columns share a name, or the schema in the
+                metadata is not valid.
         """
         carried = (schema.metadata or {}).get(METADATA_KEY)
         if carried is not None:
@@ -192,11 +192,11 @@ class Schema(Mapping[str, Field]):
         columns: Sequence[str] | None = None,
         filesystem: pafs.FileSystem | None = None,
     ) -> Schema:
-        """Return the schema by which a loader without one reads a source, to be printed, changed and passed on.
+        """Return the schema that a loader without one infers for a source, to be printed, changed and passed on.
 
         Args:
             source: As in `BatchedDataLoader`.
-            nulls: What nulls mean in columns that have some by the files' statistics, or may have some because
+            nulls: The null policy of columns that have nulls by the files' statistics, or may have some because
                 statistics are missing. ``"mask"`` delivers a mask, with 0 in the gaps. ``"fill"`` replaces nulls:
                 NaN for floats, 0 for integers, False for bool, the lowest value for times (numpy's NaT), and the empty
                 value for text, bytes and lists. None: as without a schema, NaN for floats, and an error for others.
@@ -210,11 +210,11 @@ class Schema(Mapping[str, Field]):
 
     @classmethod
     def from_frame(cls, frame: Any, *, nulls: Literal["mask", "fill"] | None = None) -> Schema:
-        """Return the schema by which writers without one write a frame, to be printed, changed and passed on.
+        """Return the schema that writers without one infer for a frame, to be printed, changed and passed on.
 
         Args:
             frame: Any batch that `DatasetWriter.write` takes, except an iterator.
-            nulls: What nulls mean in columns of this frame that have some, as in `infer`; NaN in a column of a pandas
+            nulls: The null policy of columns of this frame that have nulls, as in `infer`; NaN in a column of a pandas
                 frame is a null. None: as without a schema.
 
         Raises:
@@ -241,7 +241,7 @@ class Schema(Mapping[str, Field]):
 
 
 def _later() -> Any:
-    """Return the module behind `infer` and `from_frame`: it lists files, and so imports this one."""
+    """Import the module that implements `infer` and `from_frame`, which itself imports this one."""
     return importlib.import_module("parquet_loader.dataset.inference")
 
 

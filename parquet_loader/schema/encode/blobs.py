@@ -21,7 +21,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def pillow() -> Any:
-    """Import and return `PIL.Image`; needed only for images that are not encoded yet.
+    """Import and return `PIL.Image`, which encodes images given as arrays.
 
     Raises:
         ConfigurationError: Pillow is not installed.
@@ -88,7 +88,7 @@ def encode_array(array: np.ndarray[Any, Any], encoding: str, quality: int = _JPE
 
 
 def encode_png(pixels: np.ndarray[Any, Any]) -> bytes:
-    """Return uint8 or uint16 ``[h, w]`` or ``[h, w, channels]`` as PNG; of 16 bits, Pillow writes grey ones only.
+    """Return uint8 or uint16 ``[h, w]`` or ``[h, w, channels]`` as PNG; Pillow writes 16 bits for grey images only.
 
     Each row is stored as its difference from the row above.
     """

@@ -31,7 +31,7 @@ def sixteen_bits(data: bytes) -> str | None:
 
 
 def is_image(data: bytes) -> bool:
-    """Whether bytes begin as those of an image of a format that `Image` reads."""
+    """Whether bytes begin with the signature of an image format that `Image` reads."""
     return (
         data.startswith((PNG, _JPEG, b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*"))
         or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")

@@ -181,7 +181,7 @@ def _listed(values: Iterable[Any]) -> Values:
 
 def _is_missing(value: Any) -> bool:
     if isinstance(value, float):
-        return value != value  # noqa: PLR0124  (NaN is the only float unlike itself)
+        return value != value  # noqa: PLR0124  (only NaN differs from itself)
     return value is None or (
         type(value).__module__.startswith("pandas") and type(value).__name__ in {"NAType", "NaTType"}
     )

@@ -15,7 +15,7 @@ _NAMES_SHOWN = 20
 
 
 def null_advice(columns: Mapping[str, Any], schema: Schema, declared: Schema | None, first_row: int, rows: int) -> str:
-    """Return the columns of a slice that hold nulls which their fields refuse, and a schema that accepts them.
+    """Return advice for an error message: the columns with refused nulls in a slice, and a schema that accepts them.
 
     Args:
         columns: The columns of the slice, by name.

@@ -15,14 +15,14 @@ from parquet_loader.schema.ragged import Ragged
 
 
 def is_row(item: Mapping[Any, Any], schema: Mapping[str, Field] | None) -> bool | None:
-    """Say whether a dict is one row (True) or a batch of columns (False), or None if it may be either.
+    """Return whether a dict is one row (True) or a batch of columns (False), or None if it may be either.
 
-    A value that cannot be a column, such as a number or a str, belongs to a row, and a Series or `Ragged` to a batch.
-    Lists and arrays may be either; the depth of their field's values decides.
+    A dict with a value that cannot be a column, such as a number or a str, is a row; one with a Series or `Ragged` is a
+    batch. Lists and arrays may be either; their depth is compared with that of their field's values.
 
     Args:
         item: Values by name.
-        schema: The fields; None if there is no schema.
+        schema: The fields, or None without a schema.
     """
     if any(not _can_be_column(value) for value in item.values()):
         return True
@@ -61,8 +61,8 @@ class _Depth(NamedTuple):
 
     Attributes:
         axes: Axes of nested lists or of an array.
-        is_open: Whether there may be more, as the innermost list is empty.
-        is_bytes: Whether the innermost values are bytes, which hold axes of their own.
+        is_open: Whether there may be more axes, because the innermost list is empty.
+        is_bytes: Whether the innermost values are bytes, which may encode further axes.
     """
 
     axes: int

@@ -1,4 +1,4 @@
-"""Batches of any form to Arrow tables in exactly the schema of the file."""
+"""Converts batches of any form to Arrow tables in exactly the schema of the file."""
 
 from __future__ import annotations
 

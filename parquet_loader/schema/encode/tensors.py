@@ -132,7 +132,7 @@ def _from_raw(field: Tensor, array: pa.Array) -> pa.Array:
 
 
 def raw_elements(field: Tensor, array: pa.Array) -> np.ndarray[Any, Any]:
-    """Return the elements of all rows of a column of raw bytes, one behind the other; it shares their memory."""
+    """Return the elements of all rows of a raw column, ``[rows * size]``, sharing its memory."""
     count = len(array) * field.size
     if not count:
         return np.empty(0, field.dtype)
