@@ -1,8 +1,8 @@
-/* The system's allocator keeps what was freed, for each thread that allocates, and a page of a megabyte fits between
- * others that are in use: with 16 open row groups it held 200 MiB that nobody used. So large buffers are mapped, and
- * those that were released are kept for the next ones, for all threads together. Buffers in use and kept ones take no
- * more than the buffers in use took at their busiest, lately. So a page fault is rare, and decoding takes no memory but
- * what it needed before.
+/* Large buffers are mapped, and released ones are kept for reuse by all threads.
+ *
+ * malloc keeps freed memory for each thread, and a page of a megabyte fragments it: with 16 open row groups it held
+ * 200 MiB that nobody used. Here, buffers in use and kept buffers together take no more than the recent peak of buffers
+ * in use. So page faults are rare, and decoding needs no extra memory.
  */
 #include "buffers.h"
 
@@ -13,10 +13,10 @@
 #define SMALL (1 << 16)  /* bytes that are left to malloc */
 #define MOST_KEPT 256  /* buffers */
 #define MOST_KEPT_BYTES (1 << 26)
-#define FORGET 10  /* each new buffer takes 2**-10 off the most bytes in use, so that a busy hour is forgotten */
+#define FORGET 10  /* each new buffer lowers the recorded peak by 2**-10, so that old peaks are forgotten */
 
-/* Buffers that were released, the oldest first. The flag is held for the length of these functions and never waited
- * for: whoever finds it set maps or unmaps memory, as do all in the child of a fork that came at such a moment. */
+/* Released buffers, oldest first. `is_taken` guards them, and nobody waits for it: a thread that finds it set maps or
+ * unmaps memory instead. So does a forked child for ever, if its parent held the flag during the fork. */
 static Buffer kept[MOST_KEPT + 1];
 static int kept_count;
 static int64_t kept_bytes, most_used_bytes;
@@ -29,7 +29,7 @@ static _Atomic int64_t used_bytes;  /* mapped, without the kept ones */
 #endif
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-#define FROM_MALLOC(nbytes) 1  /* so that reads behind a buffer are found */
+#define FROM_MALLOC(nbytes) 1  /* so that the sanitizer finds reads beyond a buffer */
 #else
 #define FROM_MALLOC(nbytes) ((nbytes) <= SMALL)
 #endif
@@ -46,7 +46,7 @@ static int64_t bytes_of(const Buffer *buffer) { return buffer->capacity + SLACK;
 
 static void unmap(Buffer *buffer) { munmap(buffer->bytes, (size_t)bytes_of(buffer)); }
 
-/* Unmaps the oldest buffers until there are few enough; `used`: bytes that are, or are about to be, in use. */
+/* Unmaps the oldest buffers beyond the limits. `used`: bytes that are in use, or about to be. */
 static void keep_few(int64_t used) {
   int64_t most = most_used_bytes - used;
   if (most > MOST_KEPT_BYTES) most = MOST_KEPT_BYTES;
@@ -56,8 +56,8 @@ static void keep_few(int64_t used) {
   }
 }
 
-/* Returns the smallest kept buffer with so much space, if it has not more than twice as much. If there is none, kept
- * ones give way to a new one of `mapped` bytes. */
+/* Returns the smallest kept buffer of at least `nbytes`, and at most twice as much. If there is none, kept buffers are
+ * unmapped to make space for a new one of `mapped` bytes. */
 static Buffer kept_buffer(int64_t nbytes, int64_t mapped) {
   Buffer found = {NULL, 0};
   if (atomic_flag_test_and_set_explicit(&is_taken, memory_order_acquire)) return found;
@@ -84,7 +84,7 @@ int reserve(Buffer *buffer, int64_t nbytes) {
     buffer->capacity = buffer->bytes ? nbytes : 0;
     return buffer->bytes ? OK : NO_MEMORY;
   }
-  /* A little more, so that pages of about the same size fit. */
+  /* Round up, so that pages of about the same size fit. */
   const int64_t step = nbytes / 8 < SMALL ? SMALL : nbytes / 8 / SMALL * SMALL;
   const int64_t mapped = (nbytes + SLACK + step - 1) / step * step;
   *buffer = kept_buffer(nbytes, mapped);

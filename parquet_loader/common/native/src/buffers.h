@@ -1,4 +1,4 @@
-/* Memory that pages are read and decompressed into. */
+/* Memory for pages that are read and decompressed. */
 #ifndef BUFFERS_H
 #define BUFFERS_H
 
@@ -11,7 +11,7 @@ typedef struct {
   int64_t capacity;
 } Buffer;
 
-/* Makes space for so many bytes, and SLACK behind them; what was in the buffer may be lost. */
+/* Makes space for `nbytes` bytes and SLACK behind them; the content of the buffer may be lost. */
 int reserve(Buffer *buffer, int64_t nbytes);
 
 void release(Buffer *buffer);

@@ -1,4 +1,4 @@
-/* Decompression of pages. Every length is checked before it is used: each of them may be wrong. */
+/* Decompression of pages. Every length comes from the file and is checked before it is used. */
 #include "codecs.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ INLINE int copy_literal(const uint8_t **in, const uint8_t *stop, uint8_t **at, c
   return OK;
 }
 
-/* What a tag of Snappy says, but for the bytes behind it: the length, RARE or not, and the upper bits of an offset. */
+/* What a Snappy tag alone tells: the length, the upper bits of an offset, and whether it is RARE. */
 #define RARE 0x100u  /* a long literal, or an offset of 4 bytes */
 #define TAG(t) \
   [t] = ((t) & 3) == 3 || ((t) & 3 ? 0 : (t) >> 2 >= 60) ? RARE \
@@ -44,9 +44,9 @@ INLINE int copy_literal(const uint8_t **in, const uint8_t *stop, uint8_t **at, c
 #define TAGS64(t) TAGS16(t), TAGS16((t) + 16), TAGS16((t) + 32), TAGS16((t) + 48)
 static const uint32_t snappy_tags[256] = {TAGS64(0), TAGS64(64), TAGS64(128), TAGS64(192)};
 
-/* Decompresses from `*next` to `*to` while neither is near its end, up to what is rare or wrong: see RARE, and matches that
- * overlap themselves or begin before the output. Literals and matches follow each other without a pattern, and a
- * mispredicted branch takes longer than a copy: so both are copied by the same instructions, 32 bytes at least. */
+/* Decompresses from `*next` to `*to` while neither is near its end, and stops before a RARE tag, a match that overlaps
+ * itself, or one that begins before the output. The order of literals and matches has no pattern, and a mispredicted
+ * branch takes longer than a copy: so the same instructions copy both, at least 32 bytes. */
 static void snappy_fast(const uint8_t **next, const uint8_t *stop, const uint8_t *begin, uint8_t **to, const uint8_t *end) {
   static const uint32_t offset_mask[4] = {0, 0xFF, 0xFFFF, 0};
   const uint8_t *in = *next;
@@ -62,7 +62,7 @@ static void snappy_fast(const uint8_t **next, const uint8_t *stop, const uint8_t
     if ((is_wrong & (kind != 0)) | ((entry & RARE) != 0)) break;
     const uint8_t *match = at - offset, *literal = in + 1;
     const uint8_t *behind_match = in + kind + 1, *behind_literal = in + (tag >> 2) + 2;
-    /* As all four are computed, compilers choose among them without a branch. */
+    /* All four are computed here, so that compilers select one without a branch. */
     __asm__("" : "+r"(match), "+r"(literal), "+r"(behind_match), "+r"(behind_literal));
     const uint8_t *from = kind ? match : literal;
     in = kind ? behind_match : behind_literal;
@@ -131,7 +131,7 @@ static int lz4_length(const uint8_t **in, const uint8_t *stop, uint64_t *length)
   return OK;
 }
 
-/* By the format the last 5 bytes are literals, and the last match begins 12 bytes before the end at least. */
+/* The format requires that the last 5 bytes are literals and that the last match begins at least 12 bytes before the end. */
 static int lz4(const uint8_t *in, int64_t in_bytes, uint8_t *out, int64_t out_bytes) {
   const uint8_t *stop = in + in_bytes, *end = out + out_bytes;
   uint8_t *at = out;
@@ -214,7 +214,7 @@ static void *opened(const char *const *names) {
   return found;
 }
 
-/* Sets a function of a library. As POSIX has it: C knows no cast from a pointer to data to one to a function. */
+/* Sets a function pointer from a library, by memcpy: ISO C has no cast from a data pointer to a function pointer. */
 static int set(void *function, void *from, const char *name) {
   void *found = dlsym(from, name);
   memcpy(function, &found, sizeof found);
@@ -224,7 +224,7 @@ static int set(void *function, void *from, const char *name) {
 static int find_gzip(void) {
   static const char *const zlibs[] = {"libz.so.1", "libz.1.dylib", NULL};
   void *from;
-#ifndef WITHOUT_LIBDEFLATE  /* for tests of the other way */
+#ifndef WITHOUT_LIBDEFLATE  /* tests of zlib define it */
   static const char *const deflates[] = {"libdeflate.so.0", "libdeflate.0.dylib", NULL};
   if ((from = opened(deflates)) && set(&library.deflate, from, "libdeflate_gzip_decompress_ex") &&
       set(&library.deflate_free, from, "libdeflate_free_decompressor") &&
@@ -246,7 +246,7 @@ static int find_zstd(void) {
 
 #endif
 
-/* Finds the libraries; returns a bit for each codec that can be decompressed. Called once, before all else. */
+/* Finds the libraries; returns one bit for each codec that can be decompressed. Called once, before all other functions. */
 EXPORT int codecs_load(void) {
   int known = 1 << PLAIN_CODEC | 1 << SNAPPY | 1 << LZ4_RAW;
   if (find_gzip()) known |= 1 << GZIP;
@@ -254,7 +254,7 @@ EXPORT int codecs_load(void) {
   return known;
 }
 
-/* Several members, and headers of zlib, are left to Arrow. */
+/* Leaves streams of several members, and those with a zlib header, to Arrow. */
 static int gzip(Decompressors *own, const uint8_t *in, size_t in_bytes, uint8_t *out, size_t out_bytes) {
   if (library.deflate_new) {
     size_t read = 0, written = 0;

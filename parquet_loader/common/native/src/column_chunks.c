@@ -1,11 +1,10 @@
-/* Column chunks of flat numbers and bytes, decoded from their pages to contiguous values: byte arrays to views of them.
+/* Decodes column chunks of numbers and byte arrays: numbers to contiguous values, byte arrays to views of their pages.
  *
  * One call decodes some rows of many column chunks without the GIL. A page is accepted only if every level, run and
- * length in it adds up exactly; anything else (other encodings, damage) ends in an error code, and Arrow decodes the
- * column chunk or reports the error. So nothing here explains a fault, and every length is checked before it is
- * used: each of them may be wrong.
+ * length in it adds up exactly. Otherwise (other encodings, damage) the call returns an error code, and Arrow decodes the
+ * column chunk or reports the error. Every length comes from the file and is checked before it is used.
  *
- * Values are little-endian in files and here; `bindings.py` loads this on such machines only.
+ * Values are little-endian in files and here; `bindings.py` loads the kernels on little-endian machines only.
  */
 #include "pages/page_headers.h"
 
@@ -21,29 +20,36 @@
 #include "pages/lists.h"
 #include "pages/runs.h"
 
-/* Where a page's values are: plain, still in the file, behind the dictionary or runs of booleans, differences, streams,
- * behind their lengths, behind all lengths. */
-enum { IN_MEMORY, IN_FILE, CODED, DIFFERENCES, STREAMS, PREFIXED, MEASURED };
-/* Physical types: bytes of one width, numbers, byte arrays, and those that have to be UTF-8. */
+/* How the values of a page are stored. */
+enum {
+  IN_MEMORY,    /* plain, or views of DELTA_BYTE_ARRAY */
+  IN_FILE,      /* plain, not read yet */
+  CODED,        /* codes of a dictionary, or booleans */
+  DIFFERENCES,  /* DELTA_BINARY_PACKED */
+  STREAMS,      /* BYTE_STREAM_SPLIT */
+  PREFIXED,     /* plain byte arrays: each value behind its length */
+  MEASURED      /* DELTA_LENGTH_BYTE_ARRAY: all lengths first */
+};
+/* Physical types. BYTES have one width; TEXT are byte arrays that have to be UTF-8. */
 enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3, BYTE_ARRAY = 4, TEXT = 5 };
 
-#define BLOCK 1024  /* codes unpacked, or rows with nulls put apart, at a time */
-#define LONGEST_HEADER (1 << 16)  /* of a page that is decoded here */
-#define SCRATCH_BYTES (1 << 14)  /* decoded at a time if some rows are left out: they stay in the first cache */
-#define PIECE_ROWS 16  /* that are copied together, if they are not deleted */
-#define MOST_DELTA_BYTES (1 << 23)  /* that the values of a DELTA_BYTE_ARRAY page take, and their views */
-#define MOST_SPARE_BYTES (1 << 22)  /* of a page that is kept to be used again */
-#define READ_APART 512  /* bytes of a value from which on runs of rows are read from the file one by one */
-#define ROW_APART (1 << 14)  /* bytes of a row from which on rows are read from the file to slots one by one */
+#define BLOCK 1024  /* codes unpacked, or rows with nulls decoded, at a time */
+#define LONGEST_HEADER (1 << 16)  /* bytes of a page header that is accepted */
+#define SCRATCH_BYTES (1 << 14)  /* decoded at a time if some rows are left out: it fits the L1 cache */
+#define PIECE_ROWS 16  /* rows of a run copied at a time */
+#define MOST_DELTA_BYTES (1 << 23)  /* limit for the values of a DELTA_BYTE_ARRAY page and their views */
+#define MOST_SPARE_BYTES (1 << 22)  /* limit for a page buffer that is kept for reuse */
+#define READ_APART 512  /* from this many bytes a value, runs of rows are read from the file one by one */
+#define ROW_APART (1 << 14)  /* from this many bytes a row, rows are read from the file to their slots one by one */
 
-/* Gives a buffer to who has none. */
+/* Moves a buffer to an owner that has none. */
 static void hand_over(Buffer *from, Buffer *to) {
   if (to->bytes || !from->bytes) return;
   *to = *from;
   *from = (Buffer){NULL, 0};
 }
 
-/* Pages that are kept. */
+/* A stack of buffers. */
 typedef struct {
   Buffer *buffers;
   int64_t count, capacity;
@@ -70,63 +76,64 @@ static void clear(Shelf *shelf) {
 
 typedef struct {
   int64_t at, end;      /* the next page in the file, and the end of the chunk */
-  int64_t rows;         /* rows behind the current page */
-  int64_t width, kept;  /* bytes of a value in the file, and of it the low ones that are decoded */
-  int64_t out;          /* bytes of a value that is delivered: as many, unless decimals are converted */
-  int64_t decimals;     /* how: see `decimals.h` */
+  int64_t rows;         /* rows after the current page; levels if there are `lists` */
+  int64_t width, kept;  /* bytes of a value in the file, and how many low bytes of it are decoded */
+  int64_t out;          /* bytes of a delivered value: `kept`, unless decimals are converted */
+  int64_t decimals;     /* their conversion: see `decimals.h` */
   int codec, physical;
   int optional;         /* the definition level of a value */
-  int64_t list_values;  /* of a row; 0: there are no lists */
-  ListLevels *lists;    /* of lists of any length; NULL: there are none. Then `rows` and `left` count levels */
-  int64_t position;     /* in its list, of the first value behind the current page */
-  int64_t encodings;    /* that the footer names: a bit for each */
-  int always_compressed;  /* pages of version 2, whatever their headers say: old parquet-cpp, PARQUET-10353 */
+  int64_t list_values;  /* values per row if rows are lists of one length, else 0 */
+  ListLevels *lists;    /* levels if rows are lists of any length, else NULL */
+  int64_t position;     /* index in its list of the first value after the current page */
+  int64_t encodings;    /* one bit for each encoding that the footer names */
+  int always_compressed;  /* pages of version 2 are compressed whatever their headers say: old parquet-cpp, PARQUET-10353 */
   int had_pages;        /* a data page was read */
   int in_slots;         /* rows have slots, and are too short to be read from the file one by one */
-  int64_t left;         /* rows of the current page that are still to come */
-  int64_t values_left;  /* and its values: fewer, if some rows are null */
-  Levels levels;        /* if there are nulls in the page */
-  int kind;             /* where they are */
-  int64_t place;        /* IN_FILE: of the next value */
+  int64_t left;         /* rows of the current page that were not read yet; levels if there are `lists` */
+  int64_t values_left;  /* values of the current page that were not read yet: fewer than `left` if some are null */
+  Levels levels;        /* definition levels, if there are nulls in the page */
+  int kind;             /* how the page stores its values */
+  int64_t place;        /* IN_FILE: offset of the next value in the file */
   const uint8_t *next, *stop;
   Buffer page, dictionary;
-  int64_t entries;      /* -1: no dictionary was read */
-  int bits;             /* CODED: of a code; then the run under way: */
+  int64_t entries;      /* of the dictionary; -1: no dictionary was read */
+  int bits;             /* CODED: bits per code; then the current run: */
   int64_t run_left, run_done;
   int is_literal;
   uint32_t repeated;
   const uint8_t *run;
-  const uint8_t *words;  /* CODED: what codes stand for, `entries` of `out` bytes */
+  const uint8_t *words;  /* CODED: `entries` decoded values of `out` bytes, by code */
   Delta delta;          /* DIFFERENCES, MEASURED */
-  int64_t stride;       /* STREAMS: bytes from a value's byte to its next one */
-  int64_t most_page_bytes;  /* of a page, decompressed, as the footer says */
-  Buffer entry_views;   /* byte arrays: of the dictionary's values */
-  int64_t entry_bytes;  /* and the bytes of all of them */
-  Buffer views, joined; /* of the page's values, and these, if they are DELTA_BYTE_ARRAY */
+  int64_t stride;       /* STREAMS: bytes from one byte of a value to its next one */
+  int64_t most_page_bytes;  /* limit for a decompressed page, by the footer */
+  Buffer entry_views;   /* byte arrays: views of the dictionary's entries */
+  int64_t entry_bytes;  /* byte arrays: bytes of all of the dictionary's entries */
+  Buffer views, joined; /* DELTA_BYTE_ARRAY: views of the page's values, and the values themselves */
   int checks_text;      /* each value of the page has to be checked, because some byte is not ASCII */
-  int is_viewed;        /* views of the page were delivered, and not released */
+  int is_viewed;        /* views of the page were delivered and are not released yet */
 } Column;
 
-/* Whether values are delivered as they are in plain pages. */
+/* Whether values are delivered as plain pages store them. */
 static int is_as_stored(const Column *column) {
   return column->kept == column->width && column->decimals == NO_DECIMALS;
 }
 
 typedef struct {
   FileBytes source;
-  Buffer raw;           /* pages as they are compressed */
+  Buffer raw;           /* a compressed page */
   Decompressors decompressors;
-  Buffer page, dictionary;  /* of columns that are read to their end: the next one's, while they are in the cache */
-  Buffer scratch;       /* values, some of which are left out */
-  Buffer pieces;        /* of the rows that are not */
-  Shelf viewed, spare;  /* pages of byte arrays: views of which were delivered; to be used again */
+  Buffer page, dictionary;  /* of a column that was read to its end; the next column reuses them while they are cached */
+  Buffer scratch;       /* decoded values, some of which are left out */
+  Buffer pieces;        /* the `Piece`s of the rows that are delivered */
+  Shelf viewed, spare;  /* pages of byte arrays: those with views in use, and those to reuse */
   int64_t count;
   Column columns[];
 } Group;
 
 static int is_byte_array(const Column *column) { return column->physical >= BYTE_ARRAY; }
 
-/* Keeps the page of a column of byte arrays, if views of it were delivered, and gets memory for the next one. */
+/* Before the next page of a column of byte arrays: keeps the current page if views of it were delivered, and takes a
+ * spare buffer. */
 static int keep_viewed_page(Group *group, Column *column) {
   int code = OK;
   if (column->is_viewed) code = put(&group->viewed, &column->page) || put(&group->viewed, &column->joined) ? NO_MEMORY : OK;
@@ -135,7 +142,7 @@ static int keep_viewed_page(Group *group, Column *column) {
   return code;
 }
 
-/* Puts `out_bytes` of a page that takes `nbytes` in the file at `out`. */
+/* Reads and decompresses `nbytes` of the file to exactly `out_bytes` at `out`. */
 static int unpacked(Group *group, int codec, int64_t at, int64_t nbytes, uint8_t *out, int64_t out_bytes) {
   int code;
   if (codec == PLAIN_CODEC) return nbytes == out_bytes ? fetch(&group->source, at, nbytes, out) : OTHER;
@@ -162,17 +169,17 @@ static int begin_run(Column *column, int64_t values) {
   return run.is_literal || (int64_t)run.repeated < column->entries ? OK : OTHER;
 }
 
-/* Up to PIECE_ROWS rows of a run, and where they go: how many rows of runs are before them. Pieces of one size are copied
- * without a branch for the length of each run, which is mispredicted once in a run. All columns of a call share them. */
+/* Up to PIECE_ROWS rows of a run: the first row, and its row number in the output. Copying pieces of one size needs no
+ * branch on the length of a run, which would be mispredicted once a run. All columns of a call share the pieces. */
 typedef struct { int32_t from, to; } Piece;
 
-/* Rows to be read: from `begin` to `end`, without `deleted`, which are sorted; so run i ends at `deleted[i]`, and may have
- * no rows. Rows count from the next one. */
+/* The rows to read: from `begin` to `end`, without `deleted`, which is sorted. Run i ends at `deleted[i]`, and may be empty.
+ * Row 0 is the next row of the column. */
 typedef struct {
   const int64_t *deleted;
-  int64_t deleted_count, begin, end, offset;  /* what to take from a deleted row's number */
-  int64_t each;  /* of a row: its values */
-  const Piece *pieces;  /* if a row is one value; NULL: none. And one more, behind them */
+  int64_t deleted_count, begin, end, offset;  /* `offset`: subtracted from the numbers in `deleted` */
+  int64_t each;  /* values per row */
+  const Piece *pieces;  /* `piece_count` + 1, the last one a sentinel; used if `each` is 1; NULL: not divided */
   int64_t piece_count;
 } Runs;
 
@@ -184,7 +191,7 @@ static int64_t run_stop(const Runs *runs, int64_t number) {
   return (number == runs->deleted_count ? runs->end : runs->deleted[number] - runs->offset) * runs->each;
 }
 
-/* The first run, from `number` on, that ends behind value `at`. */
+/* Returns the first run, from `number` on, that ends after value `at`. */
 static int64_t first_run_behind(const Runs *runs, int64_t number, int64_t at) {
   int64_t low = number, high = runs->deleted_count + 1;
   while (low < high) {
@@ -195,8 +202,7 @@ static int64_t first_run_behind(const Runs *runs, int64_t number, int64_t at) {
   return low;
 }
 
-/* Puts those values side by side that are in runs, from run `number` on, of the values `at` to `stop` at `in`. Returns the
- * end of what was written. */
+/* Copies the values in runs, from run `number` on. `in` has the values `at` to `stop`. Returns the end of the output. */
 static uint8_t *compact(
     const Runs *runs, int64_t number, int64_t at, int64_t stop, const uint8_t *in, int64_t width, uint8_t *out) {
   for (; number <= runs->deleted_count && run_start(runs, number) < stop; number++) {
@@ -214,7 +220,7 @@ static int64_t piece_end(const Runs *runs, int64_t number) {
   return piece->from + (int64_t)piece[1].to - piece->to;
 }
 
-/* Copies from piece `number` on, as `compact_pieces` does, until one may reach `stop`, or the end of what is written. */
+/* Copies whole pieces as `compact_pieces` does, until one may reach `stop` or the end of the output. */
 static inline __attribute__((always_inline)) int64_t copy_pieces(
     const Runs *runs, int64_t number, int64_t at, int64_t stop, const uint8_t *in, int64_t width, uint8_t *out,
     int64_t before) {
@@ -227,9 +233,9 @@ static inline __attribute__((always_inline)) int64_t copy_pieces(
   return number;
 }
 
-/* Puts those rows side by side that are in pieces, from piece `number` on, of rows `at` to `stop` at `in`: at `out` row
- * `before` of all pieces. A row is a value of 1, 2, 4, 8 or 16 bytes. Returns the first piece that ends behind `stop`. Up to
- * PIECE_ROWS rows may be written in vain behind them, but none behind the rows of all pieces. */
+/* Copies the rows in pieces, from piece `number` on. `in` has the rows `at` to `stop`; `out` is output row `before`. A row is
+ * a value of 1, 2, 4, 8 or 16 bytes. Returns the first piece that ends after `stop`. May overwrite up to PIECE_ROWS rows
+ * behind the copied ones, but none behind the output of all pieces. */
 FOR_EACH_TARGET static int64_t compact_pieces(
     const Runs *runs, int64_t number, int64_t at, int64_t stop, const uint8_t *in, int64_t width, uint8_t *out,
     int64_t before) {
@@ -253,7 +259,7 @@ FOR_EACH_TARGET static int64_t compact_pieces(
   return number;
 }
 
-/* Divides runs of rows into pieces; NO_MEMORY: there is none for them. */
+/* Divides runs into pieces. NO_MEMORY: there is no memory for them, or their rows do not fit into 32 bits. */
 static int divide_runs(Buffer *space, Runs *runs) {
   int64_t count = 0, to = 0;
   int code;
@@ -274,14 +280,14 @@ static int divide_runs(Buffer *space, Runs *runs) {
   return OK;
 }
 
-/* The rows of pieces before row `at`; `number`: the first piece that ends behind it. */
+/* Returns how many rows of all pieces are before row `at`. `number`: the first piece that ends after it. */
 static int64_t rows_before(const Runs *runs, int64_t number, int64_t at) {
   const Piece *piece = runs->pieces + number;
   return piece->from < at ? piece->to + at - piece->from : piece->to;
 }
 
-/* Writes what the next codes of a page stand for, those that are in pieces if `runs` is not NULL: from piece `*number` on,
- * of rows `at` to `at` + `rows`. */
+/* Writes the values of the next codes of a page. If `runs` is not NULL, these are the rows `at` to `at` + `rows`, and only
+ * rows in pieces, from piece `*number` on, are written. */
 static int look_up_rows(
     Column *column, int64_t rows, uint8_t *out, const Runs *runs, int64_t at, int64_t *number) {
   uint32_t codes[BLOCK + 8], alive[BLOCK + PIECE_ROWS];
@@ -295,7 +301,7 @@ static int look_up_rows(
     if (out && column->is_literal) {
       int64_t skipped = column->run_done % 8, whole = (skipped + some + 7) / 8 * 8;
       const uint8_t *from = column->run + column->run_done / 8 * column->bits;
-      /* What is read beyond these bytes is less than a group of 8 codes and 16 bytes, and so within SLACK. */
+      /* `unpack` reads less than a group of 8 codes and 16 bytes beyond them, which is within SLACK. */
       if (column->next - from < ((skipped + some) * column->bits + 7) / 8) return OTHER;
       unpack(from, codes, whole, column->bits);
       if ((int64_t)largest(codes + skipped, some) >= column->entries) return OTHER;
@@ -332,7 +338,7 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
   if (nbytes > page_bytes * most_expansion(column->codec)) return OTHER;
   int64_t most = column->out > column->width ? column->out : column->width;
   if ((code = reserve(&column->dictionary, is_array ? nbytes : values * most))) return code;
-  Buffer *into = column->decimals ? &column->page : &column->dictionary;  /* no data page was read */
+  Buffer *into = column->decimals ? &column->page : &column->dictionary;  /* `page` is free: no data page was read */
   if (column->decimals && (code = reserve(into, nbytes))) return code;
   int64_t at = column->at + header->nbytes;
   if ((code = unpacked(group, column->codec, at, page_bytes, into->bytes, nbytes))) return code;
@@ -357,7 +363,7 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
   return OK;
 }
 
-/* Begins a page of byte arrays; values of DELTA_BYTE_ARRAY are put together in another buffer. */
+/* Begins a page of byte arrays; values of DELTA_BYTE_ARRAY are decoded to another buffer. */
 static int begin_views(Column *column, int64_t encoding) {
   int64_t values = column->values_left, nbytes = values * (int64_t)sizeof(View), total;
   int code = OK;
@@ -379,7 +385,7 @@ static int begin_views(Column *column, int64_t encoding) {
   return join_delta_views(values, column->physical == TEXT, column->joined.bytes, views);
 }
 
-/* Begins the values of a page, which are all bytes from `next` to `stop`. */
+/* Begins the values of a page, which take exactly the bytes from `next` to `stop`. */
 static int begin_values(Column *column, int64_t encoding) {
   static const uint8_t booleans[] = {0, 1};
   int64_t values = column->values_left, nbytes = column->stop - column->next;
@@ -427,7 +433,7 @@ static int begin_values(Column *column, int64_t encoding) {
   return OTHER;
 }
 
-/* Checks the definition levels of a page, and counts its values. */
+/* Checks the definition levels of a page and counts its values. */
 static int check_definitions(Column *column, const uint8_t *next, const uint8_t *stop) {
   if (column->list_values) return all_levels(next, stop, column->left, column->optional) ? OK : OTHER;
   column->levels = (Levels){.next = next, .stop = stop};
@@ -435,7 +441,7 @@ static int check_definitions(Column *column, const uint8_t *next, const uint8_t 
   return column->values_left < 0 ? OTHER : OK;
 }
 
-/* Checks the repetition levels of a page: all lists are as long as the footer's numbers of values and rows say. */
+/* Checks by the repetition levels of a page that every list has `list_values` values. */
 static int check_lists(Column *column, const uint8_t *next, const uint8_t *stop) {
   if (!lists_add_up(next, stop, column->left, column->position, column->list_values)) return OTHER;
   column->position = (column->position + column->left) % column->list_values;
@@ -541,7 +547,7 @@ static int next_page(Group *group, Column *column) {
   return code;
 }
 
-/* Writes the next values of a page, without the rows that are null, as they are before decimals are converted. */
+/* Writes the next non-null values of a page, before decimals are converted; skips them if `out` is NULL. */
 static int decode_values(Group *group, Column *column, int64_t count, uint8_t *out) {
   int64_t nbytes = count * column->kept;
   int code = OK;
@@ -578,7 +584,7 @@ static int decode_values(Group *group, Column *column, int64_t count, uint8_t *o
   return code;
 }
 
-/* Writes the next values of a page, without the rows that are null. */
+/* Writes the next non-null values of a page, or skips them if `out` is NULL. */
 static int read_values(Group *group, Column *column, int64_t count, uint8_t *out) {
   uint8_t some[BLOCK * DECIMAL_BYTES];
   /* The dictionary is converted already. */
@@ -592,8 +598,8 @@ static int read_values(Group *group, Column *column, int64_t count, uint8_t *out
   return OK;
 }
 
-/* As `read_values`, for `rows` rows, some of which may be null: those get `filler`. `defined` gets 0 for them; OTHER:
- * there are some, and neither of the two is given. */
+/* Reads `rows` rows, some of which may be null: these get `filler`, or zeros, and 0 in `defined`. OTHER: there are nulls, and
+ * neither of the two is given. */
 static int read_with_nulls(
     Group *group, Column *column, int64_t rows, uint8_t *out, uint8_t *defined, const uint8_t *filler) {
   static const uint8_t zero[16];
@@ -639,7 +645,7 @@ static int read_rows(
   return code;
 }
 
-/* As `read_rows`, for rows of `each` values, to their slots: numbers of rows from `out` on. */
+/* As `read_rows`, for rows of `each` values: row i is written to row `slots[i]` of `out`. */
 static int read_to_slots(
     Group *group, Column *column, int64_t rows, int64_t each, uint8_t *out, const int64_t *slots, const uint8_t *filler) {
   const int64_t row_bytes = each * column->out;
@@ -651,7 +657,7 @@ static int read_to_slots(
   return OK;
 }
 
-/* As `compact`, of a plain page that is in the file. */
+/* As `compact`, for a plain page that is still in the file. */
 static int fetch_runs(
     Group *group, const Column *column, const Runs *runs, int64_t number, int64_t at, int64_t stop, uint8_t **out) {
   for (; number <= runs->deleted_count && run_start(runs, number) < stop; number++) {
@@ -666,7 +672,7 @@ static int fetch_runs(
   return OK;
 }
 
-/* As `read_rows`, for the rows of runs. Values in between are passed over, or decoded and left out. */
+/* As `read_rows`, for the rows of runs. The values between runs are skipped, or decoded and left out. */
 static int read_runs(Group *group, Column *column, const Runs *runs, uint8_t *out, const uint8_t *filler) {
   const int64_t width = column->out, most = SCRATCH_BYTES / width + 1, last = runs->end * runs->each;
   uint8_t *const begin = out;
@@ -710,7 +716,7 @@ static int read_runs(Group *group, Column *column, const Runs *runs, uint8_t *ou
   return code;
 }
 
-/* Writes the next rows, which are lists, or as many of them as there is space for. FULL: there is too little. */
+/* Writes the next rows, which are lists. FULL: there was space for some of them only. */
 static int read_lists(Group *group, Column *column, ListRows *rows) {
   static const uint8_t zero[8];
   uint8_t flags[LIST_BLOCK], present[(LIST_BLOCK + 1) * 8];
@@ -746,7 +752,7 @@ static int read_lists(Group *group, Column *column, ListRows *rows) {
 
 EXPORT void chunks_close(void *chunks);
 
-/* Says that the views that `chunks_read` delivered are not used any more. Two pages are kept for the next ones. */
+/* Releases the views that `chunks_read` delivered. Up to two page buffers are kept for reuse. */
 EXPORT void chunks_release(void *chunks) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++) group->columns[i].is_viewed = 0;
@@ -757,8 +763,8 @@ EXPORT void chunks_release(void *chunks) {
   }
 }
 
-/* Writes for each column the address of the views of the dictionary's entries to which views that `chunks_read` delivers may
- * refer, their number, and the bytes of all. Zeros: there is none. */
+/* Writes three numbers for each column: the address of the views of its dictionary's entries, the number of entries, and
+ * the bytes of all. Zeros: there is no dictionary. Views of `chunks_read` may refer to these entries. */
 EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
   Group *group = chunks;
   for (int64_t i = 0; i < group->count; i++, out += 3) {
@@ -770,13 +776,23 @@ EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
   }
 }
 
-/* Column chunks to be read forward. Each of `count` lines of 14 numbers says: first byte in the file, byte behind the
- * last, values, bytes of a value, bytes of it to decode, codec, the definition level of a value, the encodings that the
- * footer names, the physical type, whether pages of version 2 are always compressed, and the values of a row's list: all
- * are as long and without nulls, or 0: rows are values. The next number is not 0 if rows are lists of any length: the
- * definition level of their elements; then the one before it is the number of rows. The next says what becomes of
- * decimals. The last: the bytes that a page of byte arrays may take decompressed. Values of byte arrays are delivered as
- * views, which are valid until the next call. NULL: no memory. */
+/* Opens column chunks to be read forward. Returns NULL if there is no memory. Each of `count` lines has 14 numbers:
+ *
+ *  0  offset of the chunk in the file
+ *  1  offset of its end
+ *  2  values
+ *  3  bytes of a value
+ *  4  how many low bytes of a value to decode
+ *  5  codec
+ *  6  definition level of a value
+ *  7  encodings that the footer names, one bit for each
+ *  8  physical type
+ *  9  whether pages of version 2 are always compressed
+ * 10  values per row if rows are lists of one length without nulls, 0 if rows are values; with number 11: rows
+ * 11  definition level of an element if rows are lists of any length, else 0
+ * 12  conversion of decimals, see `decimals.h`
+ * 13  limit for the bytes of a decompressed page of byte arrays
+ */
 EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
   Group *group = calloc(1, sizeof(Group) + (size_t)count * sizeof(Column));
   if (!group) return NULL;
@@ -806,16 +822,20 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
   return group;
 }
 
-/* Writes the next rows of each column to its place in `outs`, or passes over them where that is NULL. `defined`, for
- * each column: where to write 1 for each value and 0 for each null, or NULL; `fillers`: 16 bytes whose first ones stand
- * for a null, or NULL. Nulls of a column that has neither are refused. Both may be NULL: all columns have none.
- * `deleted`, if it is not NULL: the first `begin` of the rows are passed over, and the others are written without these,
- * whose numbers are sorted and count from the row `position` before the next one. Then each column has an `outs` and no
- * `defined`, and neither row `begin` nor the last one is deleted. `slots`, if it is not NULL: for each column the number
- * of the row from its place in `outs` on to which each row goes, from row `begin` on and deleted ones included, or NULL: one
- * behind another. `refused`, for each column: 1 if it is left out; it becomes 1 for a column that cannot be decoded, whose
- * rows are then undefined. OTHER: there is a new one among these, and the other columns were read. SYSTEM: nothing more
- * can be read. */
+/* Reads the next `rows` rows of each column, except lists of any length. Byte arrays are delivered as views, which are valid
+ * until the next call. By column:
+ *
+ * `outs`: where to write the values, or NULL to skip them.
+ * `defined`: where to write 1 for each value and 0 for each null, or NULL.
+ * `fillers`: 16 bytes, of which the first ones replace a null, or NULL. A column with nulls needs one of the two.
+ * `slots`: the row of `outs` to which each row goes, from row `begin` on, deleted rows included; NULL: in order.
+ * `refused`: 1 if the column is not to be read; set to 1 if the column cannot be decoded, and its rows are undefined.
+ *
+ * `outs`, `defined`, `fillers` and `slots` may be NULL for all columns. If `deleted` is not NULL, the first `begin` rows are
+ * skipped and the others are written without the deleted ones. Their numbers are sorted, and `position` is the number of
+ * the next row. Then each column has `outs` and no `defined`, and neither row `begin` nor the last row is deleted.
+ *
+ * OTHER: a column was newly refused; the others were read. SYSTEM: nothing more can be read. */
 EXPORT int chunks_read(
     void *chunks, int64_t rows, const int64_t *deleted, int64_t deleted_count, int64_t begin, int64_t position,
     uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers, const int64_t *const *slots,
@@ -862,8 +882,8 @@ EXPORT int chunks_read(
   return result;
 }
 
-/* Writes the next rows of a column of lists of any length. FULL: `rows` has space for too few elements; what is there
- * was written, and the call goes on with more. Other codes: nothing more can be read from this column. */
+/* Reads the next rows of a column of lists of any length. FULL: `rows` has too little space for elements; the next call, with
+ * more space, continues. Other codes: nothing more can be read from this column. */
 EXPORT int lists_read(void *chunks, int64_t number, ListRows *rows) {
   Group *group = chunks;
   Column *column = &group->columns[number];

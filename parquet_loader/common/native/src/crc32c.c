@@ -1,5 +1,5 @@
-/* CRC-32C (Castagnoli), eight bytes a step. The tables are made once; two threads that make them at once write the same
- * values. */
+/* CRC-32C (Castagnoli), eight bytes a step. The tables are made at the first call; threads that make them at the same time
+ * write the same values. */
 #include <stdint.h>
 #include <string.h>
 

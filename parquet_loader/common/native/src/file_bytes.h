@@ -1,8 +1,8 @@
-/* The bytes of a file: in memory, or read from it. Include it first. */
+/* The bytes of a file: in memory, or read from it. Include this header before all others. */
 #ifndef FILE_BYTES_H
 #define FILE_BYTES_H
 
-#define _FILE_OFFSET_BITS 64  /* places in files beyond 2 GiB, on machines of 32 bits, too */
+#define _FILE_OFFSET_BITS 64  /* offsets beyond 2 GiB also on 32-bit machines */
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,11 +1,11 @@
-/* Footers: what they say of each column chunk, as plain numbers. */
+/* Reads footers as plain numbers: of the file, of each row group and of each column chunk. */
 #include <stdint.h>
 #include <string.h>
 
 #include "kernels.h"
 #include "thrift.h"
 
-/* In step with `parquet_loader/source/metadata.py`, which reads the same in Python. */
+/* Keep in step with `parquet_loader/source/metadata.py`, which does the same in Python. */
 enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 20 };
 enum { ELSEWHERE = 1, ENCRYPTED = 2 };
 
@@ -16,7 +16,7 @@ typedef struct {
   int64_t group_capacity, chunk_capacity;
 } Footer;
 
-/* Passes over bytes; returns where they begin. */
+/* Skips a byte string; returns its offset, and its length in `nbytes`. */
 static int64_t thrift_span(Footer *footer, int64_t *nbytes) {
   Thrift *t = &footer->t;
   uint64_t size = thrift_varint(t);
@@ -109,11 +109,14 @@ static void footer_group(Footer *footer) {
   if (at < footer->group_capacity) memcpy(footer->groups + at * GROUP_NUMBERS, group, sizeof group);
 }
 
-/* Reads a footer of `nbytes` bytes. `file`: rows; row groups; column chunks; first byte of the schema, and the byte
- * behind it; the same of the keys and values, 0 if there are none; whether it names an encryption; the same of the
- * orders of columns, and of the writer's name. `groups`, each: rows,
- * bytes, columns. `chunks`: see `footer_chunk`. What exceeds the capacities is counted only. ENDED: the footer is
- * longer than that; OTHER: it is none. */
+/* Reads a footer of `nbytes` bytes.
+ *
+ * `file` gets 12 numbers: rows; row groups; column chunks; begin and end of the schema; of the keys and values, 0 without
+ * any; whether the file is encrypted; begin and end of the column orders; and of the writer's name.
+ * `groups` gets rows, bytes and columns of each row group. `chunks`: see `footer_chunk`.
+ * Row groups and chunks beyond the capacities are only counted.
+ *
+ * ENDED: the footer is longer than `nbytes`. OTHER: these bytes are not a footer. */
 EXPORT int footer_read(
     const uint8_t *bytes, int64_t nbytes, int64_t *file, int64_t *groups, int64_t group_capacity, int64_t *chunks,
     int64_t chunk_capacity) {

@@ -1,4 +1,4 @@
-/* Rows put into order. */
+/* Gathers rows and values by index, and interleaves columns. */
 #include <stdint.h>
 #include <string.h>
 #ifdef __SSE2__
@@ -7,13 +7,13 @@
 
 #include "kernels.h"
 
-#define VALUES_AHEAD 128  /* fetched before their turn: measured, a fifth less time if a column exceeds the second cache */
+#define VALUES_AHEAD 128  /* prefetch distance: measured, a fifth less time if a column exceeds the L2 cache */
 
 INLINE void fetch_ahead(const uint8_t *in, const uint32_t *rows, int64_t some, const int64_t width) {
   for (int64_t j = 0; j < some; j++) __builtin_prefetch(in + width * rows[VALUES_AHEAD + j]);
 }
 
-/* Takes values of a width that is known where it is compiled, eight at a time. */
+/* Takes values, eight at a time; `width` is a compile-time constant. */
 INLINE void take_values(const uint8_t *in, const uint32_t *rows, int64_t count, const int64_t width, uint8_t *out) {
   int64_t i = 0;
   for (; i + 8 + VALUES_AHEAD <= count; i += 8) {
@@ -29,7 +29,7 @@ INLINE void copy_row(const uint8_t *in, int64_t width, uint8_t *out) {
   memcpy(out + width - 16, in + width - 16, 16);
 }
 
-#define ROWS_AHEAD 16  /* that are fetched from memory before their turn: measured, a third less time on rows of 52 bytes */
+#define ROWS_AHEAD 16  /* prefetch distance: measured, a third less time on rows of 52 bytes */
 
 /* Takes rows of any width. */
 static void take_rows(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t width, uint8_t *out) {
@@ -55,7 +55,7 @@ static void take(const uint8_t *in, const uint32_t *rows, int64_t count, int64_t
   }
 }
 
-/* As `take_values`, past the cache: a line that is written whole need not be read before. */
+/* As `take_values`, with stores that bypass the cache: a cache line that is written as a whole need not be read before. */
 INLINE void stream_values(const uint8_t *in, const uint32_t *rows, int64_t count, const int64_t width, uint8_t *out) {
   int64_t i = 0;
 #ifdef __SSE2__
@@ -84,11 +84,11 @@ static void take_past_cache(const uint8_t *in, const uint32_t *rows, int64_t cou
 #endif
 }
 
-#define BYTES_AHEAD 64  /* as many, of those that differ in length: and if they are short, the line in which they may end */
-#define MATRIX_BLOCK_BYTES (1 << 14)  /* of rows that are written column by column: measured, those that stay in the first cache */
+#define RAGGED_AHEAD 64  /* prefetch distance for rows that differ in length */
+#define MATRIX_BLOCK_BYTES (1 << 14)  /* rows interleaved at a time, in bytes: measured, they should fit the L1 cache */
 
 #ifdef __SSE2__
-/* Puts four columns of 4 bytes a value side by side, four rows at a time; returns how many rows are done. */
+/* Interleaves four columns of 4-byte values, four rows at a time; returns how many rows are done. */
 INLINE int64_t join_four(const uint8_t *const *columns, int64_t first, int64_t rows, int64_t stride, uint8_t *out) {
   int64_t i = 0;
   for (; i + 4 <= rows; i += 4, out += 4 * stride) {
@@ -107,7 +107,7 @@ INLINE int64_t join_four(const uint8_t *const *columns, int64_t first, int64_t r
 }
 #endif
 
-/* Puts columns of `width` bytes a value side by side: `out` is their matrix in C order. */
+/* Interleaves columns of `width` bytes a value to a matrix in C order. */
 EXPORT void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t width, int64_t rows, uint8_t *out) {
   int64_t stride = column_count * width, at_once = MATRIX_BLOCK_BYTES / stride + 1;
   for (int64_t first = 0; first < rows; first += at_once) {
@@ -126,8 +126,8 @@ EXPORT void columns_join(const uint8_t *const *columns, int64_t column_count, in
   }
 }
 
-/* Row i of each of `outs` becomes row `rows[i]` of that column, which has `widths` bytes a row; `is_large`: so much is
- * written that it will have left the caches when it is read. */
+/* Row i of each of `outs` becomes row `rows[i]` of that column, of `widths` bytes. `is_large`: the output exceeds the caches
+ * before it is read. */
 EXPORT void columns_take(
     const uint8_t *const *columns, const int64_t *widths, int64_t column_count, const uint32_t *rows, int64_t count,
     uint8_t *const *outs, int is_large) {
@@ -137,19 +137,19 @@ EXPORT void columns_take(
   }
 }
 
-/* Rows of bytes that differ in length: row i of `out`, which begins at byte `places[i]`, behind the rows before it, becomes
- * the bytes from `begins[i]` on of the `in_bytes` bytes of `in`: as many as `sizes` says, or if that is NULL, as fit before
- * the next row, which `places` has then one more of. Bytes between two rows of `out` may be overwritten. */
+/* Copies rows that differ in length. Row i is `sizes[i]` bytes from offset `begins[i]` of `in`, which has `in_bytes` bytes,
+ * to offset `places[i]` of `out`; `places` ascend. If `sizes` is NULL, row i ends at `places[i + 1]`, and `places` has one
+ * more number. Bytes between two rows of `out` may be overwritten. */
 EXPORT void ragged_take(
     const uint8_t *in, int64_t in_bytes, const int64_t *begins, const int64_t *sizes, int64_t count, const int64_t *places,
     uint8_t *out) {
   if (count == 0) return;
   const int64_t end = sizes ? places[count - 1] + sizes[count - 1] : places[count];
   for (int64_t i = 0; i < count; i++) {
-    if (i + BYTES_AHEAD < count) {
-      const uint8_t *later = in + begins[i + BYTES_AHEAD];
+    if (i + RAGGED_AHEAD < count) {
+      const uint8_t *later = in + begins[i + RAGGED_AHEAD];
       __builtin_prefetch(later);
-      __builtin_prefetch(later + 31);
+      __builtin_prefetch(later + 31);  /* the cache line in which a short row may end */
     }
     const int64_t begin = begins[i], place = places[i], nbytes = sizes ? sizes[i] : places[i + 1] - place;
     const int is_inside = begin + SHORT_ROW <= in_bytes && place + SHORT_ROW <= end;
@@ -158,8 +158,9 @@ EXPORT void ragged_take(
   }
 }
 
-/* Rows that differ in length, put into order: row i becomes entry `numbers[rows[i]]` of those that `offsets` bound. Writes
- * the first byte of each entry, and to `places`, of which there is one more, the bytes of all rows before it. */
+/* Finds the offsets for `ragged_take`. Row i of the result is entry `numbers[rows[i]]`, which begins at its number in
+ * `offsets` and ends at the next one. Writes the begin of each entry to `begins`, and to `places` the bytes of all rows
+ * before it; the last of `count` + 1 numbers is the bytes of all. */
 EXPORT void ragged_order(
     const int64_t *offsets, const uint32_t *numbers, const uint32_t *rows, int64_t count, int64_t *begins, int64_t *places) {
   int64_t at = 0;

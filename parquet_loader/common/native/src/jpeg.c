@@ -1,10 +1,9 @@
 /* Decodes parts of JPEG images with libjpeg-turbo.
  *
- * Python finds the library that Pillow has loaded and hands over its functions. What is declared here is the interface
- * of libjpeg 6b (version 62), which has been the same since 1998. The library refuses callers of another version and
- * those whose structure has another size.
+ * Python finds the library that Pillow has loaded and passes its functions. This file declares the interface of libjpeg
+ * 6b (version 62), unchanged since 1998. The library refuses callers with another version or another structure size.
  *
- * Any error and any warning ends the decoding: Pillow then decides about the image. */
+ * Any error or warning ends the decoding; Pillow then decodes or refuses the image. */
 #include <setjmp.h>
 #include <stdint.h>
 #include <string.h>
@@ -13,8 +12,8 @@
 
 enum { VERSION = 62, STRUCTURE_BYTES = 632 };  /* of 64-bit platforms; jpeg_use refuses others */
 enum { GRAY = 1, RGB = 2, YCBCR = 3 };         /* color spaces */
-enum { ROWS = 16 };                            /* rows that are asked for at once */
-enum { MARGIN = 2 };                           /* pixels of a neighbor block that upsampling of colors looks at */
+enum { ROWS = 16 };                            /* most rows requested at once */
+enum { MARGIN = 2 };                           /* pixels of a neighbor block that upsampling of colors reads */
 
 typedef struct decoder Decoder;
 
@@ -38,7 +37,7 @@ typedef struct {
   int first_added, last_added;
 } Errors;
 
-/* jpeg_decompress_struct: what comes before the color map, with the names of libjpeg. */
+/* jpeg_decompress_struct up to the color map, with the names of libjpeg. */
 typedef struct {
   Errors *err;
   void *mem, *progress, *client_data;
@@ -86,7 +85,7 @@ static void warn(Decoder *decoder, int level) {
 
 static void print(Decoder *decoder) { (void)decoder; }
 
-/* Makes `decoder` ready for `library.create`, after which `library.destroy` is to be called. */
+/* Prepares `decoder` for `library.create`; afterwards call `library.destroy`. */
 static void prepare(Decoder *decoder) {
   memset(decoder, 0, sizeof *decoder);
   decoder->its.known.err = library.std_error(&decoder->errors);
@@ -95,7 +94,7 @@ static void prepare(Decoder *decoder) {
   decoder->errors.print = print;
 }
 
-/* Takes the addresses of the library's functions. Returns whether its interface is the one that is declared here. */
+/* Takes the addresses of the library's functions. Returns whether it has the interface declared here. */
 EXPORT int jpeg_use(const void *const *functions) {
   if (sizeof(void *) != 8 || sizeof(long) != 8 || sizeof(Known) > STRUCTURE_BYTES) return 0;
   memcpy(&library, functions, sizeof library);
@@ -126,9 +125,8 @@ EXPORT int jpeg_header(const uint8_t *data, int64_t nbytes, int32_t *shape) {
   return OK;
 }
 
-/* Returns whether the rows and columns around a part may be passed over without a difference to the part, nor to what
- * is found wrong: if the image is sequential and of 8 bits, samples colors in a usual way, has one scan, and is whole up
- * to its end marker. */
+/* Returns whether decoding a part only gives the same pixels, and finds the same errors, as decoding the whole image: if the
+ * image is sequential with 8 bits, usual color sampling and one scan, and complete up to its end marker. */
 static int is_partly_decodable(const uint8_t *data, int64_t nbytes) {
   const uint8_t *at = data + 2, *end = data + nbytes;
   int channels = 0;
@@ -164,9 +162,9 @@ static int is_partly_decodable(const uint8_t *data, int64_t nbytes) {
   return 0;
 }
 
-/* Decodes the pixels of `part` (top, bottom, left, right; not empty and inside of the image), if each side of the image is
- * divided by `factor`, to their slots of `out`: memory for the whole image, `shape` (height, width, channels), contiguous.
- * Other slots may be written, too. */
+/* Decodes an image of which each side is divided by `factor`: at least the pixels of `part` (top, bottom, left, right; not
+ * empty and inside of the image) to their offsets in `out`, which is contiguous memory for the whole image of `shape`
+ * (height, width, channels). Other pixels may be overwritten. */
 EXPORT int jpeg_decode(
     const uint8_t *data, int64_t nbytes, int32_t factor, const int32_t *part, const int32_t *shape, uint8_t *out) {
   const unsigned height = (unsigned)shape[0], width = (unsigned)shape[1], channels = (unsigned)shape[2];

@@ -1,4 +1,4 @@
 #include "kernels.h"
 
-/* Of the source that this was compiled from. */
+/* The digest of the source from which this library was compiled. */
 EXPORT const char *kernels_digest(void) { return DIGEST; }

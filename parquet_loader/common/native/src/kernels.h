@@ -1,11 +1,11 @@
-/* What all kernels share. */
+/* Macros, result codes and short copies that all kernels share. */
 #ifndef KERNELS_H
 #define KERNELS_H
 
 #include <stdint.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))  /* what Python calls */
+#define EXPORT __attribute__((visibility("default")))  /* Python calls it */
 #define INLINE static inline __attribute__((always_inline))
 
 /* The same code for several generations of processors; the system's loader chooses. */
@@ -16,11 +16,12 @@
 #define FOR_EACH_TARGET
 #endif
 
-enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4, FULL = 5 };  /* OTHER: leave it to Arrow */
-#define SLACK 128  /* bytes behind a buffer of ours that may be read, or written, in vain: more than SHORT_ROW */
+/* Result codes. ENDED: the file is too short; SYSTEM: see errno; OTHER: not supported or damaged, leave it to Arrow. */
+enum { OK = 0, NO_MEMORY = 1, ENDED = 2, SYSTEM = 3, OTHER = 4, FULL = 5 };
+#define SLACK 128  /* bytes behind each of our buffers that may be read or overwritten; more than SHORT_ROW */
 
-/* Copies a row of at most SHORT_ROW bytes: so many can be read, and written in vain. The lengths of rows have no pattern,
- * and a mispredicted branch takes longer than a copy: so there are few branches. */
+/* Copies a row of at most SHORT_ROW bytes; that many bytes must be readable and writable. The lengths of rows have no
+ * pattern, and a mispredicted branch takes longer than a copy: so there are few branches. */
 #define SHORT_ROW 96
 INLINE void copy_short(const uint8_t *in, int64_t nbytes, uint8_t *out) {
   memcpy(out, in, 16);
@@ -30,7 +31,7 @@ INLINE void copy_short(const uint8_t *in, int64_t nbytes, uint8_t *out) {
   if (nbytes > 64) memcpy(out + 64, in + 64, 32);
 }
 
-/* A function for each width that numbers and views have, so that the compiler knows the width. */
+/* Runs `does` with a constant width, so that the compiler knows it, for the widths of numbers and views. */
 #define FOR_WIDTH(width, does) \
   switch (width) { \
     case 1: does(1); break; \

@@ -1,7 +1,7 @@
 /* Packs documents into bins of `length` tokens, and writes the rows of a batch of tokens.
  *
  * Method best-fit-1, as in `plan/packing.py`: the pieces of documents are placed by size, the largest first, and pieces
- * of one size in the order of documents. A piece goes into the bin with the least free space that suffices; of several
+ * of equal size in the order of documents. A piece goes into the bin with the least sufficient free space; of several
  * such bins, into the one that was filled last.
  */
 #include <stdint.h>
@@ -13,7 +13,8 @@
 enum { SPLIT = 0, CROP = 1, DROP = 2 };  /* as in `plan/packing.py` */
 enum { LEVELS = 6 };                     /* enough for any size of 31 bits */
 
-/* A set of sizes from 1 to `length`. Level 0 has a bit for each size, each further level a bit for each word below. */
+/* A set of sizes from 1 to `length`. Level 0 has a bit for each size, each further level a bit for each word of the level
+ * below. */
 typedef struct {
   uint64_t *level[LEVELS];
   int levels;
@@ -62,7 +63,8 @@ INLINE int64_t pieces_of(int64_t tokens, int64_t length, int overflow, int64_t *
   return overflow == SPLIT ? tokens / length : overflow == CROP || tokens == length;
 }
 
-/* Counts the bins of best-fit-1 without placing pieces: bins of one free space and pieces of one size are alike. */
+/* Counts the bins of best-fit-1 without placing pieces, because bins of equal free space and pieces of equal size are
+ * interchangeable. */
 EXPORT int packing_count(const int32_t *tokens, int64_t count, int64_t length, int overflow, int64_t *bins) {
   Sizes open;
   uint64_t *memory = open_sizes(&open, length);
@@ -99,7 +101,7 @@ EXPORT int packing_count(const int32_t *tokens, int64_t count, int64_t length, i
 
 typedef struct {
   Sizes open;
-  int32_t *last, *before;  /* the bin filled last of those with a free space; the one before each bin */
+  int32_t *last, *before;  /* stacks of bins by free space: the last bin of each, and the bin before each bin */
 } Bins;
 
 INLINE void put_bin(Bins *bins, int64_t space, int32_t bin) {
@@ -115,16 +117,16 @@ INLINE int32_t take_bin(Bins *bins, int64_t space) {
   return bin;
 }
 
-/* Places the pieces. `count_pieces`: of all documents. Results, by bins and in a bin by documents: the document of each
- * piece, its first token, its tokens; and of each bin the number of pieces before it, one more than there are bins. Bins
- * are numbered by their first piece. */
+/* Places the pieces. `count_pieces`: the pieces of all documents. Writes for each piece its document, first token and size,
+ * in the order of bins, within a bin in the order of documents. `begins` gets the number of pieces before each bin, and of
+ * all pieces. Bins are numbered by their first piece. */
 EXPORT int packing_place(
     const int32_t *tokens, int64_t count, int64_t length, int overflow, int64_t count_pieces, int32_t *document,
     int32_t *first, int32_t *size_of, int64_t *begins, int64_t *bins) {
   Bins open;
   uint64_t *memory = open_sizes(&open.open, length);
   size_t pieces = (size_t)count_pieces;
-  /* of each piece: document, first token, size, its number by size, bin; of each bin: the one before, its number */
+  /* for each piece: document, first token, size, index in the order of sizes, bin; for each bin: the one before, number */
   int32_t *of_piece = malloc((7 * pieces + 1) * sizeof *of_piece), *of_size = calloc((size_t)(2 * length + 4), sizeof *of_size);
   if (!memory || !of_piece || !of_size) {
     free(memory);
@@ -146,7 +148,7 @@ EXPORT int packing_place(
     }
   }
   for (int64_t s = 1; s <= length; s++) after[s + 1] += after[s];
-  for (int32_t i = 0; i < piece; i++) sorted[after[size[i]]++] = i;  /* now where the pieces of a size end */
+  for (int32_t i = 0; i < piece; i++) sorted[after[size[i]]++] = i;  /* afterwards, `after` has the end of each size */
   for (int64_t s = length; s > 0; s--) {
     for (int32_t next = s > 1 ? after[s - 1] : 0, end = after[s]; next < end;) {
       int64_t space = find_size(&open.open, s);
@@ -179,8 +181,8 @@ EXPORT int packing_place(
 
 #define BLOCK 32 /* tokens: measured, longer and shorter blocks are slower */
 
-/* One piece of a document: its tokens and their labels, each the next token. The tokens of the next piece, which may be
- * anywhere in the window, are fetched from memory meanwhile. */
+/* Writes the tokens of a piece, and their labels: each the next token. Meanwhile it prefetches the tokens of the next piece,
+ * which may be anywhere in the window. */
 #define WRITE_PIECE(type) { \
   const type *in = (const type *)values + begin[s], *later = (const type *)values + begin[s + 1 < end_piece ? s + 1 : s]; \
   int64_t i = 0; \
@@ -198,12 +200,15 @@ EXPORT int packing_place(
   } \
 }
 
-/* Writes `count` rows of `width` tokens, each the pieces from `rows[r]` to `rows[r + 1]`, which have at most as many.
- * `begin`: of each piece its first token in `values`; `stop`: the end of its document there. `kind`: the bytes of a value,
- * negative if it is signed. Labels that have no next token are `ignored`, and with `masks` those of the last token of a
- * document. `lengths`: of each piece its tokens; `ends`: where each piece, and the padding of a row, ends in the flattened
- * rows, the first of which begins at `end`. Each of `labels` to `ends` may be NULL: then it is not written. Returns the
- * most tokens of a piece or of a padding. */
+/* Writes `count` rows of `width` tokens. Row r holds the pieces from `rows[r]` to `rows[r + 1]`, and padding.
+ *
+ * `values`: the tokens; `kind`: bytes of a token, negative if it is signed.
+ * `begin`: the first token of each piece in `values`; `stop`: the end of its document there; `tokens`: its size.
+ * `ignored`: the label of a token without a next one; with `masks`, also of the last token of each document.
+ * `lengths` gets the tokens of each piece. `ends` gets the end of each piece, and of the padding of each row, in the
+ * flattened rows, the first of which begins at `end`. Each of `labels` to `ends` may be NULL: then it is not written.
+ *
+ * Returns the most tokens of a piece or of a row's padding. */
 EXPORT FOR_EACH_TARGET int64_t packing_write(
     const void *restrict values, int kind, const int64_t *begin, const int64_t *stop, const int32_t *tokens,
     const int64_t *rows, int64_t count, int64_t width, int64_t first_piece, int masks, int64_t padding, int64_t ignored,

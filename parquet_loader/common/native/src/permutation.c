@@ -1,8 +1,8 @@
 /* Seeded permutations: random words of Philox, sorted together with the numbers of their elements.
  *
- * The result is that of numpy's sort in `common/permutations.py`, bit for bit. Words are spread over buckets by their
- * first bits, then over slots of a word or two by the next bits, so that almost no comparison is left. Without memory to
- * keep them they are generated twice, to count and to spread them: that costs less than page faults on a new buffer.
+ * The result equals that of numpy's sort in `common/permutations.py`, bit for bit. Words are distributed to buckets by their
+ * first bits, then to slots of a word or two by the next bits, so that few comparisons remain. Without a buffer to keep
+ * them, words are generated twice, to count and to distribute them: that costs less than page faults on a new buffer.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,12 +17,12 @@ enum {
   BUCKET_WORDS = 2048,  /* in a bucket on average, if BUCKET_BITS suffice; these three are the fastest measured */
   BUCKET_BITS = 10,
   SLOT_BITS = 12,
-  FEW_WORDS = 24,       /* that many are sorted by insertion */
+  FEW_WORDS = 24,       /* at most this many are sorted by insertion */
 };
 
 typedef struct {
-  const uint64_t *given;  /* the words, or NULL: they are those of Philox */
-  const uint64_t *use;    /* its key, and the upper half of its counter */
+  const uint64_t *given;  /* the words, or NULL to generate them */
+  const uint64_t *use;    /* the key of Philox, and the upper half of its counter */
 } Words;
 
 /* Returns the low half of a product. */
@@ -38,9 +38,9 @@ INLINE uint64_t multiply(uint64_t a, uint64_t b, uint64_t *high) {
   return a * b;
 }
 
-/* Philox4x64-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), counted as numpy does: the
- * first block has counter 1. Each round of a block waits for the products of the one before, so some blocks are made at a
- * time. `first`: a multiple of 4; `out` has space for a multiple of 4 * BLOCKS words. */
+/* Philox4x64-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011). As in numpy, the first block has
+ * counter 1. Several blocks are generated at a time, because each round of a block depends on the one before. `first`: a
+ * multiple of 4; `out` has space for a multiple of 4 * BLOCKS words. */
 static void generate(const Words *words, uint64_t first, int64_t count, uint64_t *out) {
   if (words->given) {
     memcpy(out, words->given + first, (size_t)count * sizeof *out);
@@ -69,7 +69,7 @@ static void generate(const Words *words, uint64_t first, int64_t count, uint64_t
   }
 }
 
-/* Counts of buckets become the number of words before each. Returns the largest count. */
+/* Replaces the count of each bucket by the number of words before it. Returns the largest count. */
 static uint32_t starts_of(uint32_t *counts, int64_t buckets) {
   uint32_t before = 0, most = 0;
   for (int64_t b = 0; b < buckets; b++) {
@@ -81,11 +81,11 @@ static uint32_t starts_of(uint32_t *counts, int64_t buckets) {
   return most;
 }
 
-/* Sorts by insertion, from `in` to `out`, which may be the same; fast if every word is near its slot already. Most words
- * that are out of order belong before the last one: they trade places without a branch, which would be mispredicted. */
+/* Insertion sort from `in` to `out`, which may be the same; fast if every word is near its final index already. Most words
+ * that are out of order belong just before the last one: they are swapped without a branch, which would be mispredicted. */
 static void insert_all(const uint64_t *in, uint64_t *out, int64_t count) {
   if (count == 0) return;
-  uint64_t last = in[0];  /* the largest so far, which belongs behind the others */
+  uint64_t last = in[0];  /* the largest so far */
   for (int64_t i = 1; i < count; i++) {
     uint64_t word = in[i], lower = word < last ? word : last;
     int64_t slot = i - 1;
@@ -96,7 +96,7 @@ static void insert_all(const uint64_t *in, uint64_t *out, int64_t count) {
   out[count - 1] = last;
 }
 
-/* Sorts words that differ in their low `bits` bits only; `scratch` is as long. */
+/* Sorts words that differ only in their low `bits` bits; `scratch` has the same length. */
 static void sort_words(uint64_t *words, int64_t count, int bits, uint64_t *scratch) {
   if (count <= FEW_WORDS || bits == 0) {
     insert_all(words, words, count);
@@ -119,8 +119,8 @@ static void sort_words(uint64_t *words, int64_t count, int bits, uint64_t *scrat
 }
 
 /* Writes the permutation of `count` elements, fewer than 2**32, to `out`. `use`: key and upper half of the counter of
- * Philox, which makes the words unless they are `given`. `kept`: space for as many words, or NULL. NO_MEMORY: there is
- * none for the buckets. */
+ * Philox, which generates the words unless they are `given`. `kept`: space for `count` words, or NULL. NO_MEMORY: there is no
+ * memory for the buckets. */
 EXPORT int permute(const uint64_t *use, const uint64_t *given, int64_t count, uint64_t *out, uint64_t *kept) {
   Words words = {given, use};
   uint64_t some[AT_ONCE], low = 0;
@@ -131,7 +131,7 @@ EXPORT int permute(const uint64_t *use, const uint64_t *given, int64_t count, ui
   int64_t buckets = INT64_C(1) << bits;
   uint32_t *ends = calloc((size_t)buckets, sizeof *ends);
   if (!ends) return NO_MEMORY;
-  /* All words together are one bucket if there are few. Shifting in two steps: 64 bits at once are undefined. */
+  /* Few words are one bucket. Words are shifted in two steps, because a shift by 64 bits is undefined. */
   int shift = 63 - bits;
 #define FOR_EACH_WORD(does) \
   for (int64_t first = 0; first < count; first += AT_ONCE) { \

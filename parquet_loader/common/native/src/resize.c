@@ -1,7 +1,7 @@
-/* Images resized with antialiasing, by Pillow's arithmetic: the pixels are those of its `resize`.
+/* Resizes images with antialiasing; the pixels equal those of Pillow's `resize`.
  *
  * Each delivered row and column is a weighted mean of stored ones, rounded to 8 bits. Weights have 22 binary places.
- * Rows are resized in strips of LANES rows that are transposed, so that one weight serves a whole vector. */
+ * Rows are resized in strips of LANES rows that are transposed, so that one weight applies to a whole vector. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +13,14 @@
 
 #define PLACES 22
 #define HALF (1 << (PLACES - 1))
-#define LANES 16  /* values that are summed at once: of one row, or of as many rows */
+#define LANES 16  /* values summed at once, of one row or of LANES rows */
 
 typedef uint8_t bytes __attribute__((vector_size(LANES)));
 typedef uint8_t eight_bytes __attribute__((vector_size(8)));
 typedef int16_t eight_shorts __attribute__((vector_size(16)));
 typedef int32_t eight_ints __attribute__((vector_size(32)));
 
-/* In two steps, for which compilers know instructions. GCC before release 9 converts one by one. */
+/* In two steps, for which processors have instructions. GCC before release 9 converts values one by one. */
 #if defined(__clang__) || __GNUC__ >= 9
 #define CONVERT(from, to, type) to = __builtin_convertvector(__builtin_convertvector(from, eight_shorts), type)
 #else
@@ -32,7 +32,7 @@ struct sums {
   eight_ints half[2];
 };
 
-/* The stored pixels of which one delivered pixel is the mean: `count` from `first` on. Its weights are at
+/* One delivered pixel is the mean of `count` stored pixels from `first` on. Pixel `number` has its weights at
  * `values + number * most`. */
 struct span {
   int32_t first, count;
@@ -44,7 +44,7 @@ struct weights {
   int32_t most;
 };
 
-/* Both are functions of a distance, 0 or more. */
+/* Filters: functions of a distance, 0 or more. */
 static double bilinear(double x) { return x < 1 ? 1 - x : 0; }
 
 static double bicubic(double x) {
@@ -95,8 +95,8 @@ struct job {
   int64_t stride;
   int32_t channels, out_height, out_width;
   int is_mirrored;
-  struct weights columns, lines;  /* spans count from the first column and the first row that are used */
-  int64_t used_bytes;  /* of a row */
+  struct weights columns, lines;  /* `first` of a span is relative to the first used column or row */
+  int64_t used_bytes;  /* bytes of the used columns of a row */
   int32_t used_rows;
   bytes *turned, *means;
   uint8_t *kept, *out;
@@ -119,7 +119,7 @@ INLINE void add(bytes some, int32_t weight, struct sums *sums) {
 
 INLINE void finish(const struct sums *sums, uint8_t *out) {
   for (int h = 0; h < 2; h++) {
-    const eight_ints mean = sums->half[h] >> PLACES;  /* below 2^15; -1 where a comparison is true */
+    const eight_ints mean = sums->half[h] >> PLACES;  /* below 2^15, so the shifts by 31 give masks of its sign */
     const eight_ints clipped = (mean & ~(mean >> 31)) | ((255 - mean) >> 31 & 255);
     eight_bytes done;
     CONVERT(clipped, done, eight_bytes);
@@ -127,7 +127,7 @@ INLINE void finish(const struct sums *sums, uint8_t *out) {
   }
 }
 
-/* The last bytes of a row may be fewer than a vector. */
+/* The end of a row may have fewer bytes than a vector. */
 INLINE bytes load(const uint8_t *from, int64_t count) {
   bytes some = {0};
   if (count >= LANES) memcpy(&some, from, LANES);
@@ -161,7 +161,7 @@ INLINE void transpose(bytes *square) {
 #endif
 }
 
-/* Delivered row `number`, or as much of it as has `nbytes`, of `job->rows`. */
+/* Writes the first `nbytes` of delivered row `number`, the mean of `job->rows`. */
 INLINE void mean_of_rows(const struct job *job, int32_t number, int64_t nbytes, uint8_t *out) {
   const int32_t *weights = job->lines.values + (int64_t)number * job->lines.most, count = job->lines.spans[number].count;
   const uint8_t **rows = job->rows;
@@ -179,8 +179,8 @@ INLINE void mean_of_rows(const struct job *job, int32_t number, int64_t nbytes, 
   }
 }
 
-/* The columns of LANES rows. `columns` counts from the first column of `rows`; `turned` and `means` have room for the
- * rows as they are and as they become. */
+/* Resizes the columns of LANES rows. `columns` is relative to the first column of `rows`; `turned` and `means` have space for
+ * the transposed rows before and after. */
 INLINE void resize_strip(
     const uint8_t *const *rows, int64_t nbytes, const int32_t channels, const struct weights *columns,
     int32_t delivered, int is_mirrored, bytes *turned, bytes *means, uint8_t *const *outs) {
@@ -213,7 +213,7 @@ INLINE void strip(const struct job *job, const uint8_t *const *rows, uint8_t *co
     resize_strip(rows, job->used_bytes, 1, &job->columns, job->out_width, job->is_mirrored, job->turned, job->means, outs);
 }
 
-/* Columns, then rows. Rows whose columns are done are kept until the rows that need them are: row r in slot r % slots. */
+/* Columns, then rows. A row with resized columns is kept in slot `row % slots` until the last row that needs it is done. */
 FOR_EACH_TARGET static void columns_first(const struct job *job, int32_t slots) {
   const int64_t out_bytes = (int64_t)job->out_width * job->channels;
   int32_t ready = 0;
@@ -254,7 +254,7 @@ FOR_EACH_TARGET static void rows_first(const struct job *job) {
   }
 }
 
-/* Make spans count from the first one; return where that is, and in `used` how many pixels are used. */
+/* Makes spans relative to the first one; returns its first pixel, and in `used` how many pixels are used. */
 static int32_t shift(struct weights *made, int32_t delivered, int32_t *used) {
   const int32_t first = made->spans[0].first;
   for (int32_t i = 0; i < delivered; i++) made->spans[i].first -= first;
@@ -262,7 +262,7 @@ static int32_t shift(struct weights *made, int32_t delivered, int32_t *used) {
   return first;
 }
 
-/* Write the part of an image within `box` (left, top, right, bottom) to `out`, in another size.
+/* Resizes the part of an image within `box` (left, top, right, bottom).
  *
  * `in` has rows of `width` pixels of 1 or 3 `channels`, `stride` bytes apart. The box is inside of the image and not
  * empty. `out` is contiguous. */
@@ -281,7 +281,7 @@ EXPORT int image_resize(
     const int64_t left = shift(&job.columns, out_width, &used_columns);
     job.in = in + top * stride + left * channels;
     job.used_bytes = (int64_t)used_columns * channels;
-    /* As Pillow since release 13; the order shows in the last bit. */
+    /* The same choice as Pillow since release 13: the order affects the last bit. */
     const int64_t less = (int64_t)height - out_height;
     const int is_by_rows = less > 0 && less > 2 * ((int64_t)width - out_width);
     const int64_t out_bytes = (int64_t)out_width * channels;
@@ -313,8 +313,8 @@ INLINE void to_floats(
   }
 }
 
-/* Write the values of an image's 1, 3 or 4 `channels`, each multiplied by its `scale`, and its `offset` added: channel by
- * channel if `is_planar`, else pixel by pixel. Both are contiguous. */
+/* Writes `value * scale[c] + offset[c]` for the values of each channel c of 1, 3 or 4, channel by channel if `is_planar`, else
+ * pixel by pixel. Input and output are contiguous. */
 EXPORT FOR_EACH_TARGET void image_to_floats(
     const uint8_t *in, int64_t pixels, int channels, int is_planar, const float *scale, const float *offset, float *out) {
   if (channels == 3 && is_planar) to_floats(in, pixels, 3, 1, scale, offset, out);

@@ -10,7 +10,7 @@ typedef struct {
 } Thrift;
 
 enum { KIND_I16 = 4, KIND_I32 = 5, KIND_I64 = 6, KIND_BINARY = 8, KIND_LIST = 9, KIND_STRUCT = 12 };
-enum { MOST_NESTED = 32 };  /* structs and lists in one another */
+enum { MOST_NESTED = 32 };  /* depth of structs and lists */
 
 static inline uint8_t thrift_byte(Thrift *t) {
   if (t->next >= t->stop) {
@@ -38,14 +38,14 @@ static inline int64_t thrift_int(Thrift *t) {
 
 static inline int is_going(const Thrift *t) { return !t->is_short && !t->is_wrong; }
 
-/* The next field of a struct, or 0 behind the last one. */
+/* Reads the header of the next field of a struct; returns 0 after the last one. */
 static inline int next_field(Thrift *t, int64_t *field, uint64_t *seen, int *kind) {
   uint8_t head = thrift_byte(t);
   if (head == 0 || !is_going(t)) return 0;
   *field = head >> 4 ? *field + (head >> 4) : thrift_int(t);
   *kind = head & 0x0F;
   if (*field < INT16_MIN || *field > INT16_MAX) t->is_wrong = 1;
-  if (*field >= 0 && *field < 64) {  /* readers may differ in which of two they take */
+  if (*field >= 0 && *field < 64) {  /* refuses repeated fields: readers differ in which one they use */
     if (*seen >> *field & 1) t->is_wrong = 1;
     *seen |= UINT64_C(1) << *field;
   }
@@ -71,7 +71,7 @@ static inline int64_t thrift_count(Thrift *t, int *kind) {
   return is_going(t) ? (int64_t)count : 0;
 }
 
-/* Passes over a value. */
+/* Skips a value. */
 static inline void thrift_skip(Thrift *t, int kind, int depth) {
   int64_t field = 0, count;
   uint64_t seen = 0;
@@ -94,7 +94,7 @@ static inline void thrift_skip(Thrift *t, int kind, int depth) {
         count = thrift_count(t, &kinds[0]);
       }
       for (; count > 0 && is_going(t); count--)
-        for (int i = 0; i < each; i++)  /* a bool takes a byte in a list, and none as a field */
+        for (int i = 0; i < each; i++)  /* a bool takes one byte in a list, and none as a field */
           thrift_skip(t, kinds[i] == 1 || kinds[i] == 2 ? 3 : kinds[i], depth + 1);
       return;
     case 12:

@@ -1,4 +1,4 @@
-/* Byte arrays: values that differ in length, found in their pages, and copied from there. */
+/* Byte arrays: views of values in their pages, and copies of them. */
 #include "byte_arrays.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 #define UTF8_BLOCK 64
 
-/* Whether there is no byte over 127; `checked` gets how many bytes from the first on have none. */
+/* Whether all bytes are ASCII; `checked` gets the length of a prefix that is. */
 static int is_ascii(const uint8_t *bytes, int64_t nbytes, int64_t *checked) {
   const uint64_t high = UINT64_C(0x8080808080808080);
   int64_t at = 0;
@@ -24,12 +24,12 @@ static int is_ascii(const uint8_t *bytes, int64_t nbytes, int64_t *checked) {
     memcpy(&word, bytes + at, 8);
     any |= word;
   }
-  memcpy(&word, bytes + at, 8);  /* what lies behind the value is shifted out */
+  memcpy(&word, bytes + at, 8);  /* bytes beyond the value are shifted out */
   if (at < nbytes) any |= word << 8 * (8 - (nbytes - at));
   return !(any & high);
 }
 
-/* Whether a block of UTF8_BLOCK bytes, behind the three bytes before it, breaks UTF-8 at one of its bytes. */
+/* Whether UTF8_BLOCK bytes, which follow the first three bytes of `block`, violate UTF-8. */
 FOR_EACH_TARGET static int is_block_wrong(const uint8_t *block) {
   uint8_t wrong = 0;
   for (int i = 0; i < UTF8_BLOCK; i++) {
@@ -43,7 +43,7 @@ FOR_EACH_TARGET static int is_block_wrong(const uint8_t *block) {
   return wrong;
 }
 
-/* Whether bytes are UTF-8, without surrogates; 8 bytes behind them are read in vain. */
+/* Whether bytes are UTF-8 without surrogates; 8 bytes beyond them must be readable. */
 static int is_utf8(const uint8_t *bytes, int64_t nbytes) {
   int64_t at;
   if (is_ascii(bytes, nbytes, &at)) return 1;
@@ -124,7 +124,7 @@ int64_t delta_views(const uint8_t *next, const uint8_t *stop, int64_t values, in
   return total;
 }
 
-#define SHORT_PREFIX 48  /* bytes that are copied at once, twice at most SLACK */
+#define SHORT_PREFIX 48  /* bytes copied at once; twice that is at most SLACK */
 
 int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
   const uint8_t *first = out, *before = out;
@@ -132,7 +132,7 @@ int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
     int64_t prefix = views[i].nbytes >> 32, suffix = views[i].nbytes & INT32_MAX;
     uint8_t *begin = out;
     if (prefix <= SHORT_PREFIX && suffix <= SHORT_PREFIX) {
-      /* More than is asked for, up to SLACK bytes: the next value is written over it. What the prefix needs is before `out`. */
+      /* Copies too much, within SLACK: the next value overwrites the excess. The bytes of the prefix lie before `out`. */
       uint8_t first[SHORT_PREFIX], then[SHORT_PREFIX];
       memcpy(first, before, SHORT_PREFIX);
       memcpy(out, first, SHORT_PREFIX);
@@ -146,7 +146,7 @@ int join_delta_views(int64_t values, int is_text, uint8_t *out, View *views) {
     views[i] = (View){begin, prefix + suffix};
     before = begin;
   }
-  /* Later, because bytes behind a value are read: they are written now. */
+  /* After all values are written, because the check reads bytes beyond a value. */
   if (is_text && is_all_ascii(first, out - first)) return OK;
   for (int64_t i = 0; is_text && i < values; i++)
     if (!is_utf8(views[i].bytes, views[i].nbytes)) return OTHER;
@@ -157,7 +157,7 @@ void number_views(int64_t count, View *views) {
   for (int64_t i = 0; i < count; i++) views[i].nbytes |= (i + 1) << 32;
 }
 
-/* Counts views of a dictionary's entries and all bytes of these, and other views and their bytes: four numbers. */
+/* Writes four numbers: how many views are of a dictionary's entries, and their bytes; how many are not, and their bytes. */
 EXPORT void views_measure(const View *views, int64_t rows, int64_t *found) {
   int64_t entries = 0, in_entries = 0, all = 0;
   for (int64_t i = 0; i < rows; i++) {
@@ -174,9 +174,9 @@ static uint8_t *put(const View *view, uint8_t *out, const uint8_t *stop) {
   return out + nbytes;
 }
 
-/* Copies values to `out`, one behind the other, up to `stop`: the `count` entries of a dictionary, and the values that
- * `views` find elsewhere; if `count` is 0, all values that they find. Writes where each ends, if `out` is byte `begin`, and
- * for each view the number of its value, if the first one is number `first`. */
+/* Copies values to `out`, without gaps, up to `stop`: the `count` entries of a dictionary, then the values of `views` that
+ * are not entries; if `count` is 0, the values of all views. Writes the end of each copied value to `ends`, counted from
+ * `begin` at `out`, and the number of each view's value to `numbers`, counted from `first`. */
 EXPORT void views_stage(
     const View *views, int64_t rows, const View *dictionary, int64_t count, uint8_t *out, const uint8_t *stop,
     int64_t begin, int64_t *ends, uint32_t first, uint32_t *numbers) {

@@ -5,7 +5,7 @@
 #include "../kernels.h"
 
 enum { AT_ONCE = 256, EXACT_POWERS = 22 };
-#define EXACT_INTEGERS (INT64_C(1) << 53)  /* float64 has all integers up to it */
+#define EXACT_INTEGERS (INT64_C(1) << 53)  /* float64 represents all integers up to it */
 
 typedef struct {
   uint64_t low, high;  /* two's complement */
@@ -29,7 +29,7 @@ INLINE Wide wide_of(const uint8_t *in, const int64_t width, const int is_big_end
 #ifdef __SIZEOF_INT128__
 typedef unsigned __int128 Whole;
 
-/* Shifts a number, which is not 0, until its highest bit is set; returns by how many bits. */
+/* Shifts a nonzero number until its highest bit is set; returns by how many bits. */
 static int normalize(Whole *number) {
   uint64_t high = (uint64_t)(*number >> 64);
   int by = high ? __builtin_clzll(high) : 64 + __builtin_clzll((uint64_t)*number);
@@ -37,7 +37,7 @@ static int normalize(Whole *number) {
   return by;
 }
 
-/* The power of ten of a scale is `fives` shifted right by `shift` bits, and left by the scale. */
+/* 10 ** `scale`: `fives` shifted right by `shift` bits and left by `scale` bits. */
 typedef struct {
   Whole fives;
   int64_t shift, scale;
@@ -45,13 +45,13 @@ typedef struct {
 
 static Divisor power_of_ten(int64_t scale) {
   Divisor divisor = {1, 0, scale};
-  for (int64_t i = 0; i < scale; i++) divisor.fives *= 5;  /* those of MOST_SCALE have 89 bits */
+  for (int64_t i = 0; i < scale; i++) divisor.fives *= 5;  /* 5 ** MOST_SCALE has 89 bits */
   divisor.shift = normalize(&divisor.fives);
   return divisor;
 }
 
-/* The float64 nearest to any integer divided by a power of ten: 64 bits of the quotient, and whether there are more, say
- * how to round. It is one step of Knuth's long division, with 64 bits a digit. */
+/* Returns the float64 nearest to an integer divided by a power of ten: one step of Knuth's long division, with 64 bits a
+ * digit. 64 bits of the quotient, and whether there is a remainder, suffice for rounding. */
 static double nearest(Wide wide, const Divisor *divisor) {
   int is_negative = (int)(wide.high >> 63);
   Whole left = (Whole)wide.high << 64 | wide.low, fives = divisor->fives;
@@ -64,7 +64,7 @@ static double nearest(Wide wide, const Divisor *divisor) {
   Whole rest = left - (Whole)quotient * first;
   for (; !(rest >> 64) && (Whole)quotient * second > rest << 64; quotient--) rest += first;
   if (rest << 64 != (Whole)quotient * second) quotient |= 1;
-  uint64_t bits = (uint64_t)(1023 + exponent) << 52;  /* a power of two, far from the ends of their range */
+  uint64_t bits = (uint64_t)(1023 + exponent) << 52;  /* a power of two: a normal float64 */
   double power;
   memcpy(&power, &bits, sizeof power);
   return is_negative ? -(double)quotient * power : (double)quotient * power;

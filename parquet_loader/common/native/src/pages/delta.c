@@ -11,7 +11,7 @@
 
 enum { LONGEST_BLOCK = 1 << 20 };
 
-/* Readers may differ in what they take longer numbers for. */
+/* Refuses numbers that are longer than necessary, because readers differ in their interpretation. */
 static void check_length(Thrift *t, const uint8_t *begin, int64_t width) {
   if (t->next - begin > (width == 4 ? 5 : 10) || (t->next - begin == 10 && t->next[-1] > 1)) t->is_wrong = 1;
 }
@@ -78,10 +78,11 @@ static void unpack_wide(const uint8_t *in, int bits, uint64_t *out) {
   }
 }
 
-typedef uint64_t __attribute__((aligned(1), may_alias)) Word;  /* anywhere in memory */
+typedef uint64_t __attribute__((aligned(1), may_alias)) Word;  /* at any address */
 typedef uint32_t __attribute__((aligned(1), may_alias)) HalfWord;
 
-/* Adds up differences of a group, four at a time: so most additions do not wait for the one before. Returns the last sum. */
+/* Adds up the differences of a group, four at a time, so that few additions depend on the previous one. Returns the last
+ * sum. */
 #define ADD_UP(name, Sum, Out, Difference) \
   static Sum name(const Difference *in, Sum least, Sum last, Out *out) { \
     for (int i = 0; i < DELTA_GROUP; i += 4) { \
@@ -114,8 +115,7 @@ static uint32_t add_up_narrow(const uint32_t *in, uint32_t least, uint32_t last,
 ADD_UP(add_up_narrow, uint32_t, HalfWord, uint32_t)
 #endif
 
-/* Writes the next group, of integers of 4 or 8 bytes: the rest of a miniblock, in groups. What lies behind its last value is
- * unpacked in vain. */
+/* Writes the next group, of integers of 4 or 8 bytes. The last group of the page may unpack padding. */
 static int next_group(Delta *delta, int64_t width, uint8_t *out) {
   if (delta->mini_left == 0) {
     if (delta->mini == delta->minis) {

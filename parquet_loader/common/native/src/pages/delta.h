@@ -12,18 +12,19 @@ typedef struct {
   const uint8_t *stop;
   int64_t block_values, mini_values, minis;
   int64_t mini;        /* the next miniblock of this block */
-  int64_t mini_left;   /* values of the miniblock under way that are still packed */
-  int64_t left;        /* values that are still to come, those of `pending` included */
-  int bits;            /* of a difference in the miniblock under way */
+  int64_t mini_left;   /* values of the current miniblock that are still packed */
+  int64_t left;        /* values that were not read yet, including those in `pending` */
+  int bits;            /* bits of a difference in the current miniblock */
   uint64_t least, last;
   int64_t pending_left;
-  uint64_t pending[DELTA_GROUP];  /* unpacked: the last `pending_left` of them are still to come */
+  uint64_t pending[DELTA_GROUP];  /* unpacked values, of which the last `pending_left` were not read yet */
 } Delta;
 
-/* Begins `values` integers of `width` bytes, whose bytes end at `stop`. OTHER: they do not add up. */
+/* Begins reading `values` integers of `width` bytes that are packed in the bytes from `next` to `stop`. OTHER: they do not
+ * add up. */
 int delta_begin(Delta *delta, const uint8_t *next, const uint8_t *stop, int64_t values, int64_t width);
 
-/* As `delta_begin`, where something follows: `end` gets the end of the integers. */
+/* As `delta_begin`, but other bytes may follow: `end` gets the end of the integers. */
 int delta_begin_within(
     Delta *delta, const uint8_t *next, const uint8_t *stop, int64_t values, int64_t width, const uint8_t **end);
 

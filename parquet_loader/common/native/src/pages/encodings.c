@@ -23,7 +23,7 @@ void narrow(const uint8_t *in, int64_t width, int64_t count, int64_t kept, uint8
   else for (int64_t i = 0; i < count; i++) memmove(out + kept * i, in + width * i, (size_t)kept);
 }
 
-/* Not compiled for each processor: a vector gather takes twice as long on some. */
+/* Not compiled for several targets: on some processors a vector gather takes twice as long. */
 void look_up(const uint32_t *codes, int64_t count, const uint8_t *entries, int64_t width, uint8_t *out) {
 #define LOOK_UP(w) \
   _Pragma("GCC unroll 8") \
@@ -37,7 +37,7 @@ INLINE void join_sixteen(const uint8_t *in, int64_t stride, const int width, uin
   __m128i streams[8], joined[8];
   for (int b = 0; b < width; b++) streams[b] = _mm_loadu_si128((const __m128i *)(in + b * stride));
   for (int step = 1; step < width; step *= 2) {
-    /* Interleaving stream b with stream b + width / 2 brings value after value together, as a shuffle of cards does. */
+    /* Each step interleaves stream b with stream b + width / 2. */
     for (int b = 0; b < width / 2; b++) {
       joined[2 * b] = _mm_unpacklo_epi8(streams[b], streams[b + width / 2]);
       joined[2 * b + 1] = _mm_unpackhi_epi8(streams[b], streams[b + width / 2]);

@@ -4,7 +4,7 @@
 
 static int bits_of(int level) { return level < 2 ? 1 : 2; }
 
-/* How many of the levels are `most`; -1: one is higher, or they do not add up. */
+/* Counts the levels that are `most`; -1: one is higher, or they do not add up. */
 static int64_t count_most(const uint8_t *next, const uint8_t *stop, int64_t count, int most) {
   const int bits = bits_of(most);
   if (bits == 1) return count_defined(next, stop, count);
@@ -69,7 +69,7 @@ FOR_EACH_TARGET static int are_all(const uint8_t *levels, int64_t count, uint8_t
   return other == 0;
 }
 
-/* As `lists_take`, of levels that are all values. */
+/* As `lists_take`, if all levels are values. Returns their number. */
 static int64_t take_values(ListLevels *levels, ListRows *rows, int *is_over) {
   const uint64_t ones = UINT64_C(0x0101010101010101);
   const uint8_t *repeated = levels->repeated + levels->at;

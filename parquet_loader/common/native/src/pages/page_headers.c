@@ -1,7 +1,7 @@
-/* Page headers: read, and their claims checked.
+/* Reads page headers and checks the sizes that they state.
  *
- * `pages_check` serves the chunks that Arrow decodes: it walks over their page headers before Arrow allocates the sizes
- * that they claim. `pages_list` serves readers of single pages.
+ * `pages_check` is for chunks that Arrow decodes: it checks their page headers before Arrow allocates the stated sizes.
+ * `pages_list` is for readers of single pages.
  */
 #include "page_headers.h"
 
@@ -12,11 +12,11 @@
 #define LONGEST_ARROW_HEADER (1 << 24)  /* Arrow's own limit */
 #define BEHIND_CHUNK 100  /* bytes that Arrow reads behind a chunk: see `page_headers.py` */
 
-/* A bit for each field that a reader of the format insists on; bit 0: the struct is there. */
+/* One bit for each required field of a struct; bit 0: the struct is present. */
 static const uint32_t REQUIRED[4] = {0xE, 0x1E, 0x6, 0x7E};
 
-/* Reads a struct of a page header; as in Thrift's own code, a field of another type is skipped like one that is not
- * known. `part`: which struct. */
+/* Reads a struct of a page header: `part`. As in Thrift's own code, a field of an unexpected type is skipped like an unknown
+ * field. */
 static void thrift_struct(Thrift *t, Header *header, int part) {
   int64_t field = 0;
   uint64_t seen = 0;
@@ -67,7 +67,7 @@ int read_header(const FileBytes *source, int64_t at, int64_t end, int64_t most, 
 
 enum { NO_HEADER = 1, LONGER_THAN_CHUNK, LARGER_THAN_CODEC, LARGER_THAN_FOOTER, TOO_MANY_ENTRIES, TOO_MANY_VALUES };
 
-/* Returns which claim of a page header its chunk cannot keep, or 0; `said` gets what it claims and what there is. See
+/* Returns which number of a page header its chunk contradicts, or 0; `said` gets this number and the limit. `line`: see
  * `pages_check`. */
 static int64_t wrong_claim(const Header *header, const int64_t *line, int64_t room, int64_t *said) {
   int64_t values = line[2], expansion = line[4], largest = line[5];
@@ -90,16 +90,15 @@ static int64_t wrong_claim(const Header *header, const int64_t *line, int64_t ro
   return 0;
 }
 
-/* Walks over the page headers of column chunks, as far as Arrow would read them. Each of `count` lines of 6 numbers
- * says: first byte in the file, byte behind the last, values, least bytes of a dictionary's entry,
- * bytes that the codec gives at most for one (1: there is none, 0: not known), bytes that a page may take decompressed.
- * OTHER: a header claims more than its chunk can keep; `report` gets the line's number, what is wrong, the header's
- * place, what it claims, and what there is. */
+/* Checks the page headers of column chunks, as far as Arrow would read them. Each of `count` lines has 6 numbers: begin and
+ * end of the chunk in the file, values, smallest size of a dictionary's entry, bytes that the codec produces at most from
+ * one byte (1: not compressed, 0: not known), and the limit for a decompressed page. OTHER: a header contradicts its chunk;
+ * `report` gets the index of the line, what is wrong, the header's offset, the number that it states, and the limit. */
 EXPORT int pages_check(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count, int64_t *report) {
   FileBytes source = {file, base, size};
   for (int64_t i = 0; i < count; i++, lines += 6) {
     int64_t at = lines[0], end = lines[1] < size ? lines[1] : size, left = lines[2];
-    while (left > 0 && at >= 0 && at < end) {  /* Arrow refuses places before the file */
+    while (left > 0 && at >= 0 && at < end) {  /* Arrow refuses negative offsets */
       Header header;
       int64_t behind = end + BEHIND_CHUNK < size ? end + BEHIND_CHUNK : size;
       int code = read_header(&source, at, behind, LONGEST_ARROW_HEADER, &header);
@@ -114,10 +113,10 @@ EXPORT int pages_check(int file, const uint8_t *base, int64_t size, const int64_
   return OK;
 }
 
-/* Lists the pages of a column chunk from byte `at` on, up to byte `end` or until data pages hold `values` values. Each of
- * `capacity` lines of 6 numbers gets: first byte of the header, its bytes, the kind of page, bytes behind the header,
- * values, and rows of a page of version 2, else -1. `count` gets the number of pages, also of those beyond the capacity.
- * OTHER: there is no header where one is expected, or it claims more than there is. */
+/* Lists the pages of a column chunk from offset `at` up to `end`, or until data pages hold `values` values. Each of `capacity`
+ * lines gets 6 numbers: offset of the header, its bytes, kind of the page, bytes after the header, values, and the rows of a
+ * page of version 2, else -1. `count` gets the number of all pages, also beyond the capacity. OTHER: a header is missing, or
+ * states more than the chunk has. */
 EXPORT int pages_list(
     int file, const uint8_t *base, int64_t size, int64_t at, int64_t end, int64_t values, int64_t *lines,
     int64_t capacity, int64_t *count) {

@@ -31,8 +31,8 @@ INLINE void unpack_bits(const uint8_t *in, uint32_t *out, int64_t count, const i
 #ifdef HAS_TARGETS
 #define IN_AVX2 __attribute__((target("avx2")))
 
-/* Puts the 8 bytes in which codes `first`, the one behind it, and those 4 behind these two begin side by side, each shifted
- * until its code comes first. */
+/* Loads the 8 bytes at which each of the codes `first`, `first` + 1, `first` + 4 and `first` + 5 begins, and shifts each code to
+ * the lowest bit. */
 INLINE IN_AVX2 __m256i four_codes(const uint8_t *in, const int first, const int bits) {
 #define BYTE(code) ((code) * bits >> 3)
   const int low = BYTE(first), high = BYTE(first + 4), next = BYTE(first + 1) - low, other = BYTE(first + 5) - high;

@@ -1,4 +1,4 @@
-/* Levels and codes: runs of one value, and of values packed by bits. */
+/* The RLE/bit-packing hybrid of levels and codes: runs of one value, and runs of bit-packed values. */
 #ifndef RUNS_H
 #define RUNS_H
 
@@ -7,10 +7,10 @@
 #include "../kernels.h"
 #include "../thrift.h"
 
-#define MOST_PADDING 256  /* values behind the last one: runs come in groups of 8 values, DuckDB's in 256 */
+#define MOST_PADDING 256  /* values after the last one: runs have groups of 8 values, those of DuckDB 256 */
 
 INLINE int run_header(const uint8_t **next, const uint8_t *stop, uint64_t *header) {
-  if (*next < stop && **next < 0x80) {  /* most of them are a byte */
+  if (*next < stop && **next < 0x80) {  /* most headers are one byte */
     *header = *(*next)++;
     return OK;
   }
@@ -22,12 +22,12 @@ INLINE int run_header(const uint8_t **next, const uint8_t *stop, uint64_t *heade
 
 typedef struct {
   int is_literal;
-  uint64_t count;       /* values, those behind the last one included */
+  uint64_t count;       /* values, including padding */
   const uint8_t *values;
   uint32_t repeated;
 } Run;
 
-/* Reads the run at `next`, of which `values` are wanted; its bytes have to be there, and its values to fit into `bits`. */
+/* Reads the run at `*next`, of at most `values` values and padding. OTHER: its bytes are missing, or a value exceeds `bits`. */
 INLINE int read_run(const uint8_t **next, const uint8_t *stop, int64_t values, int bits, Run *run) {
   uint64_t header;
   if (run_header(next, stop, &header) || header >> 1 == 0) return OTHER;
@@ -49,10 +49,10 @@ INLINE int read_run(const uint8_t **next, const uint8_t *stop, int64_t values, i
   return bits == 32 || run->repeated >> bits == 0 ? OK : OTHER;
 }
 
-/* Whether runs give so many values of so many bits, and end with their bytes. */
+/* Whether runs hold exactly `values` values of `bits` bits, and no bytes follow. */
 int runs_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int bits);
 
-/* Unpacks codes, a multiple of 8; up to 16 bytes behind the last one are read in vain. */
+/* Unpacks a multiple of 8 codes; up to 16 bytes beyond the last one must be readable. */
 void unpack(const uint8_t *in, uint32_t *out, int64_t count, int bits);
 
 #endif
