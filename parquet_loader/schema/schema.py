@@ -133,7 +133,7 @@ class Schema(Mapping[str, Field]):
         return dict(self._stored)
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the Arrow schema of the files, with the JSON form as metadata; fields that refuse nulls are required."""
+        """Return the Arrow schema of the files: not nullable if nulls are refused, with the JSON form as metadata."""
         carried = self._json if self._extra == "refuse" else dump_fields(self._fields)
         return pa.schema(self._stored.values(), metadata={METADATA_KEY: carried.encode("ascii")})
 

@@ -26,14 +26,14 @@ def arrow_schema_of(schema: pq.ParquetSchema, refused: Collection[str] = ()) -> 
 
     Args:
         schema: The file's schema.
-        refused: Columns with annotations of groups that pyarrow does not know, and that `schema` therefore lacks.
+        refused: Columns with group annotations that pyarrow does not know; they were removed from `schema`.
 
     Raises:
         ArrowException, ValueError: the schema cannot be read.
     """
     arrow = schema.to_arrow_schema()
     text = str(schema)
-    # Spark before 4.1 writes VARIANT without the annotation, and says so in its own metadata alone.
+    # Spark before 4.1 writes VARIANT without the annotation, and names it only in its own metadata.
     has_variants = "(Variant" in text or b'"variant"' in (arrow.metadata or {}).get(_SPARK_METADATA, b"")
     if not refused and not has_variants and not any(word in text for word in ("(Interval)", "(UNKNOWN)", " int96 ")):
         return arrow
@@ -43,7 +43,7 @@ def arrow_schema_of(schema: pq.ParquetSchema, refused: Collection[str] = ()) -> 
 
 
 def has_int96(field: pa.Field) -> bool:
-    """Whether a column of `arrow_schema_of` is stored as INT96, or a part of it."""
+    """Whether a column of `arrow_schema_of`, or a part of it, is stored as INT96."""
     return INT96_KEY in (field.metadata or {})
 
 

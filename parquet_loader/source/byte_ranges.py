@@ -1,4 +1,4 @@
-"""Plans the byte ranges to fetch for the columns of a row group, and defines the protocol of fetchers. Pure."""
+"""Plans the byte ranges to fetch for the columns of a row group, and defines the protocol of fetchers. No I/O."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pyarrow as pa
 from parquet_loader.source.files import SourceFile
 from parquet_loader.source.metadata import Metadata, MetadataError
 
-# Arrow reads so far behind a column chunk: old versions of parquet-cpp left the header of its dictionary page out of
-# its length (PARQUET-816).
+# Arrow reads this many bytes beyond a column chunk, because old versions of parquet-cpp did not count the header of the
+# dictionary page in its length (PARQUET-816).
 _BEHIND_CHUNK_BYTES = 100
 # Ranges this close together are fetched as one: reading the gap costs less than another request.
 GAP_BYTES = 2**20
 
 
 class ByteRange(NamedTuple):
-    """Bytes of a file.
+    """A range of bytes of a file.
 
     Attributes:
-        start: The first.
-        stop: The one behind the last.
+        start: Offset of the first byte.
+        stop: Offset after the last byte.
     """
 
     start: int
@@ -31,7 +31,7 @@ class ByteRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """Number of bytes."""
         return self.stop - self.start
 
 
@@ -39,17 +39,17 @@ class RangeFetcher(Protocol):
     """Fetches bytes of a remote file."""
 
     def fetch(self, file: SourceFile, ranges: Sequence[ByteRange]) -> list[pa.Buffer]:
-        """Return the bytes of each range, waiting for them; any thread may call it.
+        """Fetch the bytes of each range, and wait for them; any thread may call it.
 
         Raises:
-            SourceError: they cannot be had: the file has vanished, changed or is forbidden, or the store did not
-                answer in time, however often it was asked.
+            SourceError: the file has vanished, changed or may not be read, or the store did not answer in time, also
+                after retries.
         """
         ...
 
 
 def selected(paths: Sequence[str], names: Iterable[str]) -> list[int]:
-    """Return which leaf columns the Parquet reader takes for these names; a struct's name stands for all its leaves."""
+    """Return the leaf columns that the Parquet reader selects by names; a struct's name selects all its leaves."""
     exact = {*names}
 
     def is_selected(path: str) -> bool:
@@ -62,9 +62,9 @@ def chunk_ranges(footer: Metadata, row_group: int, columns: Iterable[str] | None
     """Return the bytes of a row group's column chunks, in the order of the file's columns.
 
     Args:
-        footer: The file's.
-        row_group: Its number in the file.
-        columns: Names to read, as the Parquet reader takes them; None: all.
+        footer: The file's footer.
+        row_group: The row group's number in the file.
+        columns: Names to read, as the Parquet reader takes them; None reads all.
 
     Raises:
         MetadataError: a column cannot be read; see `Metadata.check`.
@@ -82,10 +82,10 @@ def chunk_ranges(footer: Metadata, row_group: int, columns: Iterable[str] | None
 
 
 def merge(ranges: Iterable[ByteRange], *, request_bytes: int, gap_bytes: int = GAP_BYTES) -> tuple[ByteRange, ...]:
-    """Return ranges that hold all of these, in order: as few as pay, none larger than a request should be.
+    """Return the requests that cover all ranges, in order.
 
-    Ranges with at most `gap_bytes` between them become one. A range larger than `request_bytes` is divided evenly, so
-    that its parts are fetched in parallel.
+    Ranges with at most `gap_bytes` between them become one. A range larger than `request_bytes` is divided evenly into
+    parts that are fetched in parallel.
     """
     merged: list[ByteRange] = []
     for start, stop in sorted(r for r in ranges if r.size):
@@ -109,7 +109,7 @@ def row_group_ranges(
     request_bytes: int,
     gap_bytes: int = GAP_BYTES,
 ) -> tuple[ByteRange, ...]:
-    """Return the requests that a row group's columns take; arguments as in `chunk_ranges` and `merge`.
+    """Return the requests for a row group's columns; arguments as in `chunk_ranges` and `merge`.
 
     Raises:
         MetadataError: a column cannot be read; see `Metadata.check`.

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
-# Suffixes of other formats, and of files that are not finished, not current, or not data.
+# Suffixes of other formats, and of unfinished, outdated and non-data files.
 _OTHER = re.compile(
     r"7z|arrow|avi|avro|bak|bib|bmp|bz2|c|cfg|ckpt|conf|cpp|crc|crdownload|css|csv|db|doc|docx|duckdb|ducklake|egg"
     r"|feather|flac|gif|gitattributes|gitignore|go|h|h5|hdf5|htm|html|inprogress|ini|ipynb|java|jpeg|jpg|js|json"
@@ -24,7 +24,7 @@ _OTHER_NAMES = ("_$folder$", "._copying_", "~")
 
 
 def kind_of(name: str) -> Literal["parquet", "other", "unknown"]:
-    """Return a file's format by its name; ``"unknown"`` is left to its bytes."""
+    """Return a file's format by its name; if ``"unknown"``, its bytes have to decide."""
     name = name.lower()
     if name.endswith(PARQUET_SUFFIXES):
         return "parquet"
@@ -44,12 +44,12 @@ def is_hidden(name: str) -> bool:
 
 
 def has_magic(ends: tuple[bytes, bytes]) -> bool:
-    """Whether the first or last four bytes of a file are those of Parquet; one of the two may be damaged."""
+    """Whether the first or the last four bytes of a file are Parquet's magic bytes; one of the two may be damaged."""
     return any(end in (b"PAR1", b"PARE") for end in ends)
 
 
 def hive_pairs(folders: list[str]) -> tuple[tuple[str, str | None], ...]:
-    """Return the keys and values of the directories named ``key=value``."""
+    """Return the keys and values of directories named ``key=value``; None for Hive's null."""
     pairs: list[tuple[str, str | None]] = []
     for folder in folders:
         key, equals, value = folder.partition("=")
@@ -65,7 +65,7 @@ def is_hive_folder(name: str) -> bool:
 
 
 def common_folder(folders: list[str]) -> str:
-    """Return the directory in which all of these directories lie, or which they are."""
+    """Return the deepest directory that contains, or is, each of these directories."""
     parts = [folder.split("/") for folder in folders]
     first, last = min(parts), max(parts)
     count = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
@@ -78,7 +78,7 @@ def is_pattern(path: str) -> bool:
 
 
 def glob_base(pattern: str) -> str:
-    """Return the directory below which all matches of a glob lie."""
+    """Return the deepest directory that contains all matches of a glob."""
     first = min(pattern.find(c) for c in "*?[" if c in pattern)
     head, slash, _ = pattern[:first].rpartition("/")
     return head or slash
@@ -87,7 +87,7 @@ def glob_base(pattern: str) -> str:
 def glob_regex(pattern: str) -> str:
     """Translate a glob: ``*``, ``?`` and ``[]`` stay within a name, ``**`` spans directories.
 
-    A directory that matches means all below it.
+    A match of a directory selects everything below it.
     """
     *folders, last = pattern.split("/")
     parts = ["(?:[^/]+/)*" if segment == "**" else name_regex(segment) + "/" for segment in folders]
@@ -95,7 +95,7 @@ def glob_regex(pattern: str) -> str:
 
 
 def name_regex(segment: str) -> str:
-    """Translate the glob of one name; a bracket that is never closed stands for itself."""
+    """Translate the glob of one name; an unclosed bracket is a literal character."""
     out: list[str] = []
     for part in re.findall(r"\*+|\?|\[!?\]?[^\]]*\]|[^*?\[]+|\[", segment):
         if part.startswith("*"):

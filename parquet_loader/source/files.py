@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file as it was when it was listed.
+    """One file at the time of listing.
 
     Attributes:
         path: Path within the filesystem.
         size_bytes: Its size.
-        mtime_ns: When it last changed, in nanoseconds since 1970, or None if the filesystem does not say.
-        partitions: Hive keys and values from the names of directories, None for hive's null.
-        etag: What the store calls this very content, or None if it does not say.
-        prefix: What makes a URL of the path: the scheme that the caller typed, or the store's own.
-        if_gone: What an error says in addition if the file is gone.
+        mtime_ns: Modification time in nanoseconds since 1970, or None if the filesystem has none.
+        partitions: Hive keys and values from the names of directories, None for Hive's null.
+        etag: The store's ETag of the content, or None if it has none.
+        prefix: The prefix that makes the path a URL: the scheme that the caller typed, or the store's own.
+        if_gone: Addition to the error message if the file is gone.
     """
 
     path: str
@@ -43,27 +43,27 @@ class SourceFile:
 
     @property
     def lasting_path(self) -> str:
-        """The path without the commit of a repository: the same for a file that a later commit leaves as it is."""
+        """The path without the commit of a Hub repository: the same for later commits."""
         return _COMMIT.sub(r"\1", self.path) if self.prefix == "hf://" else self.path
 
     @property
     def lasting_key(self) -> tuple[str, str | None]:
-        """Equal for a file of the same content in another version of its source; tables change no file."""
+        """Equal for files of the same content in two versions of a source; tables never change a file."""
         lasting = self.lasting_path
         return (self.path, None) if lasting == self.path or self.etag is None else (lasting, self.etag)
 
     @property
     def name(self) -> str:
-        """How messages name it: its path or URL, without secrets."""
+        """Its path or URL for messages, without secrets."""
         return shown(self.path if "://" in self.path else f"{self.prefix}{self.path}")
 
 
 @dataclass(frozen=True, slots=True)
 class ListingContext:
-    """Names that a listing showed next to the files, so that a store need not be asked again.
+    """Other names in a listing, kept to save requests to the store.
 
     Attributes:
-        directories: Directories that were listed with all that is below them.
+        directories: Directories that were listed recursively.
         hidden: Files there whose names begin with ``_``.
         root: The directory of the source, to which paths in rows are relative: the table's, or the one that was named;
             of several, or of files, the one that holds them all. None: it is not known.
@@ -74,7 +74,7 @@ class ListingContext:
     root: str | None = None
 
     def lacks(self, path: str) -> bool:
-        """Whether there is no such file, whose name begins with ``_``; False if that is not known."""
+        """Whether a file with a name that begins with ``_`` is known to be missing; False if that is not known."""
         return path not in self.hidden and any(path.startswith(base + "/") for base in self.directories)
 
 
@@ -83,9 +83,9 @@ class ListedFile(NamedTuple):
 
     Attributes:
         path, size_bytes, mtime_ns, etag: As in `SourceFile`.
-        real: Local files: the path without links, else None.
-        inode: Local files with several hard links: device and inode, else None.
-        is_linked: Whether a link below the directory that was listed leads to it.
+        real: The path without links of a local file, else None.
+        inode: Device and inode of a local file with several hard links, else None.
+        is_linked: Whether it was reached through a link below the listed directory.
     """
 
     path: str
@@ -98,7 +98,7 @@ class ListedFile(NamedTuple):
 
     @property
     def identity(self) -> object:
-        """Equal for two entries of one file, whatever links lead to it."""
+        """Equal for two entries of one file, also through links."""
         return self.inode or self.real or self.path
 
 
@@ -106,35 +106,35 @@ class Lister:
     """Lists a file system. Any thread may use it. The base class of all listers."""
 
     def pinned(self, paths: Sequence[str]) -> list[str]:
-        """Return the paths of a source with all that may change meanwhile fixed: for a branch, the commit it is now.
+        """Return the paths of a source with each branch replaced by its current commit.
 
         Raises:
-            SourceError, OSError: it cannot be told.
+            SourceError, OSError: the commit cannot be determined.
         """
         return list(paths)
 
     def context(self) -> ListingContext:
-        """Return what is known of whole directories from `pinned`."""
+        """Return the directories that `pinned` listed."""
         return ListingContext()
 
     def look(self, path: str) -> ListedFile | bool | None:
-        """Return the file that a path names, True if it names a directory, or None if there is nothing.
+        """Return the file that a path names, True if it names a directory, or None if it does not exist.
 
         Raises:
-            SourceError, OSError: it cannot be told.
+            SourceError, OSError: the path cannot be looked up.
         """
         raise NotImplementedError
 
     def below(self, base: str) -> list[ListedFile]:
-        """Return all files below a directory, through all its levels; of local ones those that are not hidden.
+        """Return all files below a directory, recursively; hidden local files are left out.
 
         Raises:
-            SourceError, OSError: it cannot be listed.
+            SourceError, OSError: the directory cannot be listed.
         """
         raise NotImplementedError
 
     def matching(self, base: str, pattern: str) -> list[ListedFile]:  # noqa: ARG002 (a store is listed as a whole)
-        """Return the files below a directory that match a glob; of a store others there too. Raises as `below`."""
+        """Return the files below a directory that match a glob; a store returns all files. Raises as `below`."""
         return self.below(base)
 
     def ends(self, entry: ListedFile) -> tuple[bytes, bytes]:
@@ -146,31 +146,31 @@ class Lister:
         raise NotImplementedError
 
     def each(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
-        """Return the result of `work`, which looks and lists, for each of the things; in parallel if that pays.
+        """Return the result of `work` for each of the things; remote listers run several at a time.
 
         Raises:
-            What `work` raises for the first of them for which it does.
+            The error of the first of the things for which `work` fails.
         """
         return [work(thing) for thing in things]
 
 
 def same_etag(one: str, other: str) -> bool:
-    """Whether two ETags name the same content: quotes are a matter of who writes it down, and differ in one server."""
+    """Whether two ETags are equal without quotes: some servers quote them in some responses only."""
     return one.strip('"') == other.strip('"')
 
 
 def seen(info: pafs.FileInfo) -> ListedFile | bool | None:
-    """Return the file that pyarrow found, True for a directory, or None for nothing."""
+    """Return a file that pyarrow found, True for a directory, or None if nothing was found."""
     if info.type == pafs.FileType.File:
         return ListedFile(info.path, int(info.size or 0), info.mtime_ns)
     return True if info.type == pafs.FileType.Directory else None
 
 
 def changed_since(filesystem: pafs.FileSystem, file: SourceFile) -> str | None:
-    """Say how a local file differs from when it was listed, or None."""
+    """Return how a local file differs from its listing, for a message, or None if it is unchanged."""
     if _is_as_listed(file):
         return None
-    info = filesystem.get_file_info(file.path)  # as it was listed: for paths, times and links of every kind
+    info = filesystem.get_file_info(file.path)  # decides, because the listing came from the same function
     if info.type != pafs.FileType.File:
         return f"has vanished since its footer was read{file.if_gone and f': {file.if_gone}'}"
     if info.size != file.size_bytes or info.mtime_ns != file.mtime_ns:
@@ -179,7 +179,7 @@ def changed_since(filesystem: pafs.FileSystem, file: SourceFile) -> str | None:
 
 
 def _is_as_listed(file: SourceFile) -> bool:
-    """Whether the system finds a local file with its size and time: a tenth of what Arrow takes to look at it."""
+    """Whether a local file has its listed size and time; takes a tenth of the time of Arrow's `get_file_info`."""
     try:
         found = os.stat(file.path)
     except (OSError, ValueError):

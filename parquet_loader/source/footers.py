@@ -26,7 +26,7 @@ from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.tables.names import FooterNames, Names
 
-# Measured: a footer that pyarrow parsed takes about 1.1 KB a column chunk, and its own bytes and numbers 0.3 KB.
+# Measured: pyarrow's parsed footer takes about 1.1 KB a column chunk, and the raw bytes and numbers 0.3 KB.
 _BYTES_PER_CHUNK = 1400
 _BYTES_PER_FOOTER = 4096
 
@@ -41,10 +41,10 @@ class Footer:
     """A file's footer.
 
     Attributes:
-        parsed: What it says.
-        digest: 64 bits of a BLAKE2b digest of its bytes. They hold where each column chunk lies, how long it is, and as
-            a rule its smallest and largest value, so that few files that differ in their data have the same one.
-        raw: Its bytes in the file; those of `parsed` may have other names of columns.
+        parsed: The parsed footer.
+        digest: 64 bits of a BLAKE2b digest of its bytes. These include the offset, length and usually the smallest and
+            largest value of each column chunk, so files with different data rarely have the same digest.
+        raw: Its bytes in the file; `parsed` may have other column names.
     """
 
     parsed: Metadata
@@ -53,11 +53,11 @@ class Footer:
 
 
 class StoredFooters:
-    """Footers of a source's files in one local file, as they are in the files.
+    """Copies of a source's footers in one local file.
 
     Args:
         path: The local file.
-        locations: int64 ``[files, 2]``, where each footer begins there, and its length; 0: it is not there.
+        locations: int64 ``[files, 2]``, offset and length of each footer in it; length 0 if it is missing.
     """
 
     def __init__(self, path: str, locations: IntArray) -> None:
@@ -65,7 +65,7 @@ class StoredFooters:
         self._locations = locations
 
     def read(self, file: int) -> bytes | None:
-        """Return a footer; None if it is not there, or no longer."""
+        """Return a footer, or None if it is missing."""
         start, length = self._locations[file].tolist()
         try:
             with open(self.path, "rb", opener=no_link) as opened:
@@ -76,28 +76,28 @@ class StoredFooters:
         return raw if raw and len(raw) == length else None
 
     def discard(self) -> None:
-        """Remove the file, which is damaged; the next start makes it anew."""
+        """Remove the damaged file; the next start creates it again."""
         with suppress(OSError):
             os.unlink(self.path)
 
     def reindexed(self, numbers: IntArray) -> StoredFooters:
-        """Return the same for other files: the number of each among these, or -1."""
+        """Return the same footers for another list of files: `numbers` has the index of each here, or -1."""
         locations = np.where(numbers[:, None] < 0, 0, self._locations[numbers])
         return StoredFooters(self.path, locations)
 
 
 class FooterCache:
-    """Parsed footers by file, the least recently used dropped beyond a limit in bytes.
+    """Parsed footers by file; beyond a limit in bytes, the least recently used are dropped. Any thread may use it.
 
-    Called by any thread; the lock guards the table only, never a read. Two threads that miss the same footer both
-    read it, which costs time and never correctness. A footer that is read again has to be the one that was read first.
+    The lock guards the table only and is never held during a read: two threads that miss the same footer both read it.
+    A footer that is read again has to be identical to the first one.
 
     Args:
         filesystem: The file system of the files.
         files: The files.
-        digests: uint64 ``[files]``, those of footers read before; 0: not read yet. They become known as they are read.
+        digests: uint64 ``[files]``, the digest of each footer that was read before, else 0. Updated by each read.
         remote: Fetches from `filesystem` if that is not local.
-        names: Gives columns the names of the table that the files belong to; None: they keep their own.
+        names: Renames columns to those of the table that the files belong to; None keeps the files' own names.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class FooterCache:
         )
 
     def for_one_loader(self) -> FooterCache:
-        """Return a cache of the same footers with a limit of its own.
+        """Return a cache of the same footers with its own limit.
 
-        While this cache lives, footers that either one reads are known to both.
+        While this cache exists, both share the footers that they read.
         """
         remote = None if self.remote is None else self.remote.for_one_loader()
         own = FooterCache(self._filesystem, self._files, self.digests, remote, self._names)
@@ -153,7 +153,7 @@ class FooterCache:
 
     @property
     def names(self) -> Names | None:
-        """The names of columns in the files of a table; None: their own."""
+        """The column names of the table and its files; None if the files keep their own names."""
         return None if self._names is None else self._names.names
 
     @property
@@ -162,7 +162,7 @@ class FooterCache:
         return self._held_bytes
 
     def limit(self, limit_bytes: int) -> None:
-        """Keep at most this much from now on, but always the footer used last."""
+        """Set the limit; the footer used last is always kept."""
         with self._lock:
             self._limit_bytes = limit_bytes
             self._trim()
@@ -174,10 +174,10 @@ class FooterCache:
             self._held_bytes = 0
 
     def get(self, file: int, fetcher: RangeFetcher | None = None) -> Metadata:
-        """Return a file's footer, reading it if it is not kept; through `fetcher` if the file is not local.
+        """Return a file's footer; if it is not cached, read it, through `fetcher` if the file is remote.
 
         Raises:
-            SourceError: the file cannot be opened, has no valid footer, or another one than before.
+            SourceError: the file cannot be opened, has no valid footer, or its footer has changed.
         """
         kept = self.cached(file)
         if kept is not None:
@@ -188,7 +188,7 @@ class FooterCache:
         return read_footer(self._filesystem, self._files[file], fetcher or self.remote, self._names)
 
     async def fetched(self, file: int, fetcher: Fetcher) -> Metadata:
-        """Return the same on the event loop of a fetcher, in one request for all who want it. Raises as `get`."""
+        """As `get`, on the event loop of a fetcher; concurrent calls share one request."""
         kept = self.cached(file)
         return kept if kept is not None else await fetcher.once((self, file), partial(self._fetched, file, fetcher))
 
@@ -203,7 +203,7 @@ class FooterCache:
         return self._keep(file, _checked(raw, described, self._names))
 
     def cached(self, file: int) -> Metadata | None:
-        """Return a footer that is kept in memory, or on the local disk as it was read before."""
+        """Return a footer from memory or the local disk, or None."""
         kept = self._peek(file)
         origin = None if self._origin is None else self._origin()
         if kept is None and origin is not None:
@@ -231,7 +231,7 @@ class FooterCache:
 
     def _renew_lock_after_fork(self) -> None:
         if self._pid != os.getpid():
-            self._lock, self._pid = Lock(), os.getpid()  # a thread that is not here may have held it
+            self._lock, self._pid = Lock(), os.getpid()  # a thread of the parent may have held it
 
     def _keep(self, file: int, read: Footer, *, is_new: bool = True) -> Metadata:
         if self.digests[file] not in (0, read.digest):
@@ -285,7 +285,7 @@ def read_footer(
     fetcher: RangeFetcher | None = None,
     names: FooterNames | None = None,
 ) -> Footer:
-    """Read and check one footer, through `fetcher` if one is given; no more is read than by Arrow itself.
+    """Read and check one footer, through `fetcher` if one is given; reads no more bytes than Arrow does.
 
     Raises:
         SourceError: the file is empty, truncated, not Parquet, gone, or its footer contradicts itself.
@@ -334,7 +334,7 @@ def _digest(raw: bytes) -> int:
 
 
 def same_content(one: SourceFile, other: SourceFile) -> bool:
-    """Whether two listings speak of the same content of a file: by its size and ETag, or else time."""
+    """Whether two listings of a file have the same content, by its size and ETag, or else modification time."""
     if one.size_bytes != other.size_bytes:
         return False
     if one.etag is not None and other.etag is not None:
@@ -355,7 +355,7 @@ def _unreadable(file: SourceFile, error: Exception) -> ParquetLoaderError:
 
 
 def _footer_bytes(opened: pa.NativeFile) -> bytes:
-    """Return a file's footer with its length and mark behind it. Raises MetadataError: the file's end is not of one."""
+    """Return a file's footer with its length and magic bytes. Raises `MetadataError` if the file has none."""
     size = opened.size()
     tail: bytes = opened.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
     whole = _footer_length(tail, size)
@@ -363,10 +363,10 @@ def _footer_bytes(opened: pa.NativeFile) -> bytes:
 
 
 def _footer_length(tail: bytes, file_bytes: int) -> int:
-    """Return the bytes of a footer with its length and mark, told by the end of its file.
+    """Return the size of a footer with its length and magic bytes, from the last bytes of its file.
 
     Raises:
-        MetadataError: the file does not end like one.
+        MetadataError: the file does not end with a footer.
     """
     mark = tail[-len(MARK) :]
     if mark == _ENCRYPTED_MARK:
@@ -386,7 +386,7 @@ def _tail_of(file: SourceFile) -> ByteRange:
 
 
 def _footer_range(tail: bytes, file: SourceFile) -> ByteRange:
-    """Return where a footer lies with its length and mark. Raises SourceError: the file's end is not that of one."""
+    """Return the range of a footer with its length and magic bytes. Raises `SourceError` if the file has none."""
     try:
         return ByteRange(file.size_bytes - _footer_length(tail, file.size_bytes), file.size_bytes)
     except MetadataError as error:
@@ -394,7 +394,7 @@ def _footer_range(tail: bytes, file: SourceFile) -> ByteRange:
 
 
 def _fetched_footer(fetcher: RangeFetcher, file: SourceFile) -> bytes:
-    """Return a footer with its length and mark, in one request if it is not longer than what that asks for."""
+    """Return a footer with its length and magic bytes; one request suffices if it is within the last `_TAIL_BYTES`."""
     tail: bytes = fetcher.fetch(file, [_tail_of(file)])[0].to_pybytes()
     rest = _footer_range(tail, file)
     if rest.size <= len(tail):

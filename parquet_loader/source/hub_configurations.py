@@ -1,4 +1,4 @@
-"""Reads the configurations of a Hugging Face repository, each a data set of its own, from its README.md."""
+"""Refuses to mix the configurations of a Hugging Face repository, which are separate data sets."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _KEY = re.compile(r"([A-Za-z_]+):(?:\s+(.*))?$")
 def refuse_configurations(
     directory: str, files: Sequence[SourceFile], has_readme: bool | None, head_of: Callable[[str], bytes]
 ) -> None:
-    """Refuse the files below a directory if they are of several configurations.
+    """Refuse the files below a directory if they belong to several configurations.
 
-    There are two signs. README.md, of the directory or of one of the two above it, lists several configurations, and
-    none of them has all files. Or the files lie as the Hub converts a repository to Parquet, at
-    ``CONFIGURATION/SPLIT/0000.parquet``. A store is asked for a README.md above the directory only if the directory is
-    named ``data``, or if the files lie in several directories that are not partitions.
+    There are two signs. Either the README.md of the directory, or of one of its two parents, lists several
+    configurations, none of which has all files. Or the files have the names of the Hub's conversion to Parquet,
+    ``CONFIGURATION/SPLIT/0000.parquet``. In a store, the parents are checked only if the directory is named ``data``,
+    or the files are in several directories that are not partitions.
 
     Args:
         directory: The directory.
-        files: Files that were chosen, below it or elsewhere.
+        files: The selected files, below it or elsewhere.
         has_readme: Whether a store's listing shows README.md in the directory; None for local directories.
-        head_of: Returns the first `MOST_BYTES` of a file, or nothing if there is no such file.
+        head_of: Returns the first `MOST_BYTES` of a file; empty if there is no such file.
 
     Raises:
-        SourceError: they are; names the configurations, and the files of one.
+        SourceError: they belong to several; the message names the configurations, and the files of one.
     """
     root = directory.rstrip("/")
     files = [file for file in files if file.path.startswith(f"{root}/")]
@@ -92,7 +92,7 @@ def _refuse_mixture(root: str, patterns: dict[str, list[str]], files: Sequence[S
 
 
 def _configurations(readme: bytes) -> dict[str, list[str]]:
-    """Return the globs of each configuration in the metadata that begins a README.md; nothing if there is none."""
+    """Return the globs of each configuration in the metadata block of a README.md; empty without one."""
     first, _, rest = readme.partition(b"\n")
     if first.strip() != b"---":
         return {}
@@ -100,7 +100,7 @@ def _configurations(readme: bytes) -> dict[str, list[str]]:
 
 
 def _globs_of(metadata: str) -> dict[str, list[str]]:
-    """Read the ``configs`` of metadata in YAML, as far as the Hub writes them."""
+    """Parse ``configs`` from the subset of YAML that the Hub writes."""
     found: dict[str, list[str]] = {}
     globs: list[str] = []
     is_inside = False

@@ -54,10 +54,10 @@ from parquet_loader.source.tables.formats import (
 
 Source: TypeAlias = PathLike | Sequence[PathLike]
 
-# If remote files without a telling name lie next to files named as Parquet: of that many the first bytes are read.
+# If some remote files are named as Parquet, the first and last bytes of at most this many others are read.
 _MOST_ASKED = 256
 _WITH_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://", "gcs://", "abfs://", "abfss://")
-# Markers of tables that a store is asked for, in the directories above the source.
+# Most requests for metadata directories of tables above the source.
 _MOST_MARKERS = 64
 
 
@@ -77,13 +77,13 @@ class FoundTableError(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which of the files that a source names are read.
+    """Selects which files of a source are read.
 
     Attributes:
         split: A split's name, ``"all"``, or None: everything, but files of different splits are refused.
-        ignore_table_format: Read the files of tables as if they were no tables.
-        has_options: Whether the caller has `split` and `read_options`, which messages then name.
-        reads_tables: Whether tables whose format is known are read as such.
+        ignore_table_format: Read the files of tables as plain Parquet files.
+        has_options: Whether the caller has the arguments `split` and `read_options`, so that messages may name them.
+        reads_tables: Whether the caller reads tables of supported formats.
     """
 
     split: str | None = None
@@ -97,13 +97,13 @@ class _Found:
     """The files of one entry of a source.
 
     Attributes:
-        name: How messages name the entry.
-        base: The directory below which its files lie.
-        is_directory: Whether it is a directory itself, no glob and no file.
+        name: The entry's name for messages.
+        base: The directory that contains its files.
+        is_directory: Whether the entry is a directory, not a glob or a file.
         files: Its files.
-        listing_context: What was listed next to them.
-        tables: Tables whose metadata was listed next to them, by their directory.
-        has_readme: Of a store: whether README.md is in the directory.
+        listing_context: Other names in the listing.
+        tables: Tables whose metadata is in the listing, by their directory.
+        has_readme: Whether README.md is in the directory; None for local files.
     """
 
     name: str
@@ -121,13 +121,13 @@ def list_files(
     lister_of: Callable[[pafs.FileSystem], Lister] = lambda _: LocalLister(),
     selection: Selection | None = None,
 ) -> tuple[pafs.FileSystem, tuple[SourceFile, ...], ListingContext]:
-    """List the files that `source` names, and the names next to them, with the lister of their file system.
+    """List the files of `source`, and other names in their directories, with the lister of their file system.
 
-    A directory is searched through all its levels. Names that begin with ``.`` or ``_`` are skipped. Files named
-    ``.parquet``, ``.parq`` or ``.pq`` are Parquet, files whose names say another format are ignored, and the first and
-    last bytes of the others decide. Files of a directory or glob come in the order of their paths; entries of a list
-    keep the order of the list. Directories named ``key=value`` become columns: of a directory those below it, of files,
-    globs and lists all from the outermost of those that lie directly above one another.
+    Directories are listed recursively. Names that begin with ``.`` or ``_`` are skipped. Files named ``.parquet``,
+    ``.parq`` or ``.pq`` are Parquet; files with a suffix of another format are ignored; for all others, the first and
+    last bytes decide. Files of a directory or glob are sorted by path; entries of a list keep the order of the list.
+    Directories named ``key=value`` become columns. If the source is a directory, these are the ones below it; for
+    files, globs and lists they include the unbroken chain of such directories above.
 
     Raises:
         SourceError: there are no files, a path does not exist or cannot be listed, a file is named twice, files belong
@@ -212,7 +212,7 @@ def list_files(
 
 @contextmanager
 def _listing_errors(name: str) -> Iterator[None]:
-    """Say what could not be listed."""
+    """Turn an OSError of the body into an error that names what could not be listed."""
     try:
         yield
     except OSError as error:
@@ -234,7 +234,7 @@ def _expand(
     if seen:
         base, below = path, lister.below(path)
         table = tables_in((entry.path for entry in below), base).get(base.rstrip("/") or base) if is_remote else None
-        if table is not None:  # which may have no data files yet
+        if table is not None:  # the table may have no data files yet
             refuse(table)
         files = [entry for entry in below if _is_visible(entry.path, path)] if is_remote else below
         what = "the directory holds no Parquet files (names beginning with '.' or '_' are skipped)"
@@ -257,7 +257,7 @@ def _expand(
         others = f"; it holds {posixpath.basename(files[0].path)!r}" if files else ""
         converted = "; the Hub's own conversion to Parquet may be at revision @~parquet" if prefix == "hf://" else ""
         raise SourceError(f"{name}: {what}{others}{converted}")
-    if not is_remote:  # whose metadata is looked for as it is needed
+    if not is_remote:  # metadata of local tables is looked up when it is needed
         return _Found(name, base, bool(seen), parquet, ListingContext(), {})
     hidden = frozenset(entry.path for entry in below if posixpath.basename(entry.path).startswith("_"))
     tables = tables_in((entry.path for entry in below), base)
@@ -270,21 +270,21 @@ def _check_bucket(lister: Lister, path: str) -> None:
     bucket = path.partition("/")[0]
     try:
         is_there = lister.look(bucket) is not None
-    except (SourceError, OSError):  # who may read objects need not be one who may see the bucket
+    except (SourceError, OSError):  # the permission to read objects may not include the bucket
         return
     if not is_there:
         raise OSError(f"NoSuchBucket: the bucket {bucket!r} does not exist")
 
 
 def _parquet_of(lister: Lister, name: str, files: list[ListedFile], *, is_remote: bool) -> list[ListedFile]:
-    """Return the files that are Parquet; of those whose names do not tell, the first and last bytes do."""
+    """Return the files that are Parquet by their names, or by their first and last bytes if the names are not clear."""
     named: list[ListedFile] = []
     unknown: list[ListedFile] = []
     for entry in files:
         kind = kind_of(posixpath.basename(entry.path))
         if kind != "other":
             (named if kind == "parquet" else unknown).append(entry)
-    if is_remote and not named:  # their footers will tell
+    if is_remote and not named:  # reading their footers will show which are Parquet
         return [entry for entry in unknown if entry.size_bytes]
     if is_remote and len(unknown) > _MOST_ASKED:
         raise SourceError(
@@ -304,7 +304,7 @@ def _parts_below(path: str, base: str) -> list[str]:
 
 
 def _partition_base(found: Sequence[_Found]) -> str | None:
-    """Return the directory below which ``key=value`` is a column; None for the only directory of a source itself."""
+    """Return the directory below which ``key=value`` is a column; None if the source is a single directory."""
     if len(found) == 1 and found[0].is_directory:
         return None
     base = common_folder([entry.base for entry in found])
@@ -335,7 +335,7 @@ def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:
         if name == "metadata":
             return tables_in((entry.path for entry in lister.below(path)), root).get(root)
     except (SourceError, OSError):
-        return None  # who may read the files need not be one who may look next to them
+        return None  # the permission to read the files may not include these directories
     return Table(format_of_marker(name), root)
 
 
@@ -348,7 +348,7 @@ def _table_of(files: Sequence[ListedFile], tables: dict[str, Table], *, is_local
 
 
 def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[ListedFile, _Found]]) -> list[SourceFile]:
-    """Return each file once, by a path without links if there is one.
+    """Return each file once, preferring a path without links.
 
     Raises:
         SourceError: two entries of a source name the same file, or it belongs to two partitions.
@@ -376,7 +376,7 @@ def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[ListedFile, _F
 
 
 def selection_of(split: str | None, filters: pc.Expression | None, options: ReadOptions) -> Selection:
-    """Return which files are read; filters over a column named ``split`` choose among all splits themselves."""
+    """Return the selection for these arguments; filters over a column ``split`` apply to files of all splits."""
     if split is None and filters is not None and "split" in named_columns(read_expression(filters)):
         split = "all"
     return Selection(split, options.ignore_table_format)

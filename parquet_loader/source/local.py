@@ -1,4 +1,4 @@
-"""Lists local directories: follows links, finds each file once, and skips directories that no glob can match."""
+"""Lists local directories: follows links, finds each file once, and skips directories that cannot match a glob."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LocalLister(Lister):
 
         Raises:
             SourceError: it is a broken link.
-            OSError: it cannot be looked at.
+            OSError: the system call fails.
         """
         try:
             found = os.stat(path)
@@ -41,7 +41,7 @@ class LocalLister(Lister):
         return _entry(path, found, self._real(path)) if stat.S_ISREG(found.st_mode) else None
 
     def _real(self, path: str) -> str:
-        """Return a file's path without links; directories are asked about once."""
+        """Return a file's path without links; the results for directories are cached."""
         if os.path.islink(path):
             return os.path.realpath(path)
         folder, name = os.path.split(path)
@@ -54,7 +54,7 @@ class LocalLister(Lister):
         return _Walk(base, [], include_hidden=self._include_hidden).files()
 
     def matching(self, base: str, pattern: str) -> list[ListedFile]:
-        """Return the files below a directory that match a glob, and those below directories that do."""
+        """Return the files below a directory that match a glob, or are below a directory that does."""
         below = pattern[len(base) :].strip("/")
         include_hidden = any(is_hidden(name) for name in below.split("/"))
         return _Walk(base, below.split("/"), include_hidden=include_hidden).files()
@@ -67,7 +67,7 @@ class LocalLister(Lister):
             return first, file.read(4)
 
     def head(self, path: str, most: int) -> bytes:
-        """Return at most that many of a file's first bytes; see `Lister`."""
+        """Return at most `most` of a file's first bytes; see `Lister`."""
         try:
             with open(path, "rb") as file:
                 return file.read(most)
@@ -76,16 +76,16 @@ class LocalLister(Lister):
 
 
 class _Walk:
-    """One search of a directory.
+    """One recursive search of a directory.
 
-    A glob of `n` names is matched name by name: number `i` stands for a directory below which the names from `i` on
-    have still to match, and `n` for one that matched, of which all files count.
+    A glob of `n` names is matched name by name by a state machine. A directory in state `i` has yet to match the names
+    from `i` on; in state `n` it matched, and all files below it are found.
 
-    Directories that are not links are searched first, then those that links lead to, in the order of the links' paths.
-    So a file is found by its own path if that matches, and the result does not depend on the file system's order.
+    Directories are searched first, then the targets of links, in the order of the links' paths. So a file is found by
+    its own path if that matches, and the result does not depend on the file system's order.
 
     Args:
-        base: Where the search begins.
+        base: The directory.
         names: The glob's names below it; empty for all files.
         include_hidden: Whether names that begin with ``.`` or ``_`` are found.
     """
@@ -97,7 +97,7 @@ class _Walk:
         self._include_hidden = include_hidden
         self._links: list[tuple[str, str, frozenset[int]]] = []
         self._found: list[ListedFile] = []
-        # By real path: what was matched there already, and through which link.
+        # By real path: the states in which it was searched, and the link that led to it first.
         self._searched: dict[str, set[int]] = {}
         self._through: dict[str, str] = {}
 
@@ -113,7 +113,7 @@ class _Walk:
         return self._found
 
     def _with_skipped(self, numbers: set[int]) -> frozenset[int]:
-        """Add what is reached by letting a ``**`` match no directory."""
+        """Add the states after each ``**``, which may match no directory."""
         for number in range(self._end):
             if number in numbers and self._patterns[number] is None:
                 numbers.add(number + 1)
@@ -169,7 +169,7 @@ class _Walk:
             if self._end in numbers:
                 self._found.append(_entry(link, found, real, is_linked=True))
         elif stat.S_ISDIR(found.st_mode):
-            if real == "/" or f"{real_folder}/".startswith(f"{real}/"):  # upwards: it would be searched forever
+            if real == "/" or f"{real_folder}/".startswith(f"{real}/"):  # a parent, which would be searched forever
                 numbers = frozenset(n for n in numbers if n < self._end and self._patterns[n] is not None)
             elif self._searched.get(real, set()) >= numbers:
                 self._check_same_partitions(link, real)

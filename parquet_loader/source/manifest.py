@@ -26,7 +26,7 @@ _ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "
 
 
 def dump_snapshot(snapshot: Snapshot) -> bytes:
-    """Return a snapshot without its footers, which are read again when they are needed."""
+    """Serialise a snapshot without its footers, which are read again when they are needed."""
     files = [[f.path, f.size_bytes, f.mtime_ns, f.partitions, f.etag, f.prefix] for f in snapshot.files]
     schemas = [schema.serialize().to_pybytes() for schema in (*snapshot.schemas, snapshot.partition_schema)]
     table = {} if snapshot.table is None else _dump_table(snapshot, snapshot.table)
@@ -44,7 +44,7 @@ def dump_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOptions | None = None) -> Snapshot:
-    """Return the snapshot whose bytes these are, of files in `filesystem`."""
+    """Deserialise a snapshot of files in `filesystem`."""
     with np.load(io.BytesIO(data), allow_pickle=False) as stored:
         entries = json.loads(zlib.decompress(stored["files"].tobytes()))
         directories, hidden, *root = json.loads(stored["beside"].tobytes())
@@ -54,7 +54,7 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
         schemas = [pa.ipc.read_schema(pa.py_buffer(stored[f"schema_{n}"].tobytes())) for n in range(count)]
     files = tuple(
         SourceFile(path, size, mtime, tuple((key, value) for key, value in partitions), etag, *prefix)
-        for path, size, mtime, partitions, etag, *prefix in entries  # no prefix in what an older version kept
+        for path, size, mtime, partitions, etag, *prefix in entries  # older versions stored no prefix
     )
     store = store_of(filesystem, remote or RemoteOptions())
     parts, names = _load_table(table, files, filesystem, store) if table else ({}, None)
@@ -74,7 +74,7 @@ def load_snapshot(data: bytes, filesystem: pafs.FileSystem, remote: RemoteOption
 
 
 def _dump_table(snapshot: Snapshot, table: TableInfo) -> dict[str, bytes]:
-    """Return what a snapshot knows of its table."""
+    """Serialise the parts of a snapshot that describe its table."""
     names = snapshot.footers.names
     deletes = {} if snapshot.deleted is None else snapshot.deleted.by_file
     said = {
@@ -100,7 +100,7 @@ def _dump_table(snapshot: Snapshot, table: TableInfo) -> dict[str, bytes]:
 def _load_table(
     found: dict[str, bytes], files: tuple[SourceFile, ...], filesystem: pafs.FileSystem, store: RemoteStore | None
 ) -> tuple[dict[str, Any], FooterNames | None]:
-    """Return the parts of a snapshot that `_dump_table` wrote down, and the names of columns in files."""
+    """Deserialise the result of `_dump_table`; return the parts of the snapshot, and the column names in files."""
     said = json.loads(zlib.decompress(found["table_json"]))
     schema = pa.ipc.read_schema(pa.py_buffer(found["table_schema"])) if "table_schema" in found else None
     format_, root, version, reopen, removed = said["info"]

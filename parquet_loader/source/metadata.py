@@ -1,8 +1,8 @@
 """Parses footers: the schema, the row groups, and offset, codec, encodings and statistics of each column chunk.
 
-Footers are untrusted input, and pyarrow crashes the process on some damaged ones. So they are parsed here, bounded by
-their own length. pyarrow gets only footers that are consistent: it makes the Arrow schema, and reads column chunks that
-`Metadata.check` has passed.
+Footers are untrusted input, and pyarrow crashes the process on some damaged ones. So this module parses them itself,
+bounded by their length. pyarrow gets only consistent footers: it derives the Arrow schema, and reads column chunks that
+`Metadata.check` has accepted.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ ENCODINGS = (
     "BYTE_STREAM_SPLIT",
 )
 
-# Behind the footer stand its length and the format's mark.
+# The footer is followed by its length and the format's magic bytes.
 LENGTH_AND_MARK_BYTES = 8
 MARK = b"PAR1"
 
 _MOST_NESTED = 100
 _REPEATED = 2
-# Of a schema element: the fields of its name, its number of children, and so on.
+# Field numbers of a schema element.
 _REPETITION, _NAME, _CHILDREN, _FIELD_ID, _ANNOTATION = 3, 4, 5, 9, 10
-# The latest annotation, GEOGRAPHY, up to which pyarrow knows all that groups have.
+# GEOGRAPHY, the latest annotation that pyarrow knows.
 _LAST_KNOWN_ANNOTATION = 18
-# No row group or column chunk has more bytes, or values.
+# The most bytes or values that a row group or column chunk may claim.
 _MOST = 2**40
 
-# Numbers of each, in step with `footer_read` in `common/native/src/footers.c`.
+# Numbers for a file, a row group and a column chunk; keep in step with `footer_read` in `common/native/src/footers.c`.
 FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 20
 _FEW_GROUPS, _FEW_CHUNKS = 8, 256
 _ELSEWHERE, _ENCRYPTED = 1, 2
@@ -68,7 +68,7 @@ _NO_CHUNK = (-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0
 
 
 class MetadataError(ValueError):
-    """A footer is damaged, or names something that is not read."""
+    """A footer is damaged, or needs a feature that is not supported."""
 
 
 class Leaf(NamedTuple):
@@ -96,14 +96,14 @@ class SchemaElement:
         number: Its number in the list.
         children: The elements below it.
         name: Its name.
-        span: Where it lies in the bytes of the list.
-        name_span: Where the name lies in them, with its length before it.
-        children_span: Where the number of its children lies in them.
+        span: Its first and last offset in the bytes of the list.
+        name_span: The offsets of its name, with the length before it.
+        children_span: The offsets of its number of children.
         field_id: Its field id, or None.
         is_repeated: Whether its values are repeated.
-        annotation: Its logical type, as the format numbers them; None: it has none.
-        annotation_span: Where the field of the logical type lies in them.
-        annotation_step: By how much the number of that field is above that of the field before it.
+        annotation: The format's number of its logical type, or None without one.
+        annotation_span: The offsets of the field with the logical type.
+        annotation_step: The difference between the number of that field and that of the field before it.
     """
 
     number: int
@@ -123,9 +123,9 @@ class FileSchema(NamedTuple):
     """A file's schema.
 
     Attributes:
-        arrow: As Arrow reads it, with the footer's keys and values as metadata.
-        stored: As Arrow reads it without these, by the types of the format alone.
-        parquet: As pyarrow says it.
+        arrow: The Arrow schema, with the footer's keys and values as metadata.
+        stored: The Arrow schema by the types of the format alone, without the keys and values.
+        parquet: pyarrow's object of the schema.
         leaves: Its leaf columns.
         paths: Their paths.
         elements: The bytes of the footer's list of schema elements.
@@ -142,20 +142,21 @@ class FileSchema(NamedTuple):
 
 
 class ColumnChunk(NamedTuple):
-    """A footer's entry for a column chunk; -1: not given.
+    """A footer's entry for a column chunk, not validated; missing numbers are -1.
 
     Attributes:
-        physical_type: Index in `PHYSICAL_TYPES`, if there is such a type.
-        codec: Index in `CODECS`, if there is such a codec.
-        encodings: A bit for each index in `ENCODINGS`; bit 62 for others.
-        values: Values, nulls included.
-        encoded_bytes, stored_bytes: Before and after compression, page headers included.
-        data_at, dictionary_at: Where the first data page and the dictionary page begin in the file.
-        flags: 1: it lies in another file; 2: it is encrypted.
-        nulls: How many values are null.
-        least_at, least_bytes, greatest_at, greatest_bytes: Where in the footer the smallest and the largest value lie.
-        old_least_at, old_least_bytes, old_greatest_at, old_greatest_bytes: The same in fields of former versions.
-        index_at, index_bytes: Where the offset index of its pages lies in the file.
+        physical_type: Index in `PHYSICAL_TYPES`; may be out of range.
+        codec: Index in `CODECS`; may be out of range.
+        encodings: One bit for each index in `ENCODINGS`; bit 62 for others.
+        values: Number of values, including nulls.
+        encoded_bytes, stored_bytes: Size before and after compression, including page headers.
+        data_at, dictionary_at: Offsets of the first data page and of the dictionary page in the file.
+        flags: Bit 0: it is in another file; bit 1: it is encrypted.
+        nulls: Number of nulls.
+        least_at, least_bytes, greatest_at, greatest_bytes: Offset and size of the smallest and largest value in the
+            footer.
+        old_least_at, old_least_bytes, old_greatest_at, old_greatest_bytes: The same for the deprecated fields.
+        index_at, index_bytes: Offset and size of its offset index in the file.
     """
 
     physical_type: int
@@ -181,17 +182,17 @@ class ColumnChunk(NamedTuple):
 
     @property
     def start(self) -> int:
-        """Where its first page begins in the file."""
+        """Offset of its first page in the file."""
         return self.dictionary_at if 0 < self.dictionary_at < self.data_at else self.data_at
 
     @property
     def codec_name(self) -> str:
-        """The codec."""
+        """The name of the codec."""
         return CODECS[self.codec] if 0 <= self.codec < len(CODECS) else f"codec {self.codec}"
 
     @property
     def encoding_names(self) -> list[str]:
-        """The encodings, of pages and levels."""
+        """The names of the encodings of pages and levels."""
         return list(_encoding_names(self.encodings))
 
 
@@ -203,13 +204,12 @@ def _encoding_names(bits: int) -> tuple[str, ...]:
 
 
 class ReadableChunk(NamedTuple):
-    """A column chunk that `Metadata.check` has passed, in plain values for decoders.
+    """A column chunk that `Metadata.check` has accepted, as plain values for decoders.
 
     Attributes:
         leaf: Its column.
-        start: Where its first page begins in the file.
-        stored_bytes, encoded_bytes, values, dictionary_at: As in `ColumnChunk`.
-        encodings, codec_name, encoding_names: As there.
+        start: Offset of its first page in the file.
+        stored_bytes, encoded_bytes, values, dictionary_at, encodings, codec_name, encoding_names: As in `ColumnChunk`.
         nulls: See `Metadata.null_count`.
     """
 
@@ -227,15 +227,15 @@ class ReadableChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowGroupFooter:
-    """What a footer says about columns of one row group, in plain values: whoever opens the row group asks once.
+    """The footer's entries for some columns of one row group, as plain values.
 
     Attributes:
         metadata: The whole footer.
-        arrow: The same for pyarrow's readers; None if it was not asked for.
+        arrow: The footer for pyarrow's readers; None if it was not requested.
         stored_bytes: Bytes of these columns in the file.
-        chunks: By the name asked for, the column chunks at and below it, or why one cannot be read; empty if they were
-            not asked for.
-        has_clear_names: Whether no two leaf columns of the file have one path.
+        chunks: The column chunks at and below each name, or the error why one cannot be read; empty if they were not
+            requested.
+        has_clear_names: Whether all leaf columns of the file have different paths.
     """
 
     metadata: Metadata
@@ -249,9 +249,8 @@ class Numbers(NamedTuple):
     """A footer as plain numbers.
 
     Attributes:
-        file: Rows; row groups; column chunks; where the schema begins and ends in the footer; the same of keys and
-            values; whether the footer names an encryption algorithm; where the orders of columns begin and end; the
-            same of the writer's name.
+        file: Rows; row groups; column chunks; begin and end of the schema in the footer; of the keys and values;
+            whether the footer names an encryption algorithm; begin and end of the column orders; of the writer's name.
         groups: int64 ``[row groups, 3]``: rows, bytes, columns.
         chunks: int64 ``[column chunks, 20]``, as in `ColumnChunk`.
     """
@@ -270,15 +269,15 @@ class Metadata:
         schema: The file's schema.
         num_rows, num_columns, num_row_groups: As in the footer.
         created_by: The program that wrote the file.
-        has_type_order: Whether values of each column compare as its type says, in statistics.
+        has_type_order: Whether the statistics of all columns use the order that their type defines.
         row_group_rows, row_group_bytes: int64 ``[row groups]``, rows, and bytes before compression.
 
     Args:
-        raw: The footer, with its length and the format's mark.
+        raw: The footer, with its length and magic bytes.
         file_bytes: The size of its file.
 
     Raises:
-        MetadataError, ValueError, pyarrow.ArrowException: it is damaged, or contradicts itself.
+        MetadataError, ValueError, pyarrow.ArrowException: the footer is damaged, or contradicts itself.
     """
 
     def __init__(self, raw: bytes, file_bytes: int) -> None:
@@ -306,7 +305,7 @@ class Metadata:
 
     @cached_property
     def arrow(self) -> pq.FileMetaData:
-        """The same for pyarrow's readers, parsed on first use. Do not use its attributes.
+        """The footer for pyarrow's readers, parsed on first use. Do not use its attributes.
 
         Raises:
             pyarrow.ArrowException, OSError: pyarrow refuses the footer.
@@ -319,24 +318,23 @@ class Metadata:
         return self.schema.paths
 
     def chunk(self, row_group: int, column: int) -> ColumnChunk:
-        """Return what is said of a column chunk. Nothing of it is certain; see `check`."""
+        """Return the entry of a column chunk, not validated; see `check`."""
         return ColumnChunk(*self._chunks[row_group * self.num_columns + column].tolist())
 
     def chunks(self, row_group: int) -> npt.NDArray[np.int64]:
-        """Return all of a row group's, int64 ``[columns, 20]``, as in `ColumnChunk`."""
+        """Return the entries of a row group's column chunks, int64 ``[columns, 20]``, as in `ColumnChunk`."""
         first = row_group * self.num_columns
         return self._chunks[first : first + self.num_columns]
 
     def stored_bytes(self, row_group: int, columns: Sequence[int]) -> int:
-        """Return the bytes of column chunks of a row group in the file, as far as is said."""
+        """Return the stored bytes of column chunks of a row group, as the footer states them."""
         return int(np.clip(self.chunks(row_group)[columns, 5], 0, _MOST).sum()) if len(columns) else 0
 
     def check(self, row_group: int, column: int) -> ColumnChunk:
-        """Return what is said of a column chunk, if it can be read.
+        """Return the entry of a column chunk after validating it.
 
         Raises:
-            MetadataError: it cannot: it contradicts the schema, the row group or the file's size, or is of a kind that
-                is not read.
+            MetadataError: it contradicts the schema, the row group or the file's size, or is not supported.
         """
         chunk, leaf = self.chunk(row_group, column), self.schema.leaves[column]
         if (row_group, column) in self._passed:
@@ -380,13 +378,13 @@ class Metadata:
         )
 
     def of_row_group(self, row_group: int, columns: tuple[str, ...], *, chunks: bool, arrow: bool) -> RowGroupFooter:
-        """Return what is said about columns of a row group.
+        """Return the entries for some columns of a row group.
 
         Args:
-            row_group: Its number in the file.
+            row_group: The row group's number in the file.
             columns: Names as the Parquet reader takes them.
-            chunks: Whether column chunks are asked for.
-            arrow: Whether pyarrow is to read them. Raises as `arrow`.
+            chunks: Whether to return column chunks.
+            arrow: Whether to return the footer for pyarrow's readers. Raises as `arrow`.
         """
         below, leaves, has_clear_names = _leaves_below(self.paths, columns)
         found = dict[str, tuple[ReadableChunk | MetadataError, ...]]()
@@ -403,7 +401,7 @@ class Metadata:
             return error
 
     def null_count(self, row_group: int, column: int) -> int | None:
-        """Return how many values of a column chunk are null; None: the footer does not say, or cannot be right."""
+        """Return the number of nulls of a column chunk; None if the footer states none, or an impossible one."""
         chunk = self.chunk(row_group, column)
         return chunk.nulls if 0 <= chunk.nulls <= chunk.values else None
 
@@ -418,7 +416,7 @@ class Metadata:
         return claimed
 
     def _check(self, columns: IntArray) -> None:
-        """Check what any use of the footer relies on."""
+        """Check the numbers of columns and rows, on which all other code relies."""
         others = np.flatnonzero(columns != self.num_columns)
         if len(others):
             group = int(others[0])
@@ -440,7 +438,7 @@ class Metadata:
 def _leaves_below(
     paths: tuple[str, ...], columns: tuple[str, ...]
 ) -> tuple[Mapping[str, tuple[int, ...]], tuple[int, ...], bool]:
-    """Return the leaf columns at and below each name, all of them, and whether no two of the file have one path."""
+    """Return the leaf columns at and below each name, all of these, and whether the file's paths are all different."""
     below: dict[str, list[int]] = {name: [] for name in columns}
     leaves = list[int]()
     for number, path in enumerate(paths):
@@ -454,17 +452,17 @@ def _leaves_below(
 
 @lru_cache(maxsize=32)
 def without_later_annotations(elements: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Return a schema whose groups have no logical type that pyarrow refuses, and the columns that have lost one.
+    """Remove the logical types of groups that pyarrow refuses; return the schema, and the columns that had one.
 
-    pyarrow opens no file in which a group has a logical type that it does not know. The format says that readers ignore
-    such types. FILE, of release 2.14, is not among the columns that are returned: its group is a struct whose members
-    say by their names what they are.
+    pyarrow cannot open a file in which a group has a logical type that it does not know, although the format says that
+    readers ignore such types. Columns of FILE, of release 2.14, are not returned: such a group is read as a struct, and
+    the names of its members identify it.
 
     Args:
         elements: The bytes of a footer's list of schema elements.
 
     Raises:
-        MetadataError, ThriftError: it is no schema.
+        MetadataError, ThriftError: the bytes are not a schema.
     """
     parts, done, refused = list[bytes](), 0, list[str]()
     for column in schema_tree(elements).children:
@@ -475,9 +473,9 @@ def without_later_annotations(elements: bytes) -> tuple[bytes, tuple[str, ...]]:
             parts.append(elements[done:start])
             done = stop
             head = elements[stop]
-            if head >> 4:  # the next field says how far it is from the one that is left out
+            if head >> 4:  # the next field states its number as a difference to the removed one
                 step = (head >> 4) + group.annotation_step
-                # A field too far away has its own number behind its kind: twice, because the lowest bit is the sign.
+                # A difference over 15 is replaced by the number itself, doubled, because the lowest bit is the sign.
                 number = 2 * (_ANNOTATION + (head >> 4))
                 parts.append(bytes([step << 4 | head & 15] if 0 < step < 16 else [head & 15, number]))
                 done += 1
@@ -487,7 +485,7 @@ def without_later_annotations(elements: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 
 def _groups(element: SchemaElement) -> Iterator[SchemaElement]:
-    """Yield the element and all below it that have children, in the order of the list."""
+    """Yield the elements with children, from this one down, in the order of the list."""
     if element.children:
         yield element
         for child in element.children:
@@ -496,17 +494,15 @@ def _groups(element: SchemaElement) -> Iterator[SchemaElement]:
 
 @lru_cache(maxsize=32)
 def file_schema(elements: bytes, key_values: bytes, refused: tuple[str, ...] = ()) -> FileSchema:
-    """Return a schema, from the bytes of a footer's list of its elements and of that of its keys and values.
-
-    Most files of a data set have the same, which is why footers of many files are read in little time.
+    """Parse a schema. It is cached, because most files of a data set have the same one.
 
     Args:
-        elements: The list of its elements.
-        key_values: The list of keys and values.
-        refused: Columns with annotations that are not understood, which `elements` does not show.
+        elements: The bytes of a footer's list of schema elements.
+        key_values: The bytes of its list of keys and values.
+        refused: Columns whose unknown annotations were removed from `elements`.
 
     Raises:
-        MetadataError, ValueError, pyarrow.ArrowException, OSError: it is none.
+        MetadataError, ValueError, pyarrow.ArrowException, OSError: the bytes are not a schema.
     """
     schema_tree(elements)
     # A footer of no rows with this schema: version 2, the elements, no rows, no row groups, the keys and values.
@@ -524,15 +520,15 @@ def file_schema(elements: bytes, key_values: bytes, refused: tuple[str, ...] = (
 
 
 def schema_tree(elements: bytes) -> SchemaElement:
-    """Return the root of a schema, which is checked to be a tree that is not too deep: parsers go down by recursion.
+    """Return the root of a schema, after checking that it is a tree, and not too deep for recursive parsers.
 
     Raises:
-        MetadataError, ThriftError: it is none.
+        MetadataError, ThriftError: it is not such a tree.
     """
     reader = CompactReader(elements)
     count = reader.count(STRUCT)
     above: list[SchemaElement] = []
-    left = [1]  # of each level the elements that are still to come
+    left = [1]  # elements that each level still lacks
     for number in range(count):
         element, children = _element(reader, elements, number)
         if not 0 <= children < count - number:
@@ -554,9 +550,9 @@ def schema_tree(elements: bytes) -> SchemaElement:
 
 
 def _element(reader: CompactReader, elements: bytes, number: int) -> tuple[SchemaElement, int]:
-    """Return an element, and how many children it claims to have."""
+    """Return an element, and its stated number of children."""
     element, children, first = SchemaElement(number, []), 0, reader.position
-    before, end = 0, first  # the number of the last field, and where it ended
+    before, end = 0, first  # the number of the previous field, and the offset of its end
     for field, kind in reader.fields():
         start = reader.position
         if (field, kind) == (_NAME, BINARY):
@@ -601,10 +597,10 @@ def _read_key_values(data: bytes) -> dict[bytes, bytes]:
 
 
 def footer_numbers(raw: bytes, nbytes: int) -> Numbers:
-    """Return a footer of `nbytes` bytes as plain numbers, with the kernel (a hundredth of the time) or without.
+    """Return a footer of `nbytes` bytes as plain numbers, by the kernel if possible (a hundredth of the time).
 
     Raises:
-        ThriftError: it is none.
+        ThriftError: the bytes are not a footer.
     """
     if not IS_BUILT:
         return read_numbers(raw, nbytes)
@@ -626,7 +622,7 @@ def footer_numbers(raw: bytes, nbytes: int) -> Numbers:
 
 
 def read_numbers(raw: bytes, nbytes: int) -> Numbers:
-    """Return the same as `footer_numbers`, without kernels."""
+    """As `footer_numbers`, without the kernel."""
     reader = CompactReader(raw, 0, nbytes)
     file, groups, chunks = [0] * FILE_NUMBERS, list[tuple[int, int, int]](), list[list[int]]()
     found = set[int]()

@@ -26,8 +26,8 @@ _KEYWORDS = {
     "evaluation": "test",
 }
 _KEYWORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(_KEYWORDS)})(?=[-._ 0-9]|$)")
-# What the Hub calls a file of a split of any name. In other directories than data/, where a word of the name decides
-# first, it is what the directory of a configuration holds.
+# The Hub's name for a file of a split of any name. In data/ this name decides; elsewhere, where it may be that of a
+# configuration, a keyword in the name decides first.
 _NUMBERED = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
 
 
@@ -37,10 +37,10 @@ def select_split(files: Sequence[SourceFile], split: str | None, *, has_options:
     Args:
         files: All files of a source.
         split: Name of a split; ``"all"`` for all files; None for all files, if they are of one split.
-        has_options: Whether the caller has this option, which messages then name.
+        has_options: Whether the caller has the argument `split`, so that messages may name it.
 
     Raises:
-        SourceError: no file is of this split; or `split` is None, and files are of different splits.
+        SourceError: no file belongs to this split; or `split` is None, and files belong to different splits.
     """
     if split == ALL or not files:
         return tuple(files)
@@ -91,12 +91,12 @@ def _rank(name: str) -> tuple[bool, str]:
 
 
 def _is_clear(name: str) -> bool:
-    """Whether a name is that of a split, and not only of files that are numbered."""
+    """Whether a name contains a keyword of a split, and does not only come from a numbered file."""
     return _classes(name.replace("+", "-")) != ""
 
 
 def _split_of(path: str, base: str, of_folders: dict[str, str | None]) -> str | None:
-    """Return the split of a file: that of the outermost directory below `base` that names one, else the file's own."""
+    """Return the split of a file: by the outermost directory below `base` that names one, else by the file's name."""
     folder, _, name = path.rpartition("/")
     if folder not in of_folders:
         of_folders[folder] = next(filter(None, map(_split_of_folder, folder[len(base) :].split("/"))), None)
@@ -108,7 +108,7 @@ def _split_of(path: str, base: str, of_folders: dict[str, str | None]) -> str | 
 
 
 def _numbered_name(path: str) -> str | None:
-    """Return the split that a file like ``NAME-00000-of-00002.parquet`` is of, in whatever directory."""
+    """Return the split in a file name like ``NAME-00000-of-00002.parquet``, or None."""
     numbered = _NUMBERED.fullmatch(path.rpartition("/")[2])
     return None if numbered is None else canonical_split(numbered[1])
 
@@ -121,7 +121,7 @@ def _split_of_folder(folder: str) -> str | None:
 
 
 def _classes(name: str) -> str:
-    """Return the split that a name has as a word of its own; several, joined, if it has several."""
+    """Return the split whose keyword is a word of the name, or "" without one; several are joined by "+"."""
     lower = name.lower()
     if not ("train" in lower or "val" in lower or "dev" in lower or "test" in lower):
         return ""
@@ -129,5 +129,5 @@ def _classes(name: str) -> str:
 
 
 def canonical_split(name: str) -> str:
-    """Return the name under which a split is compared with others: ``"train"`` for ``"training"``."""
+    """Return the canonical name of a split: ``"train"`` for ``"training"``."""
     return _KEYWORDS.get(name.lower(), name)

@@ -41,7 +41,7 @@ from parquet_loader.source.tables.resolved import (
 )
 from parquet_loader.source.tables.table_version import TableInfo, TableSource, TableVersion, VersionedSource
 
-_AT_ONCE = 16  # footers that a thread reads before it asks for more work
+_AT_ONCE = 16  # most footers that a thread reads as one task
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ class RowGroupRef:
 
     @property
     def name(self) -> str:
-        """How messages name it: its file, without secrets, and its number there."""
+        """Its file, without secrets, and its number there, for messages."""
         return f"{self.file.name}, row group {self.number}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The files and row groups of a source, frozen when it was made.
+    """The files and row groups of a source at one time. Immutable.
 
     Attributes:
         filesystem: The file system of the files.
@@ -88,17 +88,17 @@ class Snapshot:
         row_group_number: int32 ``[row groups]``, position within its file.
         row_group_rows: int64 ``[row groups]``, rows in the file.
         row_group_bytes: int64 ``[row groups]``, all columns as encoded, before compression.
-        partition_schema: Columns that files need not hold, from directory names (int64 if all values are integers, else
-            string) or a table's metadata.
+        partition_schema: Columns that may be missing in files: from directory names (int64 if all values are integers,
+            else string) or a table's metadata.
         footers: Parsed footers, kept within a limit and read again as needed.
         remote: Fetches from `filesystem`; None if that is local.
-        listing_context: Names that were listed next to the files.
-        table: Which version of which table this is; None: the files belong to no table.
+        listing_context: Other names in the listing of the files.
+        table: The table and its version; None if the files do not belong to a table.
         stored_schemas: The columns of `schemas` with the types that they have in files, in the same order; the same
-            schemas if the files belong to no table.
-        row_group_alive: int64 ``[row groups]``, rows that the table has not deleted; None: all.
-        deleted: The deleted rows; None: there are none.
-        constants: The values of `partition_schema` of a table, one row for each file.
+            schemas without a table.
+        row_group_alive: int64 ``[row groups]``, rows that the table has not deleted; None if none are deleted.
+        deleted: The deleted rows, or None.
+        constants: A table's values of `partition_schema`, one row for each file.
     """
 
     filesystem: pafs.FileSystem
@@ -148,14 +148,14 @@ class Snapshot:
 
     @property
     def first_rows(self) -> IntArray:
-        """Rows before each row group that are not deleted, and at last all: int64 ``[row groups + 1]``."""
+        """Number of rows before each row group that are not deleted, and of all: int64 ``[row groups + 1]``."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.alive)])
 
     def deleted_rows(self, row_group: int) -> IntArray | None:
-        """Return the deleted rows of a row group, int64, sorted, counted from its first row; None: there are none.
+        """Return the deleted rows of a row group, int64, sorted, counted from its first row; None without any.
 
         Raises:
-            SourceError: they cannot be read, or are others than were counted when the snapshot was opened.
+            SourceError: they cannot be read, or their number differs from that when the snapshot was opened.
         """
         expected = int(self.row_group_rows[row_group] - self.alive[row_group])
         if not expected or self.deleted is None:
@@ -175,7 +175,7 @@ class Snapshot:
         return found
 
     def locate(self, row_numbers: IntArray) -> list[tuple[str, int, int]]:
-        """Return the file, the row group in it, and the row in that, of each of these rows.
+        """Return file, row group in the file, and row in the row group, for each row number.
 
         Raises:
             IndexError: there is no such row.
@@ -190,14 +190,14 @@ class Snapshot:
         for group in np.unique(groups[self.alive[groups] < self.row_group_rows[groups]]).tolist():
             deleted = self.deleted_rows(group)
             here = groups == group
-            if deleted is not None:  # before a row that is alive lie as many deleted rows as begin before it
+            if deleted is not None:  # add the number of deleted rows before each row
                 rows[here] += np.searchsorted(deleted - np.arange(len(deleted)), rows[here], side="right")
         return list(zip(files, self.row_group_number[groups].tolist(), rows.tolist(), strict=True))
 
     def for_one_loader(self) -> Snapshot:
-        """Return the same files and row groups with a footer cache and requests of its own; nothing is read.
+        """Return the same files and row groups with a separate footer cache and fetcher; reads nothing.
 
-        Loaders that iterate at the same time then do not share a memory limit, or a fetcher that one of them closes.
+        So loaders that iterate at the same time do not share a memory limit, or a fetcher that one of them closes.
         """
         footers = self.footers.for_one_loader()
         deleted = None if self.deleted is None else self.deleted.for_one_loader(footers.remote)
@@ -208,14 +208,14 @@ class Snapshot:
         return self.schemas[int(self.file_schema[file])]
 
     def example_of(self, schema: int) -> str:
-        """Return how messages name the first file of a schema, or the table if it has no files."""
+        """Return the name of the first file with a schema, or of the table if it has no files, for messages."""
         numbers = np.flatnonzero(self.file_schema == schema)
         if len(numbers) or self.table is None:
             return self.files[int(numbers[0]) if len(numbers) else 0].name
         return self.table.root
 
     def row_group(self, index: int) -> RowGroupRef:
-        """Return one row group as a value."""
+        """Return one row group."""
         file = int(self.row_group_file[index])
         schema = int(self.file_schema[file])
         return RowGroupRef(
@@ -232,10 +232,10 @@ class Snapshot:
     def footer_of(
         self, row_group: RowGroupRef, columns: tuple[str, ...], *, chunks: bool, arrow: bool
     ) -> RowGroupFooter:
-        """Return what the footer says about columns of a row group; see `Metadata.of_row_group`.
+        """Return the footer's entries for some columns of a row group; see `Metadata.of_row_group`.
 
         Raises:
-            SourceError: the footer has to be read again, and cannot be.
+            SourceError: the footer has to be read again, and that fails.
         """
         footer = self.footers.get(row_group.file_number)
         return footer.of_row_group(row_group.number, columns, chunks=chunks, arrow=arrow)
@@ -248,14 +248,14 @@ class Snapshot:
         return {f.name: _partition_scalar(given.get(f.name), f.type) for f in self.partition_schema}
 
     def has_columns_of(self, other: Snapshot) -> bool:
-        """Whether the table has the same columns in another snapshot of the same source, found in files alike."""
+        """Whether another snapshot of the same source has the same columns, found in files in the same way."""
         schemas = [None if one.table is None else one.table.schema for one in (self, other)]
         return bool(schemas[0] == schemas[1] and self.footers.names == other.footers.names)
 
     def numbers_of(self, other: Snapshot) -> IntArray:
-        """Return the number here of each file of another snapshot of the same source, int64 ``[files]``; -1: not here.
+        """Return the index here of each file of another snapshot of the same source, int64 ``[files]``, or -1.
 
-        A file of a table is here if its rows are the same: its content, its deleted rows, and the table's columns.
+        A file of a table must have the same rows: its content, its deleted rows, and the table's columns.
         """
         numbers = {file.lasting_key: number for number, file in enumerate(self.files)}
         found = np.array([numbers.get(file.lasting_key, -1) for file in other.files], np.int64)
@@ -293,7 +293,7 @@ class _FileFooters:
 
     rows: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of a table's file: as it is stored
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # for a file of a table, the stored schema
 
 
 def open_snapshot(
@@ -309,14 +309,14 @@ def open_snapshot(
     Args:
         source: As in `BatchedDataLoader`.
         filesystem: As in `BatchedDataLoader`.
-        remote: How files that are not local are fetched.
-        known: An earlier snapshot; of files that have not changed since, nothing is read.
-        record: Takes the number of a file, and its footer as it was read, of those that are read.
+        remote: How remote files are fetched.
+        known: An earlier snapshot; footers of files that have not changed since are not read again.
+        record: Called with the number of each file whose footer is read, and the footer's bytes.
         selection: Which of the files are read.
 
     Raises:
-        SourceError: see `list_files`, `read_footer` and `TableSource.open_version`; the first file in order that fails
-            is the one named.
+        SourceError: see `list_files`, `read_footer` and `TableSource.open_version`; the message names the first file
+            in order that fails.
     """
     settings = remote or RemoteOptions()
     chosen = selection or Selection()
@@ -349,7 +349,7 @@ def _open_listed(
     selection: Selection,
 ) -> Snapshot:
     with ExitStack() as stack:
-        store: RemoteStore | None = None  # one for all that is fetched, passes too: they use its connections again
+        store: RemoteStore | None = None  # one for the listing, the footers and all epochs, which reuse its connections
         fetcher: Fetcher | None = None
 
         def lister_of(home: pafs.FileSystem) -> Lister:
@@ -357,7 +357,7 @@ def _open_listed(
             store = store_of(home, settings)
             if store is None:
                 return LocalLister()
-            # Listings and footers are small: it is latency that they wait for.
+            # Listings and footers are small, so latency dominates: start with all requests.
             fetcher = stack.enter_context(store.fetcher(settings.max_requests))
             return lister_for(store, fetcher, [] if known is None else [f.path for f in known.files])
 
@@ -426,7 +426,7 @@ def _open_table(
 
 
 def _has_columns_of(known: Snapshot, version: TableVersion, names: FooterNames | None) -> bool:
-    """Whether what a snapshot holds of files' columns is what a table version asks for."""
+    """Whether a snapshot's columns of files are those of a table version."""
     has_names = known.footers.names == (None if names is None else names.names)
     return known.table is not None and known.table.schema == version.info.schema and has_names
 
@@ -465,7 +465,7 @@ def _all_examined(
 
     if fetcher is None:
         threads = os.cpu_count() or 1
-        at_once = max(1, min(_AT_ONCE, -(-len(files) // threads)))  # a task a file costs as much as reading its footer
+        at_once = max(1, min(_AT_ONCE, -(-len(files) // threads)))  # a task costs as much as reading a footer
         firsts = range(0, len(files), at_once)
 
         def some(first: int) -> list[_FileFooters]:
@@ -490,7 +490,7 @@ def _described(footer: Metadata) -> _FileFooters:
 
 
 def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCache) -> IntArray:
-    """Let footers of files that have not changed be those of an earlier snapshot; return their numbers there, or -1."""
+    """Take over the footers of unchanged files from an earlier snapshot; return each file's number there, or -1."""
     numbers = {file.lasting_path: number for number, file in enumerate(known.files)}
     earlier = np.array([numbers.get(file.lasting_path, -1) for file in files], np.int64)
     for number, before in enumerate(earlier.tolist()):
@@ -509,11 +509,11 @@ def _examined(known: Snapshot, file: int) -> _FileFooters:
 
 
 def _distinct(schemas: list[pa.Schema]) -> tuple[tuple[pa.Schema, ...], IntArray]:
-    """Return the distinct schemas (columns and metadata), and which one each file has."""
+    """Return the distinct schemas (columns and metadata), and the index of each file's schema."""
     distinct: list[pa.Schema] = []
     by_bytes: dict[bytes, int] = {}
     numbers: list[int] = []
-    seen: dict[int, int] = {}  # schemas of an earlier snapshot come as the same objects
+    seen: dict[int, int] = {}  # by id: files of an earlier snapshot share the objects of schemas
     for schema in schemas:
         if id(schema) in seen:
             numbers.append(seen[id(schema)])

@@ -1,13 +1,14 @@
 """On-disk cache of listings and footers of remote sources, so that the next start needs few requests.
 
-Names in these files are checked: whoever may write to the directory must not make this process touch other files.
+Names in these files are checked: another user who can write to the directory must not make this process touch other
+files.
 
-A start lists the source again, several pages at a time, because the last listing says where pages end. It reads only
-the footers of files with another size or ETag (or modification time, if there is no ETag). The cache holds all others.
+A start lists the source again, several pages at a time, because the last listing tells where pages end. It reads only
+the footers of files with a new size or ETag (or modification time, without ETags). The cache holds all others.
 
-`NAME.snapshot` is a manifest with the offsets of the footers, and `NAME-RANDOM.footers` holds the footers. A file
-appears whole or not at all. A damaged or missing file is made anew. Replaced footers are kept for an hour, because
-another process may still read them.
+`NAME.snapshot` is a manifest with the offsets of the footers, and `NAME-RANDOM.footers` holds the footers. Files are
+published atomically. A damaged or missing file is created again. Replaced footers are kept for an hour, because another
+process may still read them.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _KEPT_S = 3600.0
 def open_remembered(
     source: Source, filesystem: Any, remote: RemoteOptions, selection: Selection | None = None
 ) -> Snapshot:
-    """Return the snapshot of a source, and keep it in `remote.snapshot_cache` if the source is not local.
+    """Return the snapshot of a source, and keep it in `remote.snapshot_cache` if the source is remote.
 
-    Signed URLs are secrets, and others the next time: what has such names is not kept.
+    Sources with signed URLs are not kept, because these are secrets and differ at each start.
 
     Raises:
         SourceError, ConfigurationError: as `open_snapshot`.
@@ -63,7 +64,7 @@ def open_remembered(
     if is_local(home):
         return open_snapshot(source, filesystem, remote=remote, selection=selection)
     if not remote.snapshot_cache_shared:
-        with contextlib.suppress(OSError):  # nothing is kept then, as on a full disk
+        with contextlib.suppress(OSError):  # then nothing is kept, as on a full disk
             make_private(folder)
         check_private(folder, "RemoteOptions(snapshot_cache=...)", "pass snapshot_cache_shared=True")
     path = os.path.join(folder, _name(source, home, selection) + ".snapshot")
@@ -79,11 +80,11 @@ def open_remembered(
 
 
 class _FooterWriter:
-    """Footers as they are read, written down at once: those of a hundred thousand files are gigabytes.
+    """Writes footers as they are read, because those of a hundred thousand files are gigabytes.
 
     Args:
         folder: The directory of the cache.
-        key: What the names of its files begin with.
+        key: The prefix of the names of its files.
     """
 
     def __init__(self, folder: str, key: str) -> None:
@@ -105,7 +106,7 @@ class _FooterWriter:
             os.unlink(self.temporary)
 
     def add(self, file: int, raw: bytes) -> None:
-        """Write down the footer of a file; an error is raised by `publish`."""
+        """Write the footer of a file; `publish` raises the error if this fails."""
         try:
             if self._out is None:
                 os.makedirs(self._folder, exist_ok=True)
@@ -117,7 +118,7 @@ class _FooterWriter:
             self._failed = error
 
     def publish(self) -> str:
-        """Let the file appear, and return its name. Raises OSError if it could not be written."""
+        """Publish the file, and return its name. Raises `OSError` if it could not be written."""
         self.add(-1, b"")
         if self._out is not None:
             self._out.close()
@@ -149,8 +150,8 @@ def _loaded(path: str, home: pafs.FileSystem, remote: RemoteOptions) -> Snapshot
             is_whole = places.shape == (len(snapshot.files), 2) and places.min(initial=0) >= 0
             if not is_whole or not stat.S_ISREG(found.st_mode) or found.st_size != places.sum(axis=1).max(initial=0):
                 return None
-            os.utime(stored_at, follow_symlinks=False)  # it is read from
-    except Exception:  # of whatever a damaged archive, array or schema ends in
+            os.utime(stored_at, follow_symlinks=False)  # marks it as in use
+    except Exception:  # a damaged archive, array or schema can raise any error
         return None
     snapshot.footers.stored = StoredFooters(stored_at, places)
     return snapshot
@@ -176,7 +177,7 @@ def _keep(path: str, snapshot: Snapshot, read: _FooterWriter, known: Snapshot | 
 
 
 def _clean(folder: str, key: str, footers: str) -> None:
-    """Remove files that nobody reads from any more, and unfinished files of killed processes."""
+    """Remove files that no process reads any more, and unfinished files of killed processes."""
     oldest_s = time.time() - _KEPT_S
     for other in os.listdir(folder):
         is_ours = other.startswith((f"{key}-", f".{key}-"))

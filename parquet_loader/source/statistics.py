@@ -23,9 +23,9 @@ def guarantees(footer: Metadata, row_group: int, names: Sequence[str], schema: p
     """Return an expression that is true for each row of a row group, by the statistics of these columns.
 
     Args:
-        footer: Of the file.
-        row_group: Its number in the file.
-        names: Of columns; about lists and structs nothing is known.
+        footer: The file's footer.
+        row_group: The row group's number in the file.
+        names: Columns; lists and structs are ignored.
         schema: The file's Arrow schema.
     """
     found: list[pc.Expression] = []
@@ -58,23 +58,23 @@ def _guarantees(footer: Metadata, row_group: int, column: int, field: pa.Field) 
 
 
 def bounds_of(footer: Metadata, chunk: ColumnChunk, leaf: Leaf, stored: pa.DataType) -> tuple[Any, Any] | None:
-    """Return the smallest and the largest value; None if they are not there, or cannot be right."""
+    """Return the smallest and the largest value; None if they are missing or invalid."""
     raw = footer.raw
     places: tuple[int, ...] = chunk[10:14]
     is_signed = leaf.physical_type in _SIGNED and not pa.types.is_unsigned_integer(stored)
     if not is_signed and not footer.has_type_order:
-        return None  # writers had different orders for these types
+        return None  # old writers used different orders for these types
     if is_signed and places[1] < 0 and places[3] < 0:
-        places = chunk[14:18]  # fields of former versions of the format
+        places = chunk[14:18]  # the deprecated fields
     if places[1] < 0 or places[3] < 0:
         return None
     low = _value(raw[places[0] : places[0] + places[1]], leaf, stored, signed=is_signed)
     high = _value(raw[places[2] : places[2] + places[3]], leaf, stored, signed=is_signed)
-    return (low, high) if low is not None and high is not None and low <= high else None  # not so with NaN
+    return (low, high) if low is not None and high is not None and low <= high else None  # also None for NaN
 
 
 def _value(raw: bytes, leaf: Leaf, stored: pa.DataType, *, signed: bool) -> Any:
-    """Return a value of the statistics; None if it is damaged, or has no order here."""
+    """Return a value of the statistics; None if it is damaged, or its type has no order."""
     form = (_SIGNED if signed else _UNSIGNED).get(leaf.physical_type)
     if form is not None:
         return struct.unpack(form, raw)[0] if struct.calcsize(form) == len(raw) else None
@@ -90,7 +90,7 @@ def _value(raw: bytes, leaf: Leaf, stored: pa.DataType, *, signed: bool) -> Any:
 
 
 def _array(values: tuple[Any, Any], stored: pa.DataType) -> pa.Array:
-    """Return two values as an array of the type that they are stored as. Raises as `pyarrow.array`."""
+    """Return two values as an array of their stored type. Raises as `pyarrow.array`."""
     if pa.types.is_decimal(stored):
         with decimal.localcontext(prec=stored.precision + abs(stored.scale) + 40):
             return pa.array([decimal.Decimal(value).scaleb(-stored.scale) for value in values], stored)

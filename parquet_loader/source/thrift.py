@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-# Kinds of values, as the protocol numbers them.
+# The protocol's numbers of the types of values.
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 MOST_NESTED = 32
@@ -17,7 +17,7 @@ _BITS = {I16: 15, I32: 31, I64: 63}
 
 
 class ThriftError(ValueError):
-    """The bytes are not a value of the kind that is read."""
+    """The bytes are not a value of the expected type."""
 
 
 class TruncatedThriftError(ThriftError):
@@ -59,7 +59,7 @@ class CompactReader:
                 raise ThriftError("a number has more than 64 bits")
 
     def number(self, type_: int = I64) -> int:
-        """Read a signed number, of the range of `I16`, `I32` or `I64`."""
+        """Read a signed number in the range of `I16`, `I32` or `I64`."""
         word = self.varint()
         value = (word >> 1) ^ -(word & 1)
         bits = _BITS[type_]
@@ -68,7 +68,7 @@ class CompactReader:
         return value
 
     def span(self) -> tuple[int, int]:
-        """Read bytes or text; return where they begin, and their length."""
+        """Skip bytes or text; return their offset and length."""
         size = self.varint()
         begin = self.position
         self._pass(size)
@@ -80,7 +80,7 @@ class CompactReader:
         return self._data[begin : begin + size]
 
     def count(self, type_: int) -> int:
-        """Read the head of a list or a set; return how many values of this kind follow."""
+        """Read the head of a list or a set; return the number of its values."""
         head = self.byte()
         count = head >> 4 if head >> 4 < 15 else self.varint()
         if count > self._stop - self.position:
@@ -105,7 +105,7 @@ class CompactReader:
             yield number, head & 15
 
     def skip(self, type_: int, depth: int = 0) -> None:
-        """Pass over a value."""
+        """Skip a value."""
         if type_ in (TRUE, FALSE):
             return  # a field's kind is its value
         if type_ == BYTE:

@@ -1,4 +1,4 @@
-"""Compiles the kernels if there is a C compiler, during installation or by hand:
+"""Compiles the kernels if there is a C compiler, during installation or by hand.
 
     python parquet_loader/common/native/build.py
 

@@ -1,1 +1,1 @@
-"""Tables as sources: each format is resolved to a `TableVersion`, of which `open_snapshot` makes a snapshot."""
+"""Resolves tables of each format to a `TableVersion`, from which `open_snapshot` makes a snapshot."""

@@ -23,7 +23,7 @@ class DeletedRows:
     """Positions of deleted rows by file. Any thread may use it.
 
     Args:
-        by_file: How the deleted rows of a file are obtained, by the number of the file.
+        by_file: The description of each file's deleted rows, by the number of the file.
         files: All files of the snapshot.
         filesystem: Their file system.
         remote: Fetches from it if it is not local.
@@ -41,18 +41,18 @@ class DeletedRows:
         self._filesystem = filesystem
         self._remote = remote
         self._kept = LruCache(_KEPT_BYTES)
-        self._sizes: dict[str, int] = {}  # of remote files; threads that ask for the same one both ask the store
+        self._sizes: dict[str, int] = {}  # of remote files; two threads that need the same size both request it
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the positions, which are read again."""
+        """Pickle without the positions, which are read again."""
         return DeletedRows, (dict(self.by_file), self._files, self._filesystem, self._remote)
 
     def for_one_loader(self, remote: RemoteStore | None) -> DeletedRows:
-        """Return the same with requests of its own."""
+        """Return the same deleted rows with a separate store."""
         return DeletedRows(self.by_file, self._files, self._filesystem, remote)
 
     def digest(self) -> bytes:
-        """Return what tells these lists of deleted rows from others."""
+        """Return a digest of all lists of deleted rows."""
         found = [
             [file, [os.path.basename(value) if isinstance(value, str) else value for value in deletes.to_json()]]
             for file, deletes in sorted(self.by_file.items())
@@ -60,10 +60,10 @@ class DeletedRows:
         return json.dumps(found).encode()
 
     def positions(self, file: int) -> IntArray | None:
-        """Return the positions of a file's deleted rows, int64, sorted; None: there are none.
+        """Return the positions of a file's deleted rows, int64, sorted; None without any.
 
         Raises:
-            SourceError: they cannot be read, or are damaged; names the file.
+            SourceError: they cannot be read, or are damaged.
         """
         deletes = self.by_file.get(file)
         if deletes is None:
@@ -80,7 +80,7 @@ class DeletedRows:
             raise SourceError(f"{name}: its deleted rows cannot be read: {error}") from error
         except ParquetLoaderError as error:
             raise type(error)(f"{name}: its deleted rows cannot be read: {error}") from error
-        self._kept.put(file, found, min(found.nbytes, _KEPT_BYTES))  # the file that is read now is kept in any case
+        self._kept.put(file, found, min(found.nbytes, _KEPT_BYTES))  # the current file is kept whatever its size
         return found
 
     def _note(self, file: int) -> str:
@@ -88,7 +88,7 @@ class DeletedRows:
         return f"; {note}" if note else ""
 
     def _size_of(self, path: str) -> int:
-        """Return the size of a file, asked for once. Raises FileNotFoundError: there is none."""
+        """Return the size of a file, which is cached. Raises `FileNotFoundError`."""
         size = self._sizes.get(path)
         if size is None:
             info = self._filesystem.get_file_info(path)

@@ -18,9 +18,9 @@ import numpy as np
 from parquet_loader.common import IntArray
 
 ReadBytes: TypeAlias = Callable[[str, int, int | None], bytes]
-"""Returns bytes of a file: its path, the first byte, and the one behind the last; None: all that are there."""
+"""Returns bytes of a file; takes its path, and the first offset and the end of the range, or None for all."""
 
-_MAGIC = 1681511377  # of the bitmap in Delta's files and in Iceberg's Puffin blobs, little endian
+_MAGIC = 1681511377  # begins a bitmap in Delta's files and in Iceberg's Puffin blobs, little endian
 _COOKIE_RUNS, _COOKIE = 12347, 12346
 _FEWEST_WITH_OFFSETS = 4
 _MOST_IN_ARRAY = 4096
@@ -37,17 +37,17 @@ class InlineVector:
 
     Attributes:
         data: The magic number and the bitmap.
-        count: How many rows it holds; None: unknown until `positions`.
+        count: Number of its rows, or None if that is unknown until `positions`.
     """
 
     data: bytes
     count: int | None = None
 
     def positions(self, read: ReadBytes) -> IntArray:  # noqa: ARG002 (nothing is read)
-        """Return the positions in the data file, int64, sorted, each once.
+        """Return the positions in the data file, int64, sorted, without duplicates.
 
         Raises:
-            DeletesError: they are damaged.
+            DeletesError: the bitmap is damaged.
         """
         return _counted(roaring_positions(self.data), self.count)
 
@@ -58,13 +58,13 @@ class InlineVector:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A bitmap in a file, with its size before it and a checksum behind it.
+    """A bitmap in a file, between its size and a checksum.
 
     Attributes:
         path: The file.
-        offset: Where the size begins.
+        offset: Offset of the size.
         size_bytes: Bytes of the bitmap with its magic number, without size and checksum.
-        count: How many rows it holds; None: unknown until `positions`.
+        count: Number of its rows, or None if that is unknown until `positions`.
     """
 
     path: str
@@ -76,8 +76,8 @@ class Vector:
         """Return the positions as `InlineVector` does.
 
         Raises:
-            DeletesError: they are damaged.
-            OSError, SourceError: they cannot be read.
+            DeletesError: the bitmap is damaged.
+            OSError, SourceError: the file cannot be read.
         """
         framed = read(self.path, self.offset, self.offset + self.size_bytes + 8)
         if len(framed) != self.size_bytes + 8:
@@ -100,7 +100,7 @@ Deletes: TypeAlias = InlineVector | Vector
 
 
 def deletes_of(found: list[Any]) -> Deletes:
-    """Undo `to_json` of any of these."""
+    """Make any of these from the result of `to_json`."""
     kind, *rest = found
     if kind == "inline":
         return InlineVector(bytes.fromhex(rest[0]), rest[1])
@@ -142,7 +142,7 @@ def roaring_positions(data: bytes) -> IntArray:
 
 
 def _bitmap(data: bytes, at: int) -> tuple[IntArray, int]:
-    """Return the values of a 32-bit bitmap, and where it ends. Raises as `roaring_positions`; struct.error."""
+    """Return the values of a 32-bit bitmap, and its end offset. Raises as `roaring_positions`, `struct.error`."""
     (cookie,) = struct.unpack_from("<I", data, at)
     at += 4
     if cookie & 0xFFFF == _COOKIE_RUNS:
@@ -187,7 +187,7 @@ def _bitmap(data: bytes, at: int) -> tuple[IntArray, int]:
 
 
 def _spread(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Return the values of runs."""
+    """Return the values in runs, given the start and the length of each."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     spread: IntArray = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
@@ -202,7 +202,7 @@ def _some(data: bytes, at: int, size: int) -> bytes:
 
 
 def roaring_bytes(positions: IntArray) -> bytes:
-    """Return a bitmap with its magic number, as `roaring_positions` reads it, of sorted values that are there once."""
+    """Return the bitmap with its magic number of sorted, distinct values, as `roaring_positions` reads it."""
     parts = [struct.pack("<i", _MAGIC)]
     highs, firsts = np.unique(positions >> 32, return_index=True)
     parts.append(struct.pack("<Q", len(highs)))

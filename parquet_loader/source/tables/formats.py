@@ -25,9 +25,9 @@ class TableFormat:
     """A table format.
 
     Attributes:
-        name: With its article, as a message says it.
-        export: Writes the table's own rows to a new directory; ``{root}`` stands for the table's directory.
-        is_read: Whether tables of this format can be read as such.
+        name: Its name with an article, for messages.
+        export: Code that writes the table's own rows to a new directory; ``{root}`` stands for the table's directory.
+        is_read: Whether this library reads tables of this format.
     """
 
     name: str
@@ -50,11 +50,11 @@ SPARK_SINK = TableFormat("the output of a Spark streaming query", "write_spark(s
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that was recognised.
+    """A recognised table.
 
     Attributes:
-        format: Which kind of table.
-        root: Its directory, or a partition of it if nothing tells more.
+        format: Its format.
+        root: Its directory, or that of a partition if more is not known.
     """
 
     format: TableFormat
@@ -64,10 +64,10 @@ class Table:
         """Return the error message for reading its files.
 
         Args:
-            has_options: Whether the caller has `read_options`.
-            is_read: Whether the caller reads tables of the formats that are known.
+            has_options: Whether the caller has the argument `read_options`.
+            is_read: Whether the caller reads tables of supported formats.
         """
-        root = shown(self.root or ".")  # of a file system that begins at the table
+        root = shown(self.root or ".")  # empty if the file system begins at the table
         anyway = ", or take every row of every file with ReadOptions(ignore_table_format=True)" if has_options else ""
         cure = f"export its rows with its own reader, such as {self.format.export.format(root=root)}"
         if is_read and self.format.is_read:
@@ -97,7 +97,7 @@ _IN_ROOT = re.compile(
     rf"(?P<iceberg>metadata)/(?:{_ICEBERG_FILE})$|"
     r"(?P<paimon_schema>schema)/schema-\d+$|(?P<paimon>(?:snapshot|manifest))/(?:snapshot|manifest)[^/]*$)"
 )
-"""Metadata below a table's directory; the match begins where that directory ends."""
+"""Paths of metadata below a table's directory; the match begins at the end of that directory."""
 
 _FORMATS = {"delta": DELTA, "spark": SPARK_SINK, "hudi": HUDI, "hudi_partition": HUDI, "iceberg": ICEBERG}
 
@@ -110,7 +110,7 @@ _OF_FILES = re.compile(
     rf"(?P<hudi>{_UUID}(?:-\d+)?_\d+-\d+-\d+_\d{{14}}(?:\d{{3}})?\.parquet$)|"
     rf"(?P<iceberg>\d{{5}}-\d+-{_UUID}(?:-\d{{5}})?(?:-deletes)?\.parquet$)"
 )
-"""Directories and data files that a format's writers name as nobody else does."""
+"""Names of directories and data files that only one format uses."""
 
 _BUCKET = re.compile(r"bucket-(?:\d+|postpone)")
 _NAMED = {"hive": HIVE, "ducklake": DUCKLAKE, "paimon": PAIMON, "hudi": HUDI, "iceberg": ICEBERG}
@@ -135,7 +135,7 @@ def tables_in(paths: Iterable[str], base: str) -> dict[str, Table]:
 
 
 def table_named_by(path: str) -> Table | None:
-    """Return the table that a data file belongs to by its own name, or None if the name tells nothing."""
+    """Return the table to which a data file belongs by its name, or None."""
     folder, _, name = path.rpartition("/")
     match = _OF_FILES.match(name)
     if match is None:
@@ -156,11 +156,11 @@ def _table_named_by_folder(folder: str) -> Table | None:
 
 
 def first_table(paths: Iterable[str], table_at: Callable[[str], Table | None]) -> Table | None:
-    """Return the table to which the first of the files belongs that belongs to one; None if none does.
+    """Return the table of the first file that belongs to one, or None.
 
     Args:
         paths: Data files.
-        table_at: Returns the table whose directory this is; asked once for each directory above a file.
+        table_at: Returns the table with this directory, or None; called once for each directory above a file.
     """
     known: set[str] = set()
     for path in paths:
@@ -200,22 +200,22 @@ def _names_in(folder: str) -> list[str]:
 
 
 def remote_markers(path: str) -> list[tuple[str, str]]:
-    """Return which directories of metadata to ask a store for that its listing below a path does not show.
+    """Return directories of metadata that may be above a path, and so are not in a listing below it.
 
-    Few, since each costs a request: those of the table that a file, or a partition's directory, would belong to.
+    Each costs a request, so only those are returned to which a file, or a partition's directory, would belong.
 
     Returns:
         Pairs of a table's directory and the name of the directory of metadata in it.
     """
     if path.startswith(("http://", "https://")):
-        return []  # which have no listings
+        return []  # HTTP has no listings
     root, below = posixpath.split(path)
     is_inside = "=" in below or re.search(r"\.(?:parquet|parq|pq)\b", below.lower()) is not None
     while "=" in posixpath.basename(root):
         root = posixpath.dirname(root)
         is_inside = True
     markers = [(root, "_delta_log"), (root, "_spark_metadata")] if is_inside else []
-    if root and len(posixpath.basename(root)) == 2:  # a random prefix, as Delta's
+    if root and len(posixpath.basename(root)) == 2:  # may be a random prefix of Delta
         markers.append((posixpath.dirname(root), "_delta_log"))
     parts = path.split("/")
     markers += [("/".join(parts[:at]), "metadata") for at, part in enumerate(parts) if part == "data" and at]
@@ -223,7 +223,7 @@ def remote_markers(path: str) -> list[tuple[str, str]]:
 
 
 def table_to_write_to(filesystem: pafs.FileSystem, path: str, found: Iterable[str]) -> Table | None:
-    """Return the table that files written to a directory would come to lie in, or None.
+    """Return the table to which files written to a directory would belong, or None.
 
     Args:
         filesystem: The file system of the directory.
@@ -240,12 +240,12 @@ def table_to_write_to(filesystem: pafs.FileSystem, path: str, found: Iterable[st
         both = [os.path.join(path, "x"), os.path.join(os.path.realpath(path), "x")]
         return first_table(both, local_table_at)
     for root, name in dict.fromkeys(remote_markers(f"{path}/x.parquet") + remote_markers(f"{path}.parquet")):
-        with contextlib.suppress(OSError):  # a role that may write here need not see what is above
+        with contextlib.suppress(OSError):  # the permission to write here may not include parent directories
             if name != "metadata" and look_up(filesystem, posixpath.join(root, name)).type == pafs.FileType.Directory:
                 return Table(format_of_marker(name), root)
     return None
 
 
 def format_of_marker(name: str) -> TableFormat:
-    """Return the format that keeps its metadata in a directory of this name, as `remote_markers` gives it."""
+    """Return the format whose directory of metadata has this name, as in `remote_markers`."""
     return {"_delta_log": DELTA, "_spark_metadata": SPARK_SINK, "metadata": ICEBERG}[name]

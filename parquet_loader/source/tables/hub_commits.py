@@ -1,4 +1,4 @@
-"""Commits of repositories of the Hugging Face Hub, as versions: `HubSource` follows a branch, and states name them."""
+"""`HubSource`, which may follow a branch of the Hugging Face Hub; states hold the commits as versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parquet_loader.errors import ConfigurationError
 from parquet_loader.source.tables.table_version import TableInfo
 
 HUB = "hub"
-# Of more repositories a state holds a digest, because it is small.
+# If a source has more repositories, states hold a digest of the commits, because states are small.
 _MOST_NAMED = 4
 _SCHEME = "hf://"
 
@@ -49,7 +49,7 @@ class HubSource:
 
     @property
     def name(self) -> str:
-        """How messages name it."""
+        """Its name for messages."""
         return self.address
 
     def at(self, version: int | str) -> HubSource:
@@ -58,7 +58,7 @@ class HubSource:
         return HubSource(f"{_SCHEME}{pinned}")
 
     def filesystem_of(self, filesystem: Any) -> pafs.FileSystem:
-        """Return the Hub as a file system; nothing is read."""
+        """Return the Hub as a file system; reads nothing."""
         return resolve(self.address, filesystem)[0]
 
     def _parsed(self) -> HubAddress:
@@ -66,7 +66,7 @@ class HubSource:
 
 
 def commits_of(paths: Sequence[str]) -> TableInfo:
-    """Return which commits of which repositories these files are of."""
+    """Return the repositories of these files and their commits."""
     roots = dict.fromkeys(path[: path.find("/", path.index("@"))] for path in paths)
     found = [HubAddress.parse(root) for root in roots]
     names = [f"hf://datasets/{address.repository}" for address in found]

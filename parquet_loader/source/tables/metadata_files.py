@@ -1,4 +1,4 @@
-"""Lists and reads the small files of a table's metadata, local ones directly and others through one fetcher."""
+"""Lists and reads the small files of a table's metadata; remote ones through one fetcher."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class MetadataFiles:
 
     Args:
         filesystem: The file system of the table.
-        remote: How files that are not local are fetched.
-        prefix: What makes a URL of a path, for messages.
+        remote: How remote files are fetched.
+        prefix: The prefix that makes a path a URL, for messages.
     """
 
     def __init__(self, filesystem: pafs.FileSystem, remote: RemoteOptions, prefix: str) -> None:
@@ -53,10 +53,10 @@ class MetadataFiles:
             self._fetcher.close()
 
     def listed(self, folder: str) -> list[ListedFile]:
-        """Return the files in a directory; of a store also those below. Nothing if there is no such directory.
+        """Return the files in a directory, in a store also those below it; empty if it does not exist.
 
         Raises:
-            SourceError: it cannot be listed; names it.
+            SourceError: it cannot be listed.
         """
         try:
             if self._fetcher is None:
@@ -74,10 +74,10 @@ class MetadataFiles:
             raise refused(f"{self._name(folder)}: cannot be listed", error) from error
 
     def read(self, files: Sequence[ListedFile]) -> list[bytes]:
-        """Return the bytes of files that were listed, several at a time if they are not local.
+        """Return the bytes of listed files; remote files are read several at a time.
 
         Raises:
-            SourceError: a file cannot be read, or is shorter than listed; names it.
+            SourceError: a file cannot be read, or is shorter than listed.
         """
         if self._fetcher is None:
             return [self._local(file) for file in files]

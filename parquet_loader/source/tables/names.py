@@ -1,7 +1,7 @@
-"""Gives the columns of a data file the names that its table has for them, by changing the names in the file's footer.
+"""Renames the columns of a data file to those of its table, by changing the file's footer.
 
-A footer is parsed with the names of its table, so no later stage knows the names in the file. Columns of the file that
-the table does not have, or has elsewhere, get names that no column of a table has.
+The footer is parsed after that, so later stages do not know the names in the file. Columns that the table lacks, or
+finds in another column of the file, get hidden names, which no column of a table has.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _HIDDEN = "\0"
 
 @dataclass(frozen=True, slots=True)
 class ColumnName:
-    """How a column of a table, or a part of one, is called in the table and in files.
+    """The names of a column of a table, or of a part of one, in the table and in files.
 
     Attributes:
-        name: In the table.
-        stored: In files: the first of these names that a file has.
+        name: The name in the table.
+        stored: Names in files; the first that a file has counts.
         field_id: The Parquet field id in files, or None.
         kind: Whether it has parts.
         members: Its parts: members of a struct, the element of a list, the key and the value of a map.
@@ -40,20 +40,20 @@ class ColumnName:
 
     @classmethod
     def from_json(cls, found: list[Any]) -> ColumnName:
-        """Undo `to_json`."""
+        """Make one from the result of `to_json`."""
         name, stored, field_id, kind, members = found
         return cls(name, tuple(stored), field_id, kind, tuple(map(cls.from_json, members)))
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How the columns of a table are called in its files.
+    """The names of a table's columns in its files.
 
     Attributes:
         columns: The columns.
         by_id: Whether columns are found by their field ids.
-        names_without_ids: Whether the columns of a file without field ids are found by their names. Otherwise such a
-            file is refused.
+        names_without_ids: Whether columns are found by name in a file without field ids. Otherwise such a file is
+            refused.
     """
 
     columns: tuple[ColumnName, ...]
@@ -72,7 +72,7 @@ class Names:
 
 
 def is_hidden_name(name: str) -> bool:
-    """Whether a column has this name because its table does not have it."""
+    """Whether this name hides a column that the table does not have."""
     return name.startswith(_HIDDEN)
 
 
@@ -85,18 +85,18 @@ class FooterNames:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self._known: dict[bytes, bytes] = {}  # by the schema of a footer; files of one table have few different ones
+        self._known: dict[bytes, bytes] = {}  # renamed schema by the schema in a footer; a table has few
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the schemas seen."""
+        """Pickle without the cached schemas."""
         return FooterNames, (self.names,)
 
     def renamed(self, raw: bytes, file_name: str) -> bytes:
-        """Return a footer, with its length and mark, in which columns have the names of the table.
+        """Return a footer, with its length and magic bytes, in which columns have the names of the table.
 
         Raises:
             MetadataError, ThriftError: the footer is damaged.
-            SourceError: columns cannot be told apart; names the file.
+            SourceError: columns are ambiguous; the message names the file.
         """
         start, stop = footer_numbers(raw, len(raw) - LENGTH_AND_MARK_BYTES).file[3:5]
         elements = raw[start:stop]
@@ -175,7 +175,7 @@ def _rename_parts(
 
 
 def _list_element(element: SchemaElement) -> SchemaElement | None:
-    """Return the element of a list's values, by the rules of the format for lists of old and new writers."""
+    """Return the element of a list's values, by the format's rules for lists of old and new writers."""
     if len(element.children) != 1:
         return element if element.is_repeated and element.children else None
     repeated = element.children[0]
@@ -201,7 +201,7 @@ def _match(found: Sequence[SchemaElement], member: ColumnName, by_id: bool, file
 def _check_case(
     element: SchemaElement, members: Sequence[ColumnName], matched: dict[int, ColumnName], by_id: bool, file_name: str
 ) -> None:
-    """Refuse a column whose name differs in case alone from one that the file lacks: readers differ about it."""
+    """Refuse a column whose name differs only in case from one that the file lacks, because readers differ about it."""
     if by_id:
         return
     there = {column.name for column in matched.values()}

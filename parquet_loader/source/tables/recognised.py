@@ -1,4 +1,4 @@
-"""Tables that callers name by a path or by another library's object."""
+"""Recognises tables that callers name by a path or by another library's object."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from parquet_loader.source.tables.hub_commits import HubSource
 from parquet_loader.source.tables.iceberg import IcebergSource, is_metadata_file, is_table
 from parquet_loader.source.tables.table_version import TableSource
 
-# By the name of a format: what makes its table of a directory's path or URL.
+# The class of each format's tables, by the name of the format.
 _SOURCES: dict[str, Callable[[Any], TableSource]] = {DELTA.name: DeltaSource, ICEBERG.name: IcebergSource}
 
 
 def local_table(source: Any, filesystem: Any) -> TableSource | None:
-    """Return the table whose local directory a source names; None: it names something else, or no local path."""
+    """Return the table whose local directory a source names, or None."""
     if not isinstance(source, str | os.PathLike) or (filesystem is not None and not is_local(filesystem)):
         return None
     text = os.fspath(source)
@@ -31,21 +31,21 @@ def local_table(source: Any, filesystem: Any) -> TableSource | None:
         return None
     try:
         table = local_table_at(path) if os.path.isdir(path) else None
-    except OSError:  # listing the directory fails as well, and says why; tables that are found there are refused
+    except OSError:  # listing the directory will fail as well, and explain why
         return None
     return None if table is None else table_source_of(table.format, source)
 
 
 def table_source_of(format_: TableFormat, source: Any) -> TableSource | None:
-    """Return the table of a format whose directory is the source, or the only entry of it; None: it cannot be read."""
+    """Return the table of a format whose directory is the source or its only entry; None if it is not supported."""
     make = _SOURCES.get(format_.name)
     return None if make is None else make(source[0] if isinstance(source, list | tuple) else source)
 
 
 def table_source(source: Any) -> Any:
-    """Return the table that an object of another library or a file of metadata stands for, or else the source.
+    """Return the table for an object of another library or a metadata file; else return the source.
 
-    Of the Hub, what is not followed is its address.
+    A `HubSource` that is not followed becomes its address.
     """
     if isinstance(source, HubSource) and not source.follow:
         return source.address
@@ -59,5 +59,5 @@ def table_source(source: Any) -> Any:
 
 
 def _local_path_of(url: str) -> str:
-    """Return a local path for a URL of one, whose special characters are percent-encoded."""
+    """Return the local path of a URL in which special characters are percent-encoded."""
     return unquote(url.removeprefix("file://")) if url.startswith("file:///") else url

@@ -22,11 +22,11 @@ from parquet_loader.source.tables.types import delivered_columns
 
 
 def of_split(version: TableVersion, split: str) -> TableVersion:
-    """Return the files of a split: those whose value of a partition column ``split`` names it.
+    """Return the table version with the files of one split, by the values of the partition column ``split``.
 
     Raises:
         ConfigurationError: the table has no such column.
-        SourceError: no file is of this split.
+        SourceError: no file belongs to this split.
     """
     root = version.info.root
     column = next((name for name in sorted(version.partitions) if name.lower() == "split"), None)
@@ -47,10 +47,10 @@ def of_split(version: TableVersion, split: str) -> TableVersion:
 
 
 def source_files(version: TableVersion) -> tuple[SourceFile, ...]:
-    """Return the data files of a table version as a listing would; of local ones, each is looked at.
+    """Return the data files of a table version as a listing would; checks each local file.
 
     Raises:
-        SourceError: a file is not there, or has another size than the table says.
+        SourceError: a file is missing, or its size differs from that in the table.
     """
     if_gone = version.info.if_gone
     found: list[SourceFile] = []
@@ -62,7 +62,7 @@ def source_files(version: TableVersion) -> tuple[SourceFile, ...]:
                 seen = os.stat(file.path)
             except (FileNotFoundError, NotADirectoryError):
                 raise SourceError(f"{shown(file.path)}: the file is gone, and {if_gone}") from None
-            except (OSError, ValueError) as error:  # a path that metadata gives may hold any character
+            except (OSError, ValueError) as error:  # a path in metadata may hold any character
                 raise SourceError(f"{shown(file.path)!r}: {error}; {if_gone}") from error
             mtime_ns = seen.st_mtime_ns
             if seen.st_size != file.size_bytes:
@@ -85,7 +85,7 @@ def _of(info: TableInfo) -> str:
 
 
 def footer_names(version: TableVersion) -> FooterNames | None:
-    """Return what gives the columns of files the table's names; None: they keep their own."""
+    """Return the object that renames the columns of files, or None if they keep their own names."""
     if version.names is None:
         return None
     if not version.constants_win or version.constants is None:
@@ -96,7 +96,7 @@ def footer_names(version: TableVersion) -> FooterNames | None:
 
 
 def check_rows(version: TableVersion, files: Sequence[SourceFile], rows: Sequence[int]) -> None:
-    """Compare the rows that footers and the table's metadata say.
+    """Compare the numbers of rows in footers with those in the table's metadata.
 
     Raises:
         SourceError: they differ.
@@ -112,12 +112,12 @@ def check_rows(version: TableVersion, files: Sequence[SourceFile], rows: Sequenc
 def table_schemas(
     version: TableVersion, stored: Sequence[pa.Schema], first_files: Sequence[SourceFile]
 ) -> tuple[tuple[pa.Schema, ...], tuple[pa.Schema, ...]]:
-    """Return the columns that files have: as they are delivered, and as they are stored.
+    """Return the schemas of files twice: with delivered types, and with stored types.
 
     Args:
         version: The table version.
         stored: The distinct Arrow schemas of the files, with the names of the table.
-        first_files: A file of each, for messages.
+        first_files: A file with each schema, for messages.
 
     Raises:
         SchemaError: a type in a file cannot be delivered as the table's.
@@ -170,10 +170,10 @@ def alive_rows(
     row_group_rows: IntArray,
     fetcher: Fetcher | None,
 ) -> IntArray:
-    """Return the rows of each row group that are not deleted, int64 ``[row groups]``.
+    """Return the number of rows of each row group that are not deleted, int64 ``[row groups]``.
 
-    The deleted rows of a file are read, one file after another on each thread, unless it has one row group and the
-    table says how many rows are deleted.
+    The deleted rows of a file are read, one file at a time on each thread, unless it has one row group and the table
+    states their number.
 
     Raises:
         SourceError: deleted rows cannot be read, or are not rows of the file.

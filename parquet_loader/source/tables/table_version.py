@@ -1,4 +1,4 @@
-"""Values that every table format is resolved to: the files of one version, their names, constants and deleted rows."""
+"""The common form of all table formats: the files of one version, their names, constants and deleted rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parquet_loader.source.tables.deletes import Deletes
 from parquet_loader.source.tables.names import Names
 
 Promotes: TypeAlias = Callable[[pa.DataType, pa.DataType], bool]
-"""Whether values of a type in a file may be delivered as another type in the table; asked about leaf types."""
+"""Returns whether a type in a file may be delivered as another type in the table; called for leaf types."""
 
 
 def _never(_: pa.DataType, __: pa.DataType) -> bool:
@@ -26,10 +26,11 @@ class TableFile(NamedTuple):
 
     Attributes:
         path: Path within the file system.
-        size_bytes: Its size as the table says; a file of another size is refused.
-        deletes: Its deleted rows; None: there are none.
-        rows: Its rows as the table says, deleted ones included; a file with other rows is refused. None: not told.
-        modified_ns: When it was written as the table says. It identifies a remote file between versions.
+        size_bytes: Its size in the table's metadata; a file of another size is refused.
+        deletes: Its deleted rows, or None.
+        rows: Its number of rows in the table's metadata, including deleted ones, or None; a file with another number is
+            refused.
+        modified_ns: Its time of writing in the table's metadata. It identifies a remote file between versions.
     """
 
     path: str
@@ -41,15 +42,15 @@ class TableFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """Which version of which table a snapshot holds.
+    """The table and version of a snapshot.
 
     Attributes:
         format: The format, such as ``"delta"``.
-        root: How messages name the table.
+        root: The table's name for messages.
         version: The version's number or id; states hold it.
         reopen: An expression that opens a version, for messages; ``{version}`` stands for the version.
-        schema: The table's columns in their order, partition columns included; None: the files decide.
-        removed: What may have removed a file of this version, for messages.
+        schema: The table's columns in order, including partition columns; None takes the columns of the files.
+        removed: Possible reasons for a missing file of this version, for messages.
     """
 
     format: str
@@ -61,17 +62,17 @@ class TableInfo:
 
     @property
     def name(self) -> str:
-        """The version as states name it."""
+        """The name of the version in states."""
         return f"{self.format} version {self.version}"
 
     @property
     def if_gone(self) -> str:
-        """What an error says in addition if a file is gone."""
+        """Addition to the error message if a file is gone."""
         text = f"version {self.version} of the table {self.root} needs it"
         return f"{text}; {self.removed}" if self.removed else text
 
     def reopening(self, name: str) -> str:
-        """Return how to open the version that a state names."""
+        """Return an expression that opens the version in a state."""
         return self.reopen.replace("{version}", name.removeprefix(f"{self.format} version "))
 
 
@@ -80,16 +81,16 @@ class TableVersion:
     """One version of a table.
 
     Attributes:
-        info: Which version of which table.
+        info: The table and the version.
         filesystem: The file system of all files.
-        files: The data files, in an order that depends on nothing but the version.
-        names: How the columns are called in the files; None: the files' own names and types are delivered.
-        constants: One row for each file. The columns, of the table's names and types, are those whose values files need
-            not hold: partition values and defaults. A column that is neither here nor in a file is null in that file.
+        files: The data files, in an order that depends only on the version.
+        names: The columns' names in files; None delivers the files' own names and types.
+        constants: One row for each file, with columns that files may lack, by the table's names and types: partition
+            values and defaults. A column that is neither here nor in a file is null in that file.
         constants_win: Whether constants are delivered even if a file has a column of that name.
-        partitions: The constants that are partition values, and so those of all rows of each file, null included.
-        promotes: Which types in files may be delivered as other types in the table.
-        prefix: What makes a URL of a file's path.
+        partitions: The constants that are partition values, so that they hold for all rows of a file, also if null.
+        promotes: Decides which types in files may be delivered as other types in the table.
+        prefix: The prefix that makes a file's path a URL.
         directory: The table's directory in the file system; its files may lie elsewhere.
     """
 
@@ -106,7 +107,7 @@ class TableVersion:
 
 
 class DeltaLakeTable(Protocol):
-    """What identifies a `deltalake.DeltaTable`: its version is read."""
+    """The attributes that identify a `deltalake.DeltaTable`; the table's version is read."""
 
     @property
     def table_uri(self) -> str: ...  # noqa: D102
@@ -114,7 +115,7 @@ class DeltaLakeTable(Protocol):
 
 
 class PyIcebergTable(Protocol):
-    """What identifies a `pyiceberg.table.Table`: its current snapshot is read."""
+    """The attributes that identify a `pyiceberg.table.Table`; its current snapshot is read."""
 
     metadata_location: str
 
@@ -123,7 +124,7 @@ class PyIcebergTable(Protocol):
 
 @runtime_checkable
 class VersionedSource(Protocol):
-    """A source that has versions, and one of them or the newest of each epoch, as a caller names them. Immutable."""
+    """A source with versions: one of them, or the newest at each epoch. Immutable."""
 
     @property
     def follow(self) -> bool:
@@ -132,15 +133,15 @@ class VersionedSource(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages name it, without secrets; equal on all ranks."""
+        """Its name for messages, without secrets; equal on all ranks."""
         ...
 
     def at(self, version: int | str) -> VersionedSource:
-        """Return the same source at a version that a `TableInfo` named, not followed."""
+        """Return the same source, not followed, at a version from a `TableInfo`."""
         ...
 
     def filesystem_of(self, filesystem: Any) -> pafs.FileSystem:
-        """Return the file system of the source's files; nothing is read.
+        """Return the file system of the source's files; reads nothing.
 
         Args:
             filesystem: The caller's ``filesystem=``, or None.
@@ -150,14 +151,14 @@ class VersionedSource(Protocol):
 
 @runtime_checkable
 class TableSource(VersionedSource, Protocol):
-    """A table and a version of it, as a caller names them. An immutable value."""
+    """A table and a version of it, named by the caller. Immutable."""
 
     def open_version(self, filesystem: Any, remote: RemoteOptions) -> TableVersion:
         """Return the version.
 
         Args:
             filesystem: The caller's ``filesystem=``, or None.
-            remote: How files that are not local are fetched.
+            remote: How remote files are fetched.
 
         Raises:
             SourceError: there is no such table or version, its metadata is damaged, or it uses a feature that is not

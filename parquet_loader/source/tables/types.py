@@ -1,7 +1,7 @@
-"""Compares the types of a file's columns with those of its table, and says in which type each column is delivered.
+"""Compares the types of a file's columns with those of its table, and decides in which type each column is delivered.
 
-A column is delivered in the type that its file has if only the encoding differs, as for text and large text. It is
-promoted to the table's type if the format allows that. Every other difference is an error.
+A column is delivered in the file's type if only the encoding differs, as between text and large text. It is promoted to
+the table's type if the format allows that. Every other difference is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from parquet_loader.source.tables.table_version import Promotes
 def delivered_columns(
     stored: pa.Schema, wanted: pa.Schema, promotes: Promotes, file_name: str
 ) -> tuple[pa.Schema, pa.Schema]:
-    """Return the columns of a table that a file has: as they are delivered, and as they are stored, in the same order.
+    """Return the columns that table and file have in common, twice: with delivered types, and with stored types.
 
     Args:
         stored: The file's Arrow schema, with the names of the table.
@@ -42,7 +42,7 @@ def delivered_columns(
 
 
 def _check_case(stored: pa.Schema, wanted: pa.Schema, file_name: str) -> None:
-    """Refuse a column whose name differs in case alone from one that the file lacks: readers differ about it."""
+    """Refuse a column whose name differs only in case from one that the file lacks, because readers differ about it."""
     lacking = {name.casefold(): name for name in wanted.names if name not in stored.names}
     for name in stored.names:
         if lacking and name not in wanted.names and name.casefold() in lacking:

@@ -27,10 +27,10 @@ _NAME = re.compile(
     r"(?P<classic>\.parquet)|\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|"
     r"\.(?P<uuid>[0-9a-fA-F-]{36})\.(?P<kind>json|parquet)))"
 )
-_ROWS_FIRST = r'^\s*\{\s*"numRecords"\s*:\s*(?P<n>\d+)'  # where writers put it; a column may have this name, too
+_ROWS_FIRST = r'^\s*\{\s*"numRecords"\s*:\s*(?P<n>\d+)'  # only the first key: a column may have this name, too
 _ROWS = re.compile(_ROWS_FIRST)
 _SIDECARS = "_sidecars"
-# All kinds of actions. An unknown one is refused: it may be a known one of a damaged log, and so rows.
+# All kinds of actions. An unknown one is refused: in a damaged log it may be a known one that adds or removes rows.
 _KINDS = frozenset(
     {
         "add",
@@ -48,8 +48,8 @@ _KINDS = frozenset(
 )
 _ADD = ("path", "size", "modificationTime", "partitionValues", "deletionVector", "stats")
 _WHITESPACE = " \t\r\v\f"
-_decode = json.JSONDecoder().raw_decode  # `json.loads` guesses the encoding of each line, which takes half of its time
-_OF_VECTORS = ("numDeletionVectorsOpt", "numDeletedRecordsOpt")  # in a checksum file
+_decode = json.JSONDecoder().raw_decode  # `json.loads` spends half of its time on guessing the encoding
+_OF_VECTORS = ("numDeletionVectorsOpt", "numDeletedRecordsOpt")  # keys of a checksum file
 _AT_ONCE = 64  # commits and parts of checkpoints that are held in memory at a time
 
 
@@ -57,12 +57,12 @@ class Added(NamedTuple):
     """A data file that a version has.
 
     Attributes:
-        path: As the log gives it.
+        path: The path in the log.
         size_bytes: Its size.
-        modified_ms: When it was written, in milliseconds since 1970, or None.
+        modified_ms: Its time of writing in milliseconds since 1970, or None.
         partition: Text of each partition value, by the column's name in the log.
         vector: Its deletion vector as the log describes it, or None.
-        rows: Its rows, deleted ones included, or None.
+        rows: Its number of rows, including deleted ones, or None.
     """
 
     path: str
@@ -158,7 +158,7 @@ class Log:
         """Return what the log says up to a version.
 
         Raises:
-            SourceError: there is no such version, or no longer; or the log is damaged.
+            SourceError: the version does not exist, or not any more; or the log is damaged.
         """
         if version < 0 or version > self.newest:
             raise SourceError(
@@ -256,7 +256,7 @@ class Log:
 
     def _read_sidecars(self, sidecars: Sequence[Mapping[str, Any]], state: State, where: str) -> None:
         listed: list[ListedFile] = []
-        if sidecars and not self._sidecars:  # a local listing holds one directory
+        if sidecars and not self._sidecars:  # a local listing is not recursive
             folder = f"{self._folder}/{_SIDECARS}"
             self._sidecars = {file.path[len(folder) + 1 :]: file for file in self._files.listed(folder)}
         for sidecar in sidecars:

@@ -21,7 +21,7 @@ def partition_column(texts: Sequence[str | None], type_: pa.DataType, name: str,
     Raises:
         SourceError: a text is not a value of the type.
     """
-    given: list[str | None] = [text or None for text in texts]  # the format has no empty text: it stands for null
+    given: list[str | None] = [text or None for text in texts]  # in the format, empty text stands for null
     try:
         return _parsed(given, type_)
     except SourceError as error:

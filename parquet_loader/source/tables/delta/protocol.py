@@ -1,4 +1,4 @@
-"""Checks that a table uses only features of the Delta protocol that are read correctly here."""
+"""Checks that a table uses only supported features of the Delta protocol."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOST_VERSION = 3
 
 
 def check_protocol(protocol: Mapping[str, Any], root: str) -> frozenset[str]:
-    """Return the features that readers of a table must know.
+    """Return the features that readers of a table must support.
 
     Raises:
-        SourceError: the table needs a feature or a protocol version that is not read here; names all such features.
+        SourceError: the table needs features or a protocol version that this library does not support.
     """
     version = protocol.get("minReaderVersion")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:

@@ -38,8 +38,8 @@ class DeltaSchema(NamedTuple):
 
     Attributes:
         arrow: Its columns.
-        names: How they are called in files; None: the same.
-        partitions: The partition columns: the name in the log of each.
+        names: Their names in files; None if they are the same.
+        partitions: The name of each partition column in the log.
     """
 
     arrow: pa.Schema
@@ -48,15 +48,15 @@ class DeltaSchema(NamedTuple):
 
 
 def read_schema(metadata: Mapping[str, Any], features: frozenset[str], root: str) -> DeltaSchema:
-    """Return the schema that an action `metaData` holds.
+    """Return the schema in an action `metaData`.
 
     Args:
         metadata: The action.
-        features: What readers must know.
-        root: How messages name the table.
+        features: The features that readers must support.
+        root: The table's name for messages.
 
     Raises:
-        SourceError: it is damaged, or has a type that is not read.
+        SourceError: it is damaged, or has a type that is not supported.
     """
     try:
         fields = json.loads(metadata["schemaString"])["fields"]
@@ -136,7 +136,7 @@ def _primitive(text: str, where: str) -> pa.DataType:
 
 
 def promotes(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a type in a file may be delivered as another in the table: only if every value stays the same."""
+    """Whether a type in a file may be delivered as another in the table: only if that is lossless."""
     kinds = pa.types
     if kinds.is_timestamp(wanted):
         return bool(kinds.is_timestamp(stored) or (kinds.is_date32(stored) and wanted.tz is None))

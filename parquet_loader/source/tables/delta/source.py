@@ -33,16 +33,16 @@ _REMOVED = "VACUUM removes files of former versions: read a newer version"
 
 @dataclass(frozen=True, slots=True)
 class DeltaSource:
-    """A Delta table, read as it is at one version: its current rows and no others.
+    """A Delta table at one version: exactly the rows that this version has.
 
-    Nothing but pyarrow is needed. A directory that holds a Delta table, passed as a source itself, is the same at the
-    newest version.
+    Needs only pyarrow. The path of a Delta table's directory as a source is the same as `DeltaSource` at the newest
+    version.
 
     Args:
         path: The table's directory, local or a URL.
         version: The number of a version, or a time: the newest version then. A time is a `datetime`, or text in ISO
             form such as ``"2026-01-31T12:00:00Z"``; without a zone it is taken as UTC. Default: the newest version.
-        storage_options: Credentials and endpoints in the names that the package `deltalake` takes, such as
+        storage_options: Credentials and endpoints by the names of the package `deltalake`, such as
             ``{"AWS_REGION": "eu-central-1"}``. Default: those of the environment, or the loader's ``filesystem=``.
         follow: Let each epoch read the newest version; only without `version`, in `BatchedDataLoader`.
 
@@ -77,7 +77,7 @@ class DeltaSource:
 
     @property
     def name(self) -> str:
-        """How messages name the table and the version, without secrets."""
+        """The name of table and version for messages, without secrets."""
         version = "" if self.version is None else f" at {self.version}"
         return f"{shown(os.fspath(self.path))}{version}"
 
@@ -119,13 +119,13 @@ class DeltaSource:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a table lies.
+    """The location of a table.
 
     Attributes:
         filesystem: Its file system.
-        path: Its directory there, normalised if it is local, without a slash at the end.
-        prefix: What makes a URL of a path.
-        root: How messages name it.
+        path: Its directory there, normalised if it is local, without a trailing slash.
+        prefix: The prefix that makes a path a URL.
+        root: Its name for messages.
     """
 
     filesystem: pafs.FileSystem
@@ -134,10 +134,10 @@ class _Place:
     root: str
 
     def located(self, logged: str) -> str:
-        """Return the path within the file system of a path that the log gives, percent-encoded.
+        """Return the path within the file system for a percent-encoded path in the log.
 
         Raises:
-            SourceError: it lies on another file system.
+            SourceError: it is on another file system.
         """
         if not ("%" in logged or ":" in logged or "//" in logged or "/." in logged or logged.startswith(("/", "."))):
             return f"{self.path}/{logged}"

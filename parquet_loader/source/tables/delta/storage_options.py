@@ -30,7 +30,7 @@ _AZURE = {
     "sas_token": "sas_token",
     "sas_key": "sas_token",
 }
-# About writing, which changes nothing for a reader.
+# Options of writers, ignored here.
 _OF_WRITERS = frozenset({"s3_allow_unsafe_rename", "allow_unsafe_rename", "s3_locking_provider", "conditional_put"})
 
 
@@ -38,7 +38,7 @@ def filesystem_of(url: str, options: Mapping[str, str]) -> pafs.FileSystem | Non
     """Return the file system of a URL with these options; None for a local path.
 
     Raises:
-        ConfigurationError: an option is not known here, or the store takes none.
+        ConfigurationError: an option is unknown, or the store takes none.
     """
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()

@@ -1,4 +1,4 @@
-"""Finds the version of a Delta table that was the newest at a time."""
+"""Finds the newest version of a Delta table at a given time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from parquet_loader.source.tables.delta.log import Log
 
 
 def version_at(log: Log, time_ms: int, asked: str, root: str) -> int:
-    """Return the newest version that was committed at a time or before it.
+    """Return the newest version that was committed at or before a time.
 
-    A commit's time is the one that it states if the table has in-commit timestamps, and else the modification time of
-    its file. A file that is not newer than the one before counts as a millisecond newer.
+    The time of a commit is its in-commit timestamp if the table has these, else the modification time of its file. A
+    file that is not newer than the previous one counts as a millisecond newer.
 
     Args:
         log: The log.
         time_ms: Milliseconds since 1970.
         asked: The time as the caller gave it, for messages.
-        root: How messages name the table.
+        root: The table's name for messages.
 
     Raises:
         SourceError: the log has no commit that is old enough.
@@ -34,7 +34,7 @@ def version_at(log: Log, time_ms: int, asked: str, root: str) -> int:
         own = versions[begin:]
         if own and time_ms >= _stated_time(log, own[0], root):
             low, high = 0, len(own)
-            while high - low > 1:  # the format demands that the times grow
+            while high - low > 1:  # the format requires ascending times
                 middle = (low + high) // 2
                 if _stated_time(log, own[middle], root) <= time_ms:
                     low = middle
@@ -58,7 +58,7 @@ def version_at(log: Log, time_ms: int, asked: str, root: str) -> int:
 
 
 def _first_stated(configuration: Mapping[str, Any]) -> int | None:
-    """Return the first version whose commit states its time; None: none does."""
+    """Return the first version with an in-commit timestamp, or None."""
     if str(configuration.get("delta.enableInCommitTimestamps", "false")).lower() != "true":
         return None
     return int(configuration.get("delta.inCommitTimestampEnablementVersion", 0))

@@ -1,4 +1,4 @@
-"""Turns the description of a deletion vector in a Delta log into one that can be read."""
+"""Converts the description of a deletion vector in a Delta log to `Deletes`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from parquet_loader.source.tables.deletes import Deletes, InlineVector, Vector
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-# Python's Base85 has the digits and letters in another order, and five characters that ZeroMQ's lacks.
+# Python's Base85 alphabet has another order, and some characters that ZeroMQ's lacks.
 _PYTHON = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _AS_PYTHON = bytes.maketrans(_Z85 + b";_`|~", _PYTHON + b"     ")
 _UUID_CHARACTERS = 20
@@ -18,7 +18,7 @@ _FIELDS = frozenset({"storageType", "pathOrInlineDv", "offset", "sizeInBytes", "
 
 
 def vector_id(described: Mapping[str, Any] | None) -> str:
-    """Return what tells deletion vectors apart; "" for none."""
+    """Return the identity of a deletion vector; "" without one."""
     if described is None:
         return ""
     offset = described.get("offset")
@@ -27,10 +27,10 @@ def vector_id(described: Mapping[str, Any] | None) -> str:
 
 
 def deletes_of_vector(described: Mapping[str, Any], located: Callable[[str], str], root: str) -> Deletes:
-    """Return the deleted rows that an action `add` names.
+    """Return the deleted rows of an action `add`.
 
     Args:
-        described: The deletion vector, as the log describes it.
+        described: The description of the deletion vector in the log.
         located: Returns the path within the file system of an absolute path or URL.
         root: The table's directory within the file system.
 
@@ -38,7 +38,7 @@ def deletes_of_vector(described: Mapping[str, Any], located: Callable[[str], str
         ValueError, KeyError, TypeError: the description is damaged.
     """
     unknown = described.keys() - _FIELDS
-    if unknown:  # one may be a damaged `offset`, whose default would find the first vector of the file
+    if unknown:  # it may be a damaged `offset`, whose default would select the first vector of the file
         raise ValueError(f"a field {min(unknown)!r}, which this library does not know")
     kind, text = described["storageType"], str(described["pathOrInlineDv"])
     size, count = int(described["sizeInBytes"]), int(described["cardinality"])
@@ -50,7 +50,7 @@ def deletes_of_vector(described: Mapping[str, Any], located: Callable[[str], str
             raise ValueError(f"a deletion vector of {size} bytes is given as {len(data)}")
         return InlineVector(data[:size], count)
     offset = described.get("offset")
-    start = 1 if offset is None else int(offset)  # behind the byte that tells the version of the file
+    start = 1 if offset is None else int(offset)  # the first byte of the file is its version
     if kind == "u":
         prefix, name = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
         file = f"deletion_vector_{uuid.UUID(bytes=z85(name))}.bin"
@@ -61,7 +61,7 @@ def deletes_of_vector(described: Mapping[str, Any], located: Callable[[str], str
 
 
 def z85(text: str) -> bytes:
-    """Return the bytes of text in Base85, in the alphabet of ZeroMQ.
+    """Decode Base85 text in ZeroMQ's alphabet.
 
     Raises:
         ValueError: the text is not of this form.

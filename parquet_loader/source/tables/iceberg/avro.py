@@ -1,7 +1,7 @@
-"""Reads Avro files whose fields have Iceberg's field ids; values of other fields are skipped.
+"""Reads selected fields of Avro files by Iceberg's field ids.
 
-Manifests are untrusted input. `pyiceberg` decodes them in compiled code without checking bounds, and a damaged one may
-end the process. Here a damaged file is an `AvroError`. Dates and times are read as numbers.
+Manifests are untrusted input. `pyiceberg` decodes them in compiled code without bounds checks, so a damaged one may
+crash the process. Here a damaged file raises `AvroError`. Dates and times are read as numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 _Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 _Skip: TypeAlias = Callable[[bytes, int], int]
 Wanted: TypeAlias = Mapping[int, Any]
-"""Field ids of a record; for each a record of which parts are wanted those, else None: the whole value."""
+"""The wanted fields of a record by field id: None for the whole value, or the wanted fields of a nested record."""
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
@@ -34,7 +34,7 @@ _DAMAGE_OF_CODECS = (zlib.error, OSError, EOFError, ImportError, pa.ArrowExcepti
 
 
 class AvroError(ValueError):
-    """An Avro file is damaged, or has something that is not read."""
+    """An Avro file is damaged, or uses a feature that is not supported."""
 
 
 class AvroField(NamedTuple):
@@ -42,7 +42,7 @@ class AvroField(NamedTuple):
 
     Attributes:
         field_id: Its id, or -1.
-        schema: Its Avro schema; of a field that may be null the other branch.
+        schema: Its Avro schema; for a nullable field, the branch of the union that is not null.
     """
 
     field_id: int
@@ -53,7 +53,7 @@ class AvroFile(NamedTuple):
     """The records of an Avro file.
 
     Attributes:
-        records: Their values of the wanted fields, by field id. Fields that the file lacks are not there.
+        records: The wanted values by field id, without fields that the file lacks.
         schema: The schema of the records.
         about: The header's other entries.
     """
@@ -67,7 +67,7 @@ def read_avro(raw: bytes, wanted: Wanted) -> AvroFile:
     """Return the records of a file.
 
     Raises:
-        AvroError: it is damaged, or has something that is not read.
+        AvroError: it is damaged, or uses a feature that is not supported.
     """
     try:
         return _file(raw, wanted)
@@ -145,7 +145,7 @@ def _file(raw: bytes, wanted: Wanted) -> AvroFile:
 
 @lru_cache(64)
 def _compiled(text: str, wanted: Any) -> tuple[Any, _Read]:
-    """Return a schema and what reads its records; manifests of one table share it."""
+    """Return a schema and the function that reads its records; cached, because manifests of a table share a schema."""
     schema = json.loads(text)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise AvroError("its values are not records")
@@ -163,7 +163,7 @@ class _Compiler:
         self._named: dict[str, Any] = {}
 
     def reader(self, schema: Any, wanted: Any, depth: int) -> _Read:
-        """Return what reads a value; of a record those fields that are wanted, or all if None."""
+        """Return a function that reads a value; of a record only the wanted fields, or all with None."""
         schema, kind = self._resolved(schema, depth)
         if isinstance(schema, list):
             return _union_reader([self.reader(branch, wanted, depth + 1) for branch in schema])
@@ -233,7 +233,7 @@ class _Compiler:
         return read
 
     def _numbers_in(self, items: Any) -> int:
-        """Return how many numbers of variable length an item of an array is; 0: it is something else."""
+        """Return how many varints an item of an array consists of; 0 if it has other parts."""
         items, kind = self._resolved(items, 0)
         if kind in _NUMBERS:
             return 1
@@ -379,7 +379,7 @@ def _record_skipper(fields: list[_Skip]) -> _Skip:
 
 
 def _block_size(raw: bytes, at: int) -> tuple[int, int, int | None]:
-    """Return how many items a block of an array or map has, their offset, and the block's size if it is stored."""
+    """Return the number of items in a block of an array or map, their offset, and the block's size if it is stored."""
     count, at = _read_long(raw, at)
     size = None
     if count < 0:
@@ -422,11 +422,11 @@ def _map_reader(read_value: _Read) -> _Read:
 
 
 def _blocks_skipper(skip_item: _Skip, numbers: int) -> _Skip:
-    """Return what skips an array or a map.
+    """Return a function that skips an array or a map.
 
     Args:
         skip_item: Skips one item.
-        numbers: How many numbers of variable length an item is; 0: it is something else.
+        numbers: How many varints an item consists of; 0 if it has other parts.
     """
 
     def skip(raw: bytes, at: int) -> int:
@@ -450,7 +450,7 @@ def _blocks_skipper(skip_item: _Skip, numbers: int) -> _Skip:
 
 @lru_cache(256)
 def _numbers(count: int) -> re.Pattern[bytes]:
-    """Return a pattern of that many numbers of variable length: each ends with the first byte below 128."""
+    """Return a pattern of `count` varints: each ends with the first byte below 128."""
     return re.compile(rb"(?:[\x80-\xff]*+[\x00-\x7f]){%d}" % count, re.DOTALL)
 
 
@@ -470,7 +470,7 @@ def _inflated(block: bytes) -> bytes:
 
 
 def _unsnapped(block: bytes) -> bytes:
-    """Undo the codec "snappy": the block's length in front of it, and a checksum behind it."""
+    """Decompress a block of the codec "snappy", which ends with a checksum."""
     body, check = block[:-4], block[-4:]
     size = shift = 0
     for byte in body[:5]:

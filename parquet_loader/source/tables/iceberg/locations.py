@@ -46,10 +46,10 @@ class TableStore:
     name: str
 
     def path_of(self, location: str) -> str:
-        """Return the path within the file system of a location, which metadata write without escaping any character.
+        """Return the path within the file system for a location in metadata, which is not percent-encoded.
 
         Raises:
-            SourceError: the location is of another file system.
+            SourceError: the location is on another file system.
         """
         scheme, separator, rest = location.partition("://")
         if not separator or "/" in scheme:
@@ -66,7 +66,7 @@ class TableStore:
             return location
         kind = self.filesystem.type_name
         own = {"s3": 0, "gcs": 1, "abfs": 2, "hdfs": 3}.get(kind)
-        if own is None:  # one of fsspec, or the caller's own
+        if own is None:  # a filesystem of fsspec, or the caller's own
             remote = getattr(getattr(self.filesystem, "handler", None), "fs", None)
             return rest if remote is None else str(remote._strip_protocol(location))
         if scheme not in _FAMILIES[own]:
@@ -77,10 +77,10 @@ class TableStore:
         return f"/{rest.partition('/')[2]}" if own == 3 else rest
 
     def read(self, location: str) -> bytes:
-        """Return a file that metadata name.
+        """Return the bytes of a file at a location in metadata.
 
         Raises:
-            SourceError: it is not there, or cannot be read.
+            SourceError: it is missing, or cannot be read.
         """
         path = self.path_of(location)
         try:
@@ -89,7 +89,7 @@ class TableStore:
             raise SourceError(f"{shown(location)}: this file of {self.name} is not there: {GONE}") from None
 
     def read_path(self, path: str) -> bytes:
-        """Return a file's bytes. Raises as `read`, and FileNotFoundError: there is no such file."""
+        """Return a file's bytes. Raises as `read`, but `FileNotFoundError` if it is missing."""
         try:
             with self.filesystem.open_input_stream(path, compression=None) as stream:
                 return bytes(stream.read())
@@ -112,10 +112,10 @@ GONE = (
 
 
 def newest_metadata(store: TableStore, root: str) -> str:
-    """Return the path of a table's newest metadata file, of which the version number is the largest.
+    """Return the path of the metadata file with the largest version number.
 
     Raises:
-        SourceError: there is none, or the names do not tell which one is the newest.
+        SourceError: there is none, or the newest cannot be determined by the names.
     """
     folder = posixpath.join(root, "metadata")
     try:
@@ -155,7 +155,7 @@ def newest_metadata(store: TableStore, root: str) -> str:
         )
     path = posixpath.join(folder, newest[0])
     twice = [name for found in by_number.values() if len(found) > 1 for name in found]
-    if twice:  # of commits that failed, or of a table that was here before
+    if twice:  # left by failed commits, or by an earlier table in this directory
         _check_one_table(store, path, [posixpath.join(folder, name) for name in twice])
     return path
 
@@ -180,7 +180,7 @@ def _check_one_table(store: TableStore, newest: str, others: Sequence[str]) -> N
 
 
 def read_metadata(store: TableStore, path: str) -> dict[str, Any]:
-    """Return a metadata file's JSON object. Raises SourceError: it cannot be read."""
+    """Return a metadata file's JSON object. Raises `SourceError` if it cannot be read."""
     try:
         raw = store.read_path(path)
     except FileNotFoundError:
@@ -198,7 +198,7 @@ def filesystem_of(file_io: Any, location: str) -> pafs.FileSystem:
     """Return the file system with which a `pyiceberg.io.FileIO` reads a location.
 
     Raises:
-        ConfigurationError: it does not tell.
+        ConfigurationError: it has none.
     """
     scheme, separator, rest = location.partition("://")
     if not separator or scheme == "file" or "/" in scheme:

@@ -1,6 +1,6 @@
-"""Reads manifest lists and manifests, and checks them against what the files that name them say.
+"""Reads manifest lists and manifests, and checks them against the files that refer to them.
 
-Only the fields that decide which rows a table has are read. Column statistics, most of a manifest, are skipped.
+Only fields that decide which rows a table has are read. Column statistics, most of a manifest, are skipped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 _CONTENTS = {DATA: "data", POSITION_DELETES: "position deletes", EQUALITY_DELETES: "equality deletes"}
 
-# Field ids of the format, and the types of those that it requires.
+# Field ids of the format, and the types of the required fields.
 _PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST = 500, 501, 502, 517, 515, 516
 _LIST_ADDED, _LIST_KEY = 503, 519
-_COUNTS = (504, 505, 506, 512, 513, 514)  # of files and of rows that were added, exist and are deleted
+_COUNTS = (504, 505, 506, 512, 513, 514)  # added, existing and deleted files, and rows of these
 _OF_LIST: Wanted = dict.fromkeys(
     (_PATH, _LENGTH, _SPEC, _LIST_CONTENT, _LIST_SEQUENCE, _LIST_LEAST, _LIST_ADDED, *_COUNTS, _LIST_KEY)
 )
@@ -49,11 +49,11 @@ _OF_ENTRY: Wanted = {
     _DATA_FILE: dict.fromkeys((*_REQUIRED_OF_FILE, _CONTENT, _KEY, _EQUALITY_IDS, _REFERENCED, _OFFSET, _CONTENT_SIZE)),
 }
 
-# Statistics are many bytes for data files, and few for delete files, of which they are compared with the rows.
+# Statistics are read for delete files only, and compared with the rows; those of data files are large.
 _OF_DELETES: Wanted = {**_OF_ENTRY, _DATA_FILE: {**_OF_ENTRY[_DATA_FILE], _LOWER: None, _UPPER: None}}
 
 ReadLocation = Callable[[str], bytes]
-"""Returns the bytes of the file at a location as metadata name it. Raises SourceError: it cannot be read."""
+"""Returns the bytes of the file at a location in metadata. Raises `SourceError` if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Manifest:
         spec_id: The partition spec of its files.
         has_deletes: Whether it lists delete files, else data files.
         sequence_number: Inherited by files that were added with it; 0 in tables of version 1.
-        least_sequence_number: No live file has a smaller one; 0 if it is not told.
+        least_sequence_number: No live file has a smaller one; 0 if it is not stated.
         snapshot_id: The snapshot that added it to the table, or None.
-        counts: Files and rows that were added, exist and are deleted, in this order; None: not told.
+        counts: Added, existing and deleted files, and rows of these, in this order; None if not stated.
     """
 
     location: str
@@ -91,9 +91,9 @@ class ManifestEntry:
         spec_id: Its partition spec.
         partition: The values of its partition, in the order of `partition_types`.
         partition_types: The field ids of its partition, and their types in the manifest.
-        referenced: The location of the only data file that its deletes speak of, or None.
-        offset, length_bytes: Where a deletion vector lies in its file, or None.
-        lower, upper: The bounds of a delete file's columns, as they are stored, by field id.
+        referenced: The location of the only data file to which its deletes apply, or None.
+        offset, length_bytes: Offset and size of a deletion vector in its file, or None.
+        lower, upper: The bounds of a delete file's columns, in their stored form, by field id.
     """
 
     location: str
@@ -149,7 +149,7 @@ def read_manifest_list(location: str, newest: int, sequences: Mapping[int, int],
 
 
 def _check_sequence(location: str, manifest: Manifest, newest: int, sequences: Mapping[int, int]) -> None:
-    """Refuse a sequence number that would let deletes apply to other files."""
+    """Refuse a wrong sequence number, which would make deletes apply to other files."""
     number, least = manifest.sequence_number, manifest.least_sequence_number
     expected = number if manifest.snapshot_id is None else sequences.get(manifest.snapshot_id, number)
     if not least <= number <= newest or number != expected:
@@ -243,7 +243,7 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
 
 
 def _check_header(location: str, about: Mapping[str, bytes], manifest: Manifest) -> None:
-    """Compare what the manifest says of itself with the manifest list."""
+    """Compare the header of the manifest with the manifest list."""
     listed = {"partition-spec-id": str(manifest.spec_id), "content": "deletes" if manifest.has_deletes else "data"}
     for name, told in listed.items():
         own = about.get(name)
@@ -286,7 +286,7 @@ def _partition_types(location: str, schema: Any) -> tuple[tuple[int, pa.DataType
 def _given(
     record: Mapping[int, Any], required: Mapping[int, type], optional: Mapping[int, type], location: str
 ) -> None:
-    """Raise SourceError: a field that the format requires is missing, or one is of another type."""
+    """Raise `SourceError` if a required field is missing, or a field has another type."""
     for number, kind in required.items():
         if not isinstance(record.get(number), kind):
             raise SourceError(f"{location}: an entry has no field {number} of the type {kind.__name__}")

@@ -1,7 +1,7 @@
-"""The live data files of a snapshot, and which delete files and deletion vectors apply to each.
+"""Finds the live data files of a snapshot, and the delete files and deletion vectors that apply to each.
 
-The rules are those of "Scan Planning" in the format's specification. `pyiceberg` plans without the fields of version 3
-and reads all vectors of a Puffin file, so the manifests are read here.
+The rules are those of "Scan Planning" in the format's specification. `pyiceberg` ignores the fields of version 3 and
+reads all vectors of a Puffin file, so this package reads the manifests itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parquet_loader.source.tables.iceberg.manifests import (
     read_manifest_list,
 )
 
-# Of manifests and delete files, which are read side by side.
+# Threads that read manifests and delete files.
 THREADS = 16, "parquet_loader-manifests"
 
 _Key = tuple[int, tuple[Any, ...]]
@@ -36,7 +36,7 @@ class PlannedFile:
     Attributes:
         entry: Its entry.
         vector: The deletion vector that applies to it, or None.
-        position_deletes: Delete files that may hold positions of it; empty if it has a vector.
+        position_deletes: Delete files that may contain positions of it; empty if it has a vector.
     """
 
     entry: ManifestEntry
@@ -47,7 +47,7 @@ class PlannedFile:
 def plan_files(
     table: str, version: int, snapshot: Any, sequences: Mapping[int, int], read: ReadLocation
 ) -> tuple[list[PlannedFile], list[ManifestEntry]]:
-    """Return the live data files of a snapshot, by path, and the deletes by position that apply to none of them.
+    """Return the live data files of a snapshot, by path, and the positional deletes that apply to none of them.
 
     Args:
         table: The table's name for messages.
@@ -57,7 +57,7 @@ def plan_files(
         read: Reads a file of metadata.
 
     Raises:
-        SourceError: metadata cannot be read, contradict themselves, or need what this library does not have.
+        SourceError: the metadata cannot be read, is contradictory, or needs a feature that is not supported.
     """
     manifests = read_manifest_list(snapshot.manifest_list, snapshot.sequence_number or 0, sequences, read)
     if version == 1 and any(manifest.has_deletes for manifest in manifests):
@@ -84,7 +84,7 @@ def plan_files(
 
 
 def key_of(entry: ManifestEntry) -> _Key:
-    """Return what tells the partition of an entry from others: its spec and values."""
+    """Return the identity of an entry's partition: its spec and values."""
     return entry.spec_id, tuple("NaN" if _is_nan(value) else value for value in entry.partition)
 
 
@@ -95,7 +95,7 @@ def _is_nan(value: Any) -> bool:
 def _assign(
     table: str, version: int, files: Mapping[str, PlannedFile], deletes: Iterable[ManifestEntry]
 ) -> list[ManifestEntry]:
-    """Assign deletes to data files; return delete files that may name several data files, and apply to none."""
+    """Assign deletes to data files; return delete files that may name several data files but apply to none."""
     positions: dict[_Key, list[ManifestEntry]] = defaultdict(list)
     for delete in deletes:
         if delete.content == EQUALITY_DELETES:
@@ -127,7 +127,7 @@ def _assign(
 
 
 def check_partition(delete: ManifestEntry, file: PlannedFile) -> None:
-    """Refuse a delete file that names rows of a data file, and does not apply to it because of its partition alone."""
+    """Refuse a delete file that names rows of a data file of another partition."""
     entry = file.entry
     if file.vector is None and entry.sequence_number <= delete.sequence_number and key_of(entry) != key_of(delete):
         raise SourceError(
@@ -146,7 +146,7 @@ def _assign_vector(table: str, version: int, files: Mapping[str, PlannedFile], v
         )
     file = files.get(vector.referenced)
     if file is None or file.entry.sequence_number > vector.sequence_number:
-        return  # of a data file that is gone, or came again since
+        return  # the data file is gone, or was added again since
     if file.vector is not None:
         raise SourceError(f"{vector.referenced}: the data file has two deletion vectors; the format allows one")
     if key_of(vector) != key_of(file.entry):
@@ -170,9 +170,9 @@ _TOTALS = (("total-data-files", "data files"), ("total-delete-files", "delete fi
 
 
 def _check_totals(table: str, snapshot: Any, data: Sequence[ManifestEntry], deletes: Sequence[ManifestEntry]) -> None:
-    """Refuse a manifest list that lacks files that the snapshot counts.
+    """Refuse a manifest list with fewer files than the snapshot's summary counts.
 
-    Fewer in the summary do not mean a lost manifest: not every writer counts all files.
+    More files than in the summary are legal, because not every writer counts all files.
     """
     summary = snapshot.summary
     for (name, what), found in zip(_TOTALS, (len(data), len(deletes)), strict=True):

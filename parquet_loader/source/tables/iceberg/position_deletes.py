@@ -1,4 +1,4 @@
-"""Reads positional delete files, each once, and divides their positions among data files."""
+"""Reads positional delete files, each once, and assigns their positions to data files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parquet_loader.source.tables.iceberg.locations import TableStore
 from parquet_loader.source.tables.iceberg.manifests import ManifestEntry
 from parquet_loader.source.tables.iceberg.plan import THREADS, PlannedFile, check_partition
 
-_FRAME_BYTES = 8  # a vector's size before it, and its checksum behind it
+_FRAME_BYTES = 8  # a vector's size and checksum
 _PUFFIN = b"PFA1"
 _PATH_ID, _POSITION_ID = 2147483546, 2147483545  # the format's field ids
 
@@ -30,8 +30,8 @@ _PATH_ID, _POSITION_ID = 2147483546, 2147483545  # the format's field ids
 def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStore) -> dict[str, Deletes]:
     """Return the deleted rows of each data file that may have some, by its location.
 
-    Vectors stay in their files until they are needed. A positional delete file may hold positions of many data files,
-    so each is read here, and its positions are kept in compressed form.
+    Vectors are not read until they are needed. Positional delete files, which may hold positions of many data files,
+    are read here, and their positions are kept in compressed form.
 
     Raises:
         SourceError: a delete file cannot be read, or names rows that do not exist.
@@ -70,9 +70,9 @@ def deletes_by_file(table: str, planned: Sequence[PlannedFile], store: TableStor
 
 
 def check_dangling(deletes: Sequence[ManifestEntry], planned: Sequence[PlannedFile], store: TableStore) -> None:
-    """Check that deletes that apply to no data file name only data files that are gone or newer.
+    """Check that deletes without a data file name only data files that are gone or newer.
 
-    Such deletes are legal. A damaged manifest would look the same, and the file's deleted rows would come back.
+    Such deletes are legal. But a damaged manifest would look the same, and deleted rows would be delivered.
 
     Raises:
         SourceError: they name another data file, or cannot be read.
@@ -96,7 +96,7 @@ def check_dangling(deletes: Sequence[ManifestEntry], planned: Sequence[PlannedFi
 
 
 def _may_name(delete: ManifestEntry, names: Sequence[bytes]) -> bool:
-    """Whether a data file's location lies between the manifest's bounds of those that a delete file names."""
+    """Whether a data file's location is within the manifest's bounds of a delete file's column of locations."""
     lower, upper = delete.lower.get(_PATH_ID), delete.upper.get(_PATH_ID)
     at = 0 if lower is None else bisect_left(names, lower)
     return at < len(names) and (upper is None or names[at] <= upper)
@@ -108,7 +108,7 @@ def _check_blobs(vectors: Sequence[ManifestEntry], raw: bytes) -> None:
     if raw[-4:] != _PUFFIN or size + 16 > len(raw):
         raise SourceError(f"{where}: it does not end like a Puffin file; it is damaged")
     if raw[-8] & 1:
-        return  # a compressed footer, which no known writer makes
+        return  # a compressed footer, which no known writer writes
     try:
         blobs = json.loads(raw[-12 - size : -12])["blobs"]
         named = {int(blob["offset"]): blob["properties"]["referenced-data-file"] for blob in blobs}
@@ -123,7 +123,7 @@ def _check_blobs(vectors: Sequence[ManifestEntry], raw: bytes) -> None:
 
 
 def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
-    """Return the positions that a delete file holds, by the location of their data file."""
+    """Return the positions in a delete file, by the location of their data file."""
     where = delete.location
     raw = store.read(where)
     if len(raw) != delete.size_bytes:
@@ -132,10 +132,10 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
         footer = Metadata(_footer(raw), len(raw))
         for group in range(len(footer.row_group_rows)):
             for column in range(len(footer.paths)):
-                footer.check(group, column)  # pyarrow ends the process for some chunks that contradict the schema
+                footer.check(group, column)  # pyarrow crashes the process on some chunks that contradict the schema
         file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
         rows = file.read(columns=["file_path", "pos"], use_threads=False)
-        rows.validate(full=True)  # that paths are UTF-8, too
+        rows.validate(full=True)  # also checks that paths are UTF-8
     except (pa.ArrowException, MetadataError, OSError, ValueError, KeyError) as error:
         raise SourceError(f"{where}: not a readable delete file: {str(error).splitlines()[0]}") from error
     if rows.column_names != ["file_path", "pos"] or rows.num_rows != delete.rows:
@@ -166,7 +166,7 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
 def _check_bounds(delete: ManifestEntry, paths: Sequence[str], positions: IntArray) -> None:
     """Refuse rows outside of the manifest's bounds.
 
-    A path that is changed to that of no data file would otherwise look like one of a file that is gone, which is legal.
+    Otherwise a damaged path would look like that of a data file that is gone, which is legal.
     """
     if delete.referenced is not None and any(path != delete.referenced for path in paths):
         other = next(path for path in paths if path != delete.referenced)
@@ -174,7 +174,7 @@ def _check_bounds(delete: ManifestEntry, paths: Sequence[str], positions: IntArr
             f"{delete.location}: the delete file names rows of {other}, and by the manifest only of "
             f"{delete.referenced}; it is damaged"
         )
-    # Writers compare code points or UTF-16; both order these paths alike.
+    # Writers compare code points or UTF-16 units; both give the same order for these paths.
     is_alike = max((max(path, default="") for path in paths), default="") < "\ud800"
     ends = [path.encode() for path in (min(paths), max(paths))] if paths and is_alike else []
     numbers = [int(positions.min()), int(positions.max())] if len(positions) else []
@@ -210,7 +210,7 @@ def _number(bound: bytes | None) -> int | None:
 
 
 def _footer(raw: bytes) -> bytes:
-    """Return a Parquet file's footer, with its length and mark. Raises MetadataError: the file has none."""
+    """Return a Parquet file's footer, with its length and magic bytes. Raises `MetadataError` if the file has none."""
     length = int.from_bytes(raw[-8:-4], "little") + 8
     if raw[-4:] != b"PAR1" or length > len(raw):
         raise MetadataError("it does not end like a Parquet file")

@@ -1,4 +1,4 @@
-"""Iceberg's schemas and single values as Arrow's, and the mapping from field ids to columns of files."""
+"""Converts Iceberg's schemas and values to Arrow's, and maps field ids to columns of files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PLAIN: Mapping[str, pa.DataType] = {
     "unknown": pa.null(),
 }
 _KINDS: Mapping[str, Literal["struct", "list", "map"]] = {"StructType": "struct", "ListType": "list", "MapType": "map"}
-# Read as the bytes that files hold only if the caller declares them.
+# Delivered only if the caller's schema declares them, as the bytes in the files.
 _WITHOUT_ARRAYS = ("geometry", "geography")
 
 
@@ -49,7 +49,7 @@ def arrow_schema_of(schema: Any, table: str) -> pa.Schema:
 
 
 def names_of(schema: Any, name_mapping: str | None, table: str) -> Names:
-    """Return how the columns of a schema are found in files: by field id, or by name if a file has no ids.
+    """Return the names of a schema's columns, found in files by field id, or by name if a file has no ids.
 
     Args:
         schema: A `pyiceberg.schema.Schema`.
@@ -65,10 +65,10 @@ def names_of(schema: Any, name_mapping: str | None, table: str) -> Names:
 
 
 def promotes(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether the format lets a file's values of one type be those of a column of another.
+    """Whether the format allows a column's type `wanted` if a file has the type `stored`.
 
-    Files that other programs wrote and a table took over may also hold narrower integers, timestamps in other units or
-    without a time zone, and text that is not marked as such.
+    Files of other programs that were added to a table may also hold narrower integers, timestamps in other units or
+    without a time zone, and text without the annotation of text.
     """
     t = pa.types
     if t.is_null(stored):
@@ -94,7 +94,7 @@ def _holds(wanted: pa.DataType, stored: pa.DataType) -> bool:
 
 
 def defaults_of(schema: Any, table: str) -> dict[str, pa.Scalar]:
-    """Return the values of columns that are in no file written before they were added, by name.
+    """Return the default values of columns, for files written before these were added, by name.
 
     Raises:
         SourceError: a default value cannot be read.
@@ -137,7 +137,7 @@ def scalar_of(value: Any, stored: pa.DataType, logical: pa.DataType, table: str,
 
     Args:
         value: As it was read from the manifest: dates and times are numbers.
-        stored: Its type in the manifest, which may be older than the column's.
+        stored: Its type in the manifest, which may be the column's former type.
         logical: The column's type.
         table, name: For messages.
 
@@ -237,7 +237,7 @@ def _default(field: Any, table: str) -> pa.Scalar:
 
 
 def _parsed(text: str, type_: pa.DataType) -> Any:
-    """Return a value from the text that the format has for it in JSON."""
+    """Parse the format's JSON text of a value."""
     if pa.types.is_decimal(type_):
         return decimal.Decimal(text)
     if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):

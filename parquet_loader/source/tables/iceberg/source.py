@@ -96,8 +96,8 @@ class IcebergSource:
 
         Raises:
             MissingPackageError: `pyiceberg` is not installed.
-            SourceError: the table cannot be read, or needs what this library does not have; the message names it.
-            ConfigurationError: `filesystem` is not one, or the catalog does not know the table.
+            SourceError: the table cannot be read, or needs a feature that is not supported.
+            ConfigurationError: `filesystem` is not a pyarrow filesystem, or the catalog does not have the table.
         """
         check_installed()
         if self._is_path:
@@ -208,8 +208,8 @@ class IcebergSource:
     def _snapshot(self, table: str, metadata: Any) -> tuple[Any, Any]:
         """Return the snapshot to read, None if the table has none yet, and its schema.
 
-        A branch is read with the table's schema, a tag and a snapshot with the one they were written with, as in the
-        reference implementation.
+        As in the reference implementation, a branch is read with the table's schema, a tag or snapshot with the schema
+        that it was written with.
         """
         named = f"snapshot {self.snapshot_id}"
         number, has_own_schema = self.snapshot_id, self.snapshot_id is not None
@@ -269,7 +269,7 @@ def _metadata_at(store: TableStore, path: str) -> Any:
         raise _encrypted(store.name)
     try:
         return importlib.import_module("pyiceberg.table.metadata").TableMetadataUtil.parse_obj(found)
-    except Exception as error:  # of pydantic and pyiceberg
+    except Exception as error:  # raised by pydantic or pyiceberg
         reason = str(error).replace("\n", " ")
         raise SourceError(f"{shown(file)}: pyiceberg cannot read this metadata file: {reason}") from error
 
