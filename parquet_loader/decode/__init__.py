@@ -1,4 +1,4 @@
-"""Columns as a file stores them to canonical columns: one type a field, no nulls."""
+"""Decodes a file's stored columns to canonical columns: one type a field, no nulls."""
 
 from __future__ import annotations
 

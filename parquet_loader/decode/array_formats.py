@@ -133,7 +133,7 @@ def npz_array(data: bytes | memoryview) -> npt.NDArray[Any]:
 
 
 def _member(archive: zipfile.ZipFile) -> bytes:
-    """Return the bytes of the array in an archive, no more than its header asks for."""
+    """Return the bytes of the array in an archive, at most as many as its header states."""
     info = archive.getinfo(_MEMBER)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise BlobProblem(f"the archive's compression (number {info.compress_type}) is not one that numpy writes")
@@ -197,8 +197,8 @@ def _sixteen_bits(data: bytes | memoryview, image: Any, pillow: Any) -> npt.NDAr
 def unreadable_image(data: bytes | memoryview, error: Exception, formats: str = "JPEG or PNG") -> BlobProblem:
     """Return the problem that Pillow has with an image.
 
-    Pillow puts the address of its file object into one of its messages, which tells nobody anything, and makes equal
-    problems differ.
+    One of Pillow's messages contains the address of its file object, which would make equal problems differ, so it is
+    replaced.
     """
     said = re.sub(r" <[^<>]* object at 0x[0-9a-fA-F]+>", "", str(error))
     return BlobProblem(f"{len(data)} bytes that are not a readable {formats}: {said}")

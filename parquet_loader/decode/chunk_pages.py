@@ -1,8 +1,8 @@
 """Maps the rows of a column chunk to its pages, for reads of single rows.
 
-The offset index of a file says which row each page begins with. Without one, the page headers are walked. Pages of
-lists in version 1 may begin within a row, and their headers count values and not rows: then the repetition levels of
-all pages are read once.
+The offset index of a file gives the first row of each page. Without one, the page headers are read. Pages of lists in
+version 1 may begin within a row, and their headers count values instead of rows; then the repetition levels of all
+pages are read once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parquet_loader.decode.native.page_list import pages_between
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, Peek, bounds_of, page_header
 from parquet_loader.source import I32, I64, LIST, STRUCT, CompactReader, ReadableChunk, ThriftError
 
-# How Arrow calls the codecs that it decompresses by itself.
+# Arrow's names of the codecs that it decompresses without other libraries.
 ARROW_CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "ZSTD": "zstd", "BROTLI": "brotli", "LZ4": "lz4_raw"}
 
 
@@ -27,12 +27,11 @@ class PageMap(NamedTuple):
     """The data pages of a column chunk, and the rows that begin in each.
 
     Attributes:
-        dictionary: The bytes of the dictionary page, from its header on: first, and behind the last; None: there is
-            none.
-        starts, stops: int64 ``[pages]``, the same of each data page.
+        dictionary: Offset of the dictionary page with its header, and of its end; None without one.
+        starts, stops: int64 ``[pages]``, the same offsets of each data page.
         first_rows: int64 ``[pages + 1]``, rows that begin before each page; the last element is all rows.
-        continues: bool ``[pages]``, whether a page begins within a row; None: none does.
-        values: int64 ``[pages]``, the values of each page, nulls included; None: not known.
+        continues: bool ``[pages]``, whether a page begins within a row; None if none does.
+        values: int64 ``[pages]``, the values of each page, including nulls; None if they are not known.
     """
 
     dictionary: tuple[int, int] | None
@@ -44,11 +43,11 @@ class PageMap(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Its approximate size in memory."""
         return 512 + 40 * len(self.starts)
 
     def unit_of(self, page: int) -> int:
-        """Return the last of the pages that hold the rows that begin in a page."""
+        """Return the last page with values of the rows that begin in a page."""
         last = page
         if self.continues is not None:
             while last + 1 < len(self.starts) and self.continues[last + 1]:
@@ -59,7 +58,7 @@ class PageMap(NamedTuple):
 
 
 def indexed_pages(index: bytes, chunk: ReadableChunk, data_at: int, rows: int) -> PageMap | None:
-    """Return the pages that an offset index names; None if it contradicts the footer.
+    """Return the pages in an offset index; None if it contradicts the footer.
 
     Args:
         index: The offset index.
@@ -107,14 +106,14 @@ def _locations(reader: CompactReader) -> Iterator[tuple[int, int, int]]:
 def walked_pages(
     source: int | pa.Buffer | Peek, size: int, chunk: ReadableChunk, rows: int, read: Peek
 ) -> PageMap | None:
-    """Return the pages of a column chunk by their headers; None if these do not tell the rows of each.
+    """Return the pages of a column chunk by their headers; None if the rows of each cannot be determined.
 
     Args:
         source: See `pages_between`.
         size: The file's length.
         chunk: The column chunk.
         rows: Rows of the row group.
-        read: Returns bytes of the file, from an offset to another one.
+        read: Returns the bytes of the file between two offsets.
 
     Raises:
         OSError, MemoryError: the file cannot be read.
@@ -135,7 +134,7 @@ def walked_pages(
     continues: BoolArray | None = None
     if not chunk.leaf.max_repetition_level:
         begun = values
-    elif (data[:, 2] == DATA_PAGE_V2).all():  # of this version, pages begin with a row
+    elif (data[:, 2] == DATA_PAGE_V2).all():  # pages of version 2 never begin within a row
         begun = data[:, 5]
     else:
         counted = _begun_rows(chunk, data, read)
@@ -153,7 +152,7 @@ def walked_pages(
 def _begun_rows(
     chunk: ReadableChunk, pages: IntArray, read: Callable[[int, int], bytes]
 ) -> tuple[IntArray, BoolArray] | None:
-    """Return how many rows begin in each page, and whether it begins within a row, by the repetition levels."""
+    """Return, by the repetition levels, how many rows begin in each page, and whether it begins within a row."""
     codec = ARROW_CODECS.get(chunk.codec_name)
     if "BIT_PACKED" in chunk.encoding_names or (codec is None and chunk.codec_name != "UNCOMPRESSED"):
         return None
@@ -173,11 +172,11 @@ def _begun_rows(
 
 
 def begins_within_row(page: bytes, chunk: ReadableChunk) -> bool | None:
-    """Return whether a data page begins within a row; None if it does not say.
+    """Return whether a data page begins within a row; None if that cannot be determined.
 
     Args:
-        page: The page, its header included.
-        chunk: The column chunk that it is from.
+        page: The page with its header.
+        chunk: Its column chunk.
     """
     codec = ARROW_CODECS.get(chunk.codec_name)
     if "BIT_PACKED" in chunk.encoding_names or (codec is None and chunk.codec_name != "UNCOMPRESSED"):

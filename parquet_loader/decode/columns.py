@@ -1,7 +1,7 @@
-"""The canonical Arrow columns of a schema, all without nulls, and how each is delivered.
+"""The canonical Arrow columns of a schema, which have no nulls, and their delivered form.
 
-Between `decode` and `collate` a row is a row of these columns, whatever file it came from: numbers of the delivered
-dtype (bool as uint8), raw bytes of fixed width for tensors and groups, lists and binaries for ragged fields.
+Between `decode` and `collate` all rows have these columns, whatever file they come from: numbers of the delivered dtype
+(bool as uint8), raw bytes of fixed width for tensors and groups, lists and binaries for ragged fields.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Column:
     row_bytes: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind == "fixed" and self.dtype is not None:  # once: windows of 1,000 columns ask 10,000 times
+        if self.kind == "fixed" and self.dtype is not None:  # once: a window of 1,000 columns uses it 10,000 times
             object.__setattr__(self, "row_bytes", self.dtype.itemsize * math.prod(self.shape))
 
     @property

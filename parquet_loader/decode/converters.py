@@ -84,7 +84,7 @@ def _refuse_nulls(array: pa.ChunkedArray) -> None:
 
 
 def _filled(array: pa.ChunkedArray, field: Any, zero: Any, fill: Any = None) -> pa.ChunkedArray:
-    """Replace nulls by the field's fill (by `zero` under a mask), or refuse them."""
+    """Replace nulls by the field's fill value (by `zero` if the field has a mask), or refuse them."""
     if not array.null_count:
         return array
     policy = policy_of(field)
@@ -96,7 +96,7 @@ def _filled(array: pa.ChunkedArray, field: Any, zero: Any, fill: Any = None) -> 
 
 
 def _cast(array: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Cast without loss, except from wider to narrower floats, which the schema's type asks for."""
+    """Cast without loss, except from wider to narrower floats if the schema has the narrower type."""
     if array.type == type_:
         return array
     try:
@@ -188,7 +188,7 @@ def tensor(array: pa.ChunkedArray, field: Tensor) -> pa.ChunkedArray:
 
 
 def _by_chunk(array: pa.ChunkedArray, type_: pa.DataType, change: Callable[[pa.Array], pa.Array]) -> pa.ChunkedArray:
-    """Change an array chunk by chunk; the row of a problem counts from the beginning of the array."""
+    """Change an array chunk by chunk; rows in problems are counted from the beginning of the array."""
     start, done = 0, []
     for chunk in array.chunks:
         try:
@@ -387,7 +387,7 @@ def _looked_up(words: pa.Array, field: Category) -> pa.Array:
         return pa.nulls(len(words), pa.int32())
     if not field.is_integer:
         known = pa.array(field.vocabulary, pa.large_string())
-    elif words.type == pa.uint64():  # int64 does not hold all of them
+    elif words.type == pa.uint64():  # its values may exceed int64
         known = pa.array([word if word >= 0 else None for word in map(int, field.vocabulary)], pa.uint64())
     else:
         known = field.words
@@ -461,7 +461,7 @@ def encoded(array: pa.ChunkedArray, field: Encoded) -> pa.ChunkedArray:
 def matrix(arrays: list[pa.ChunkedArray], dtype: np.dtype[Any]) -> pa.ChunkedArray:
     """Return columns of numbers as one column of raw rows, ``[rows, columns]`` in C order."""
     rows, kept = len(arrays[0]), np.dtype(np.uint8) if dtype == np.bool_ else dtype
-    # Arrow's pool reuses memory whose pages are in the page tables already.
+    # Arrow's pool reuses memory, which saves page faults.
     buffer = pa.allocate_buffer(rows * len(arrays) * kept.itemsize)
     out = np.frombuffer(buffer, kept).reshape(rows, len(arrays))
     join_columns([_numbers(array, out.dtype) for array in arrays], out)

@@ -71,7 +71,7 @@ class TableOrigin:
 
     @property
     def name(self) -> str:
-        """The file and row group, as messages name them."""
+        """The file and row group, for messages."""
         return self.row_group.name + (" (rows that pass the filter)" if self.is_filtered else "")
 
 
@@ -174,19 +174,19 @@ class Decoder:
             raise ColumnProblems(file_name, problems)
         self.read_columns: tuple[str, ...] = tuple(reads)
         self.sources = tuple(sources)
-        # The type in which a number or raw tensor without nulls is canonical already.
+        # The type of each number or raw tensor that is canonical already if it has no nulls.
         self._as_is = {
             name: column_of(name, field).arrow_type
             for _, _, parts in self._parts
             for name, field in parts
             if isinstance(field, Scalar | Tensor)
         }
-        # Whether all columns are canonical already unless they hold nulls, and which may hold some.
+        # Whether all columns without nulls are canonical already, and which columns may have nulls.
         self._is_as_is = all(source.is_as_stored for source in self.sources)
         self._nullable = [s.name for s in self.sources if s.field is not None and s.field.nullable]
 
     def _stored_parts(self, name: str, field: Field) -> tuple[tuple[str, Field], ...]:
-        """Return the columns in which the files hold a field; a group may be packed or not, despite its `storage`."""
+        """Return the files' columns of a field; a group may be packed or not, whatever its `storage`."""
         if isinstance(field, Group):
             packed = type_at(self._file_schema, name)
             has_members = any(type_at(self._file_schema, member) is not None for member in field.fields)
@@ -212,7 +212,7 @@ class Decoder:
         return name
 
     def _partition_type(self, name: str) -> pa.DataType | None:
-        """Return the type of a partition column, or of a part of one that the file lacks as a whole; None: no such."""
+        """Return the type of a partition column, or of a part of one; None if there is no such column."""
         step = _steps(name, self._partition_schema)
         if step is None or step[0] in self._file_schema.names:
             return None
@@ -263,7 +263,7 @@ class Decoder:
             deferred: Columns that are still in the file; the result lacks them.
 
         Raises:
-            DataError: a value cannot be delivered; names file, row group, column, row and value.
+            DataError: a value cannot be delivered; the message names file, row group, column, row and value.
         """
         if self._is_as_is and not deferred and not any(table.column(name).null_count for name in self._nullable):
             names = self._arrow_schema.names
@@ -345,7 +345,7 @@ class Decoder:
         source = self._sources[name]
         value = partitions.get(source)
         if value is None:
-            type_ = self._partition_type(source)  # a part of a column, null as a whole
+            type_ = self._partition_type(source)  # a part of a column that is null
             value = _missing_value(field) if type_ is None else pa.scalar(None, type_)
         if not value.is_valid:
             return plain(pa.chunked_array([pa.nulls(len(table), value.type)]))
@@ -359,7 +359,7 @@ def _without_ranges(schema: Schema) -> Schema:
 
 
 def _holds_bytes(field: Field) -> bool:
-    """Whether a field's values are bytes, perhaps in lists: those of images or recordings that have a path, too."""
+    """Whether a field's values are bytes, perhaps in lists; includes media that are stored as paths."""
     while isinstance(field, RaggedList):
         field = field.item
     return isinstance(field, Bytes | Image | Audio | Video | Encoded)
@@ -433,13 +433,13 @@ def _column_source(
         return ColumnSource(
             column, stored, own, canonical, fill=_fill_of(field), refuses_nulls=refuses, type=type_, mask=mask
         )
-    # Arrow may deliver words as a dictionary, so that each is looked up once.
+    # Arrow may deliver words as a dictionary; then each word is looked up once.
     is_text = own.type in (pa.string(), pa.large_string())
     return ColumnSource(column, stored, own, words=len(part.vocabulary) if is_text else 0)
 
 
 def _fill_of(field: Field | None) -> bytes | None:
-    """Return the bytes of a row that stands for a null; None: there is none, or numbers of a row are too wide."""
+    """Return the bytes of a row that replaces a null; None if nulls are refused, or rows are too wide."""
     if isinstance(field, Text | Bytes) and policy_of(field) != "refuse":
         return field.fill.encode() if isinstance(field.fill, str) else field.fill or b""
     size = field.size if isinstance(field, Tensor) else 1
@@ -457,7 +457,7 @@ def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:
 
 
 def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | None:
-    """Split a dotted name into an existing column, the one with the longest name, and the rest; None: there is none."""
+    """Split a dotted name into the existing column with the longest name, and the rest; None without such a column."""
     first = name
     while not parent.get_all_field_indices(first):
         first, dot, _ = first.rpartition(".")

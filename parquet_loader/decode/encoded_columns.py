@@ -20,7 +20,7 @@ class ValueProblem(Exception):
 
     Attributes:
         row: Its row in the array, or None if the whole array is at fault.
-        reason: What was expected, what was found, what to do.
+        reason: The rest of the message: what was expected, what was found, what to do.
     """
 
     def __init__(self, row: int | None, reason: str) -> None:
@@ -119,7 +119,7 @@ def _raw_rows(array: pa.Array, field: Encoded, shape: tuple[int, ...]) -> npt.ND
 
 
 def cut_at_once(array: pa.Array, field: Encoded, shape: tuple[int, ...]) -> npt.NDArray[Any] | None:
-    """Return the values of all rows if these are in C order and have one header; else None."""
+    """Return the values of all rows if they are in C order and all rows have the same header; else None."""
     rows = len(array)
     if not rows or array.null_count:
         return None

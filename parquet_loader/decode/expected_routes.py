@@ -1,6 +1,6 @@
-"""Tells which way the column chunks of a row group will take, by the footer alone, and why none takes a faster one.
+"""Predicts the routes of a row group's column chunks from the footer, with the reason why each is not a faster one.
 
-It asks the functions by which `open_chunks` decides. What only pages tell may still send a chunk another way.
+It uses the functions by which `open_chunks` decides. The pages of a chunk may still lead to another route.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ RouteName: TypeAlias = Literal["constant", "pages to window", "kernel to window"
 
 
 class ChunkRoute(NamedTuple):
-    """The way of a column chunk to the window.
+    """The route of a column chunk to the window.
 
     Attributes:
         name: ``"constant"``: nothing is read. ``"pages to window"``: the system copies plain pages to the window.
             ``"kernel to window"``: a kernel decodes to the window. ``"kernel"``: a kernel decodes to an array, which is
             converted. ``"arrow"``: Arrow decodes.
-        reason: Why it takes no faster way; "" if there is none.
+        reason: Why it is not a faster route; "" if this is the fastest.
     """
 
     name: RouteName
@@ -37,11 +37,11 @@ class ChunkRoute(NamedTuple):
 def chunk_routes(
     routes: Sequence[ColumnRoute], footer: RowGroupFooter, schema: pa.Schema, rows: int, *, is_local: bool
 ) -> dict[str, ChunkRoute]:
-    """Return the way of each delivered column of a row group, if no row is filtered out.
+    """Return the expected route of each delivered column of a row group, if no row is filtered out.
 
     Args:
-        routes: How the columns of its files travel.
-        footer: What the footer says about these columns.
+        routes: The routes of the file's columns.
+        footer: The footer's entries for these columns.
         schema: The Arrow schema of the file.
         rows: Rows of the row group.
         is_local: Whether the file is local.

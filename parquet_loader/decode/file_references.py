@@ -1,6 +1,6 @@
-"""References to files as Parquet's logical type FILE stores them: a struct of a URI and a byte range, or of the bytes.
+"""Packs references to files, of Parquet's logical type FILE: structs of a URI and a byte range, or of the bytes.
 
-A window holds each as one value, which begins with a zero byte; no path of a file does.
+A window holds each as one value, which begins with a zero byte, so that it differs from the path of a file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class FileReference(NamedTuple):
     """A file, or a part of one.
 
     Attributes:
-        uri: Names the file; a reference as in RFC 3986.
-        offset, size: Its first byte and its length; None: not given.
+        uri: The file, as a reference by RFC 3986.
+        offset, size: Offset and length of the part; None for the whole file, or the rest of it.
     """
 
     uri: bytes
@@ -29,7 +29,7 @@ class FileReference(NamedTuple):
 
 
 def packed_references(structs: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return references as large binaries, null if the struct is.
+    """Return references as large binaries, with nulls for null structs.
 
     Args:
         structs: Structs of `is_file_reference`.
@@ -61,7 +61,7 @@ def packed_references(structs: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def unpacked_reference(value: bytes) -> bytes | FileReference | None:
-    """Return the bytes or the reference that `packed_references` has packed; None if the value is no reference."""
+    """Undo `packed_references` for one value; return None if the value is not a packed reference."""
     if value.startswith(_INLINE):
         return value[len(_INLINE) :]
     found = _REFERENCE.fullmatch(value)

@@ -55,7 +55,7 @@ class _PillowsLibrary:
     """The libjpeg-turbo that Pillow has loaded, called by the kernels."""
 
     def __init__(self) -> None:
-        library = ctypes.CDLL(importlib.import_module("PIL._imaging").__file__)  # finds what it is linked to, too
+        library = ctypes.CDLL(importlib.import_module("PIL._imaging").__file__)  # also finds linked libraries
         functions = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _FUNCTIONS]
         addresses = np.array(functions, np.uintp)
         if not KERNELS.jpeg_use(addresses.ctypes.data):
@@ -96,7 +96,7 @@ class _Simplejpeg:
     def decode(
         self, data: bytes | memoryview, out: npt.NDArray[np.uint8], _factor: int, _part: Region | None, /
     ) -> bool:
-        try:  # it reduces as far as the shape allows
+        try:  # it chooses the largest reduction that these minimums allow
             least = {"min_height": out.shape[0], "min_width": out.shape[1]}
             self._module.decode_jpeg(_bytes(data), _COLORS[out.shape[2]][1], buffer=out, **least)
         except Exception:  # the image is damaged
@@ -149,8 +149,8 @@ def decode_jpeg(
     Args:
         data: The encoded image.
         out: Memory for the whole image.
-        factor: By what each side is divided; `out` then has the shape that `reduced_shape` gave.
-        part: The pixels that are needed, not empty and inside of the image. The others may be left undefined.
+        factor: The divisor of each side; `out` then has the shape that `reduced_shape` returned.
+        part: The needed pixels, not empty and inside of the image. Other pixels may be left undefined.
 
     Returns:
         Whether it succeeded. If not, the content of `out` is undefined.

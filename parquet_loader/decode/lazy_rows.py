@@ -1,4 +1,4 @@
-"""Rows on the way from a row group to a window: decoded columns, and columns that are still in the file."""
+"""Rows between a row group and a window: decoded columns, and columns that are still in the file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, RuntimeErr
 
 
 class StraightTargets(NamedTuple):
-    """Where kernels write rows of columns.
+    """The memory to which kernels write rows of columns.
 
     Attributes:
-        addresses: int64 ``[columns]``, the address of space for the rows of each; not checked.
-        slots: For each, the number of the row from its address on to which each row goes; None: one behind another.
-            Empty: None for all.
+        addresses: int64 ``[columns]``, the address of memory for the rows of each column; not checked.
+        slots: For each column, the target of each row, counted in rows from the address; None keeps the order. Empty
+            means None for all.
     """
 
     addresses: npt.NDArray[np.int64]
@@ -45,11 +45,11 @@ class SkippedRows:
 
     def __init__(self, deleted: IntArray, begin: int) -> None:
         self._deleted, self._begin = np.ascontiguousarray(deleted, np.int64), begin
-        # Of each, how many rows before it are alive.
+        # For each deleted row, the number of rows before it that are alive.
         self._before = deleted - np.arange(begin, begin + len(deleted))
 
     def alive(self, first: int, rows: int) -> AliveRows:
-        """Return where `rows` rows are, at least one, from row `first` of those that are alive on."""
+        """Return `rows` rows, at least one, from row `first` of those that are alive on."""
         low, high = np.searchsorted(self._before, (first, first + rows - 1), side="right").tolist()
         begin = self._begin + first
         return AliveRows(begin + low, begin + rows + high, self._deleted[low:high])
@@ -63,10 +63,10 @@ class DeferredColumns:
         columns: Columns in plain pages, from which the system copies values, by name.
         first_row: Number of the first row in the row group.
         explained: Returns the error to raise for one of `READ_ERRORS`.
-        straight: Columns that kernels decode to given addresses, forward only; None: there are none.
+        straight: Columns that kernels decode to given addresses, forward only; or None.
         straight_names: Their names.
-        deleted: The deleted rows among them, which do not count; None: there are none.
-        masks: The masks of columns of `straight`: of each the column, and the address in the view of a null.
+        deleted: The deleted rows among them, which are not counted; or None.
+        masks: The masks of columns of `straight`: for each, the column, and the address in the view of a null.
     """
 
     columns: Mapping[str, RawColumn]
@@ -80,17 +80,17 @@ class DeferredColumns:
     def write(
         self, first: int, rows: int, straight: StraightTargets | None, targets: Sequence[Target]
     ) -> Mapping[str, Dictionary]:
-        """Write rows of the columns to where they are wanted.
+        """Write rows of the columns to the given memory.
 
         Args:
-            first: The first row, of these.
+            first: The first row, counted in these rows.
             rows: Number of rows.
-            straight: Where rows of `straight_names` go, or views of byte arrays, int64 ``[rows, 2]``, valid
-                until `release`; None: these columns are not wanted.
-            targets: Where rows of other columns go; see `RawColumn.read`.
+            straight: The memory for rows of `straight_names`, and for views of byte arrays, int64 ``[rows, 2]``, which
+                are valid until `release`; None skips these columns.
+            targets: The memory for rows of other columns; see `RawColumn.read`.
 
         Returns:
-            The dictionaries to whose entries views refer, by column; valid as long as views.
+            The dictionaries to whose entries views refer, by column; valid as long as the views.
 
         Raises:
             NotDecodedError: Arrow has to decode some columns of `straight` from this row on; others may have been
@@ -120,7 +120,7 @@ class DeferredColumns:
         return {} if straight is None or self.straight is None else self.straight.dictionaries()
 
     def release(self) -> None:
-        """Say that the views of byte arrays that `write` wrote are not used any more."""
+        """Release the views of byte arrays that `write` wrote."""
         if self.straight is not None:
             self.straight.release()
 
@@ -133,7 +133,7 @@ class LazyRows:
         table: The canonical columns that are decoded.
         rows: Number of rows, also if the table has no columns.
         deferred: The other columns.
-        stored_bytes: Bytes of the row group's column chunks that are read, as they are in the file.
+        stored_bytes: Bytes in the file of the row group's column chunks that are read.
     """
 
     table: pa.Table
@@ -143,9 +143,9 @@ class LazyRows:
 
 
 def _slots_of_all(alive: AliveRows, slots: IntArray | slice) -> IntArray:
-    """Return a slot for each row from the first to the last: a deleted row's is that of the next one that is alive.
+    """Return a slot for each row from the first to the last; a deleted row has that of the next row that is alive.
 
-    Rows are written in their order, so the row that is alive replaces the deleted ones.
+    Rows are written in order, so the row that is alive overwrites the deleted ones.
     """
     own = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
     is_alive = np.ones(alive.stop - alive.first, np.int64)

@@ -1,7 +1,6 @@
 """Opens the column chunks of one row group: each on the first of its column's routes that it can take.
 
-Whoever opens a row group asks here once. What is found out about files that do not change is returned as a `ChunkPlan`,
-to be kept for the next epoch.
+The result of the decision is a `ChunkPlan`, which callers keep for the next epoch if the file does not change.
 """
 
 from __future__ import annotations
@@ -24,22 +23,23 @@ from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_
 from parquet_loader.decode.routes import ColumnRoute
 from parquet_loader.source import ReadableChunk, RowGroupFooter
 
-# Smaller column chunks are left to Arrow, which takes many in one call.
+# Smaller column chunks are left to Arrow, which reads many in one call.
 RAW_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan:
-    """Which way each column chunk of a row group goes.
+    """The route of each column chunk of a row group.
 
     Attributes:
         raw: Locations of the pages that the system copies to the window.
-        straight: Those that a kernel decodes to the window.
-        fills: What stands for nulls in these.
-        kernel: Those that a kernel decodes to arrays.
-        arrow: Names that Arrow is asked for; their page headers are checked.
+        straight: Chunks that a kernel decodes to the window.
+        fills: The values that replace nulls in these.
+        kernel: Chunks that a kernel decodes to arrays.
+        arrow: Names to pass to Arrow; the page headers of these chunks are checked.
         stored_bytes: Bytes of all of them in the file.
-        masks: The masks of straight columns of byte arrays: of each the column, and the address in the view of a null.
+        masks: The masks of straight columns of byte arrays: for each, the column, and the address in the view of a
+            null.
         left: Columns that stay in the file until their rows are written: raw and straight ones, and their masks.
     """
 
@@ -57,11 +57,11 @@ class ChunkPlan:
 
 
 class OpenChunks:
-    """Column chunks of one row group, open. Used by one thread at a time; whoever opened it closes it.
+    """Open column chunks of one row group. Used by one thread at a time; the caller of `open_chunks` closes it.
 
     Attributes:
-        plan: Which way each goes.
-        raw, straight, kernel: The open chunks of each way; None: there are none.
+        plan: The route of each.
+        raw, straight, kernel: The open chunks of each route, or None.
     """
 
     def __init__(self, plan: ChunkPlan, source: str | pa.Buffer | None, file: RawFile | None) -> None:
@@ -84,7 +84,7 @@ class OpenChunks:
             raise
 
     def close(self) -> None:
-        """Close files and release what is held; idempotent."""
+        """Close files and release all buffers; idempotent."""
         for part in (self._file, self.straight, self.kernel):
             if part is not None:
                 part.close()
@@ -102,14 +102,14 @@ def open_chunks(
     """Open column chunks of a row group, and check the page headers of those that are left to Arrow.
 
     Args:
-        source: A path, or the file's bytes in memory; None: chunks that only Arrow can read, which checks them as they
-            come.
-        routes: How their columns travel.
+        source: A path, or the file's bytes in memory; None for chunks that are streamed to Arrow, whose headers are
+            checked as they arrive.
+        routes: The routes of their columns.
         windows: Which of the routes to the window may be taken; see `ColumnRoute.window`.
-        footer: What the footer says about these columns; None: nothing is needed, because all is known.
+        footer: The footer's entries for these columns; None if `known` is given.
         schema: The Arrow schema of the file.
         rows: Rows of the row group.
-        known: What this function found out before, if the file does not change.
+        known: The plan of an earlier call, if the file does not change.
 
     Raises:
         FalseClaimError, MetadataError: a column chunk cannot be read.
@@ -158,6 +158,6 @@ def open_chunks(
 
 
 def _wide_columns(routes: Sequence[ColumnRoute], windows: Collection[str], rows: int) -> dict[str, pa.DataType]:
-    """Return the columns whose chunks are worth a look at their pages, with their types."""
+    """Return the columns whose chunks are large enough to inspect their pages, with their types."""
     fields = [r.source.field for r in routes if r.window == "pages" and r.window in windows and r.source.field]
     return {field.name: field.type for field in fields if field.type.byte_width * rows >= RAW_BYTES}

@@ -1,6 +1,6 @@
-"""Some pages of a column chunk as a Parquet file in memory, which kernels and Arrow decode like any other file.
+"""Puts some pages of a column chunk into a Parquet file in memory, which kernels and Arrow decode like any other file.
 
-The file has one column, one row group, the pages as they are in their own file, and a footer that names only them.
+The file has one column, one row group, unchanged pages, and a footer with only these.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class PageFileSchema(NamedTuple):
 
     Attributes:
         leaf: Its number in the other file.
-        path: Names of its schema elements, below the root, each with its length before it.
-        elements: The list of schema elements, as a footer has it.
-        key_values: The list of keys and values, as a footer has it; b"": there is none.
+        path: Names of its schema elements, below the root, each after its length.
+        elements: The serialised list of schema elements.
+        key_values: The serialised list of keys and values; b"" without one.
     """
 
     leaf: int
@@ -77,8 +77,8 @@ class PageFile(NamedTuple):
     """Some pages of a column chunk.
 
     Attributes:
-        data: Their bytes, at the offsets that `chunk` says.
-        chunk: The column chunk that they make.
+        data: Their bytes, at the offsets of `chunk`.
+        chunk: The column chunk that consists of them.
         data_at: Offset of the first data page.
         starts: int64 ``[pages]``, offset of each data page.
         values: int64 ``[pages]``, the values of each data page.
@@ -94,17 +94,17 @@ class PageFile(NamedTuple):
 
 
 def page_file_buffer(dictionary_bytes: int, data_bytes: int) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return memory for a file of pages, and the offset of the dictionary page, which data pages follow."""
+    """Return memory for a file of pages, and the offset of the dictionary page; the data pages follow it."""
     data = np.empty(len(_MARK) + dictionary_bytes + data_bytes, np.uint8)
     data[: len(_MARK)] = np.frombuffer(_MARK, np.uint8)
     return data, len(_MARK)
 
 
 def opening_page(chunk: ReadableChunk) -> bytes:
-    """Return a data page of one row with one value, which pages follow that begin within a row.
+    """Return a data page of one row with one value, to put before pages that begin within a row.
 
-    Arrow refuses a column chunk that begins within a row. The values before the first row of the pages become values of
-    this row, which is not delivered.
+    Arrow refuses a column chunk that begins within a row. With this page, the values before the first row of the other
+    pages become values of its row, which is not delivered.
     """
     leaf = chunk.leaf
     repetitions, definitions = (
@@ -126,7 +126,7 @@ def file_of_pages(data: npt.NDArray[np.uint8], dictionary_bytes: int, chunk: Rea
     Args:
         data: See `page_file_buffer`.
         dictionary_bytes: Bytes of the dictionary page.
-        chunk: The column chunk from which they are; an opening page may stand before them.
+        chunk: Their column chunk; an opening page may precede them.
     """
     first = len(_MARK)
     lines = pages_between(pa.py_buffer(data), len(data), first, len(data), chunk.values + 1)
@@ -150,7 +150,7 @@ def file_of_pages(data: npt.NDArray[np.uint8], dictionary_bytes: int, chunk: Rea
 def page_file_footer(
     schema: PageFileSchema, file: PageFile, original: ColumnChunk, created_by: str, rows: int
 ) -> bytes:
-    """Return a footer for pages, as it stands at a file's end."""
+    """Return the serialised footer of a file of pages, with its length and magic bytes."""
     chunk, offset = file.chunk, len(_MARK)
     encodings = [number for number in range(62) if original.encodings >> number & 1]
     column = b"".join(
@@ -200,19 +200,20 @@ def decode_pages(
     *,
     verify_checksums: bool,
 ) -> list[pa.Array] | None:
-    """Decode pages to one array for each count of rows, each in its own memory, all as Arrow reads the column.
+    """Decode pages to one array for each count of rows, each in its own memory, with the types of Arrow's reader.
 
     Args:
         schema: The schema of the pages' file.
         file: The pages.
-        footer: The footer of the file from which they are.
-        original: What it says of their column chunk.
-        counts: Rows of each array; together those that begin in the pages, and one if the first page begins within it.
+        footer: The footer of the original file.
+        original: Its entry for their column chunk.
+        counts: Rows of each array; their sum is the number of rows that begin in the pages, plus one if the first page
+            begins within a row.
         kernel: The name of the column and the Arrow schema of its file, if a kernel may decode it; else None.
         verify_checksums: Whether the pages are compared with their CRC.
 
     Returns:
-        None: the pages do not hold this many rows.
+        The arrays, or None if the pages do not hold this many rows.
 
     Raises:
         FalseClaimError: a page header claims more than its page can hold.
@@ -229,7 +230,7 @@ def decode_pages(
             if known.names:
                 with NativeChunks(buffer, known) as chunks:
                     return [chunks.read(count)[0] for count in counts]
-    # One more row than is expected: whether there are more shows that the rows of each page are known.
+    # One more row than expected is requested: if there is one, the rows of each page are not known after all.
     more = 1 if file.chunk.leaf.max_repetition_level else 0
     raw = page_file_footer(schema, file, original, footer.created_by, rows + more)
     options = {"pre_buffer": False, "page_checksum_verification": verify_checksums}
@@ -249,13 +250,13 @@ def decode_pages(
         return [one_array(column)]
     firsts = np.concatenate([[0], np.cumsum(counts)]).tolist()
     nothing = one_array(column.slice(0, 0))
-    # Arrow copies what it joins: pages that are kept have to be released one by one.
+    # `one_array` copies if it joins chunks, so pages that are kept can be released one by one.
     parts = (one_array(column.slice(first, count)) for first, count in zip(firsts, counts, strict=False))
     return [pa.concat_arrays([part, nothing]) for part in parts]
 
 
 def page_file_schema(schema: FileSchema, leaf: int) -> PageFileSchema | None:
-    """Return the schema of a file that has one leaf column of another; None if Arrow's types cannot be divided so."""
+    """Return the schema of a file with one leaf column of another; None if its Arrow type cannot be derived."""
     chain = next(itertools.islice(_chains(schema_tree(schema.elements)), leaf, None))
     steps = [parent.children.index(child) for parent, child in itertools.pairwise(chain)]
     lines = [_with_one_child(one, schema.elements) for one in chain]
@@ -288,13 +289,13 @@ def _chains(element: SchemaElement) -> Iterator[list[SchemaElement]]:
 
 
 def _with_one_child(element: SchemaElement, elements: bytes) -> bytes:
-    """Return the bytes of an element; those of a group as of one that has one member."""
+    """Return the bytes of an element; a group gets one member."""
     (first, last), (begin, end) = element.span, element.children_span
     return elements[first:begin] + _number(1) + elements[end:last] if element.children else elements[first:last]
 
 
 def _pruned(field: pa.Field, steps: Sequence[int]) -> pa.Field | None:
-    """Return an Arrow field with the one leaf to which steps through structs lead; None if that cannot be said."""
+    """Return an Arrow field with only the leaf to which steps through structs lead; None if it cannot be derived."""
     type_ = field.type
     if not pa.types.is_nested(type_) and not isinstance(type_, pa.BaseExtensionType):
         return field
@@ -335,7 +336,7 @@ def _binary(data: bytes) -> bytes:
 
 
 def _field(step: int, kind: int, value: bytes) -> bytes:
-    """Return a field that comes `step` numbers after the one before it."""
+    """Serialise a field whose number is `step` more than that of the previous field."""
     return bytes([step << 4 | kind]) + value
 
 

@@ -30,7 +30,7 @@ from parquet_loader.source import (
 )
 
 Peek: TypeAlias = Callable[[int, int], bytes]
-"""Returns bytes of a file from an offset on, as many as asked for or more; fewer at its end."""
+"""Returns at least the requested number of bytes of a file from an offset on; fewer at its end."""
 
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
@@ -132,10 +132,10 @@ def chunk_bounds(footer: Metadata, row_group: int, leaves: Iterable[int]) -> Int
 
 
 def bounds_of_chunks(footer: RowGroupFooter, names: Iterable[str]) -> IntArray:
-    """Return the same for the leaf columns at and below these names, each once.
+    """Return the same for the leaf columns at and below these names, without duplicates.
 
     Raises:
-        MetadataError: the footer is wrong about one of them.
+        MetadataError: the footer's entry of one of them is invalid.
     """
     lines = dict[ChunkBounds, None]()
     for name in names:
@@ -147,7 +147,7 @@ def bounds_of_chunks(footer: RowGroupFooter, names: Iterable[str]) -> IntArray:
 
 
 def most_bytes_of_page(chunk: ReadableChunk) -> int:
-    """Return the most bytes of a decompressed page, as the footer says."""
+    """Return the most bytes of a decompressed page, by the footer."""
     return max(_SMALL_PAGE_BYTES, chunk.encoded_bytes)
 
 

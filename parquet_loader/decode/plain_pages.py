@@ -233,7 +233,7 @@ def raw_pages(
 
 
 def why_not_raw(chunk: ColumnChunk | ReadableChunk, column: Leaf, type_: pa.DataType) -> str:
-    """Return why no page of a column chunk can be copied as it is; "": its footer has no reason."""
+    """Return why the pages of a column chunk cannot be copied unchanged; "" if the footer shows no reason."""
     if column.max_definition_level or column.max_repetition_level:
         return "it is nullable or a list"
     width = int(type_.bit_width) // 8

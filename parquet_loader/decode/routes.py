@@ -73,11 +73,11 @@ class ColumnSource:
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
             as for categories, masks, members of groups, and columns of another name.
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
-        fill: The bytes of a delivered row that stand for a null; None if nulls are refused, if rows are wider than a
-            number and no byte arrays, or if numbers are masked.
-        mask: The mask that is delivered with byte arrays; "" if there is none.
+        fill: The bytes of a delivered row that replaces a null; None if nulls are refused, if numbers are masked, or if
+            rows are wider than a number and not byte arrays.
+        mask: The mask that is delivered with byte arrays; "" without one.
         refuses_nulls: Whether a null is an error.
-        type: The type of a field of numbers, which says the unit of times; else None.
+        type: The type of a field of numbers, with the unit of times; else None.
     """
 
     name: str
@@ -129,7 +129,7 @@ class ColumnSource:
 
     @property
     def are_byte_arrays(self) -> bool:
-        """Whether the file holds text or bytes that are delivered as they are."""
+        """Whether the file holds text or bytes that are delivered unchanged."""
         column, field = self.column, self.field
         if column is None or field is None or column.kind not in ("text", "bytes", "image"):
             return False
@@ -137,7 +137,7 @@ class ColumnSource:
 
     @property
     def is_list_of_row(self) -> bool:
-        """Whether lists in the file hold a delivered row's numbers, if they are as long as it and without nulls."""
+        """Whether a row of several numbers is stored as a list, which needs its length and no nulls."""
         column, field = self.column, self.field
         if column is None or field is None or not column.shape or not is_known_list(field.type):
             return False
@@ -148,7 +148,7 @@ class ColumnSource:
 
     @property
     def demand(self) -> RowDemand | None:
-        """What the footer has to say so that a kernel decodes byte arrays or rows of several numbers to the window."""
+        """The condition on the footer under which a kernel decodes byte arrays or rows of numbers to the window."""
         if self.are_byte_arrays:
             return RowDemand(0, self.refuses_nulls, self.fill is not None)
         if self.column is None or not self.column.shape or (self.fill is not None and not self.is_list_of_row):
@@ -169,10 +169,10 @@ class ColumnRoute:
         source: The column.
         window: The direct way to the window's buffers, without an Arrow array, if no row of a row group is filtered
             out. ``"pages"``: the system copies the values from plain pages. ``"kernel"``: a kernel decodes them there.
-            None: there is no direct way.
+            None: there is none.
         decoder: The decoder if `window` cannot be used; None if nothing is read.
         reason: Why there is no faster route; "" if this is the fastest.
-        dictionary_rows: Arrow reads it as a dictionary in batches of at least this many rows; 0: never.
+        dictionary_rows: The least rows of a batch that Arrow reads as a dictionary; 0 for never.
         stored: The name passed to the Parquet reader; "" if nothing is read.
     """
 

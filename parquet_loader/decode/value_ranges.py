@@ -1,7 +1,7 @@
 """Finds the byte range of each value of a column of byte arrays, so that the values can stay in the file.
 
-Possible if the pages are plain and uncompressed, and no value is null. Only page headers and the lengths in front of
-values are read. A window then holds a `ValueRange` of each row instead of its bytes.
+This requires plain, uncompressed pages without nulls. Only page headers and the lengths before values are read. A
+window then holds a `ValueRange` of each row instead of its bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _NUMBERS = struct.Struct("<QQQq")
 
 
 class ValueRange(NamedTuple):
-    """Where a value is.
+    """The byte range of a value.
 
     Attributes:
-        offset, size: Its first byte in the file, and its length.
-        file_bytes, mtime_ns: Size of the file, and when it last changed (-1: not known), as its footer was read.
+        offset, size: Its offset in the file, and its length.
+        file_bytes, mtime_ns: Size and modification time of the file (-1 if not known) when its footer was read.
         path: The file.
     """
 
@@ -37,7 +37,7 @@ class ValueRange(NamedTuple):
 
     @classmethod
     def unpacked(cls, data: bytes | memoryview) -> Self:
-        """Return what `packed` has packed."""
+        """Undo `packed`."""
         offset, size, file_bytes, mtime_ns = _NUMBERS.unpack_from(data)
         path = bytes(data[_NUMBERS.size :]).decode("utf-8", "surrogateescape")
         return cls(offset, size, file_bytes, mtime_ns, path)
@@ -74,7 +74,7 @@ def _ranges(peek: Peek, chunk: ReadableChunk, rows: int) -> list[tuple[int, int]
         if header.page_bytes < 0 or at > end or header.levels_bytes < 0 or header.repetition_bytes < 0:
             raise ValueError(f"the page at byte {begin} claims {header.page_bytes} bytes, and its chunk ends at {end}")
         if header.kind not in (DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE):
-            continue  # an index page, as readers pass over it
+            continue  # readers skip pages of other kinds
         if header.kind == DICTIONARY_PAGE or header.encoding != _PLAIN:
             raise ValueError("its pages are not all plain")
         if header.page_bytes != header.plain_bytes:
@@ -88,7 +88,7 @@ def _ranges(peek: Peek, chunk: ReadableChunk, rows: int) -> list[tuple[int, int]
         for _ in range(header.values):
             size = int.from_bytes(peek(begin, 4), "little")
             begin += 4
-            # Nulls have no bytes, so that fewer values than the header says fill the page.
+            # Nulls have no bytes; with nulls, the page ends before it has as many values as its header states.
             if begin + size > at:
                 raise ValueError(f"row {len(found)} or one before it is null, or the page is damaged")
             found.append((begin, size))
@@ -99,7 +99,7 @@ def _ranges(peek: Peek, chunk: ReadableChunk, rows: int) -> list[tuple[int, int]
 
 
 def why_no_ranges(chunk: ReadableChunk, rows: int) -> str:
-    """Return why the values of a column chunk have no byte ranges, as its footer says; "": it gives no reason."""
+    """Return why the values of a column chunk have no byte ranges; "" if the footer shows no reason."""
     if chunk.leaf.max_repetition_level or chunk.leaf.physical_type != "BYTE_ARRAY":
         return "it is not a column of byte arrays"
     if chunk.codec_name != "UNCOMPRESSED":

@@ -1,4 +1,4 @@
-"""Decodes media, of which rows hold the bytes of files: images to pixels, audio to samples, video to frames."""
+"""Decodes media from the bytes of their files: images to pixels, audio to samples, video to frames."""
 
 from parquet_loader.decode.media.audio import audio_modules, decode_audio
 from parquet_loader.decode.media.byte_ranges import RangeFile

@@ -1,4 +1,4 @@
-"""Decodes AAC, in M4A or as it is (ADTS), by FFmpeg (PyAV): the one kind of recording that libsndfile does not read."""
+"""Decodes AAC, in M4A or raw (ADTS), with FFmpeg (PyAV), because libsndfile does not read it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from parquet_loader.decode.array_formats import BlobProblem
 from parquet_loader.decode.media.video import video_module
 from parquet_loader.errors import MissingPackageError
 
-# Others are refused: a playlist names files to open, which no row may.
+# Other formats are refused, because a playlist could make the process open other files.
 _OPTIONS = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,aac", "protocol_whitelist": "none"}
 _CODECS = ("aac", "alac")
 _MOST_SAMPLES = 2**31 - 1
-# Samples by which a track may be shorter than its header tells: the last frames may be padding.
+# A track may be this many samples shorter than its header states, because the last frames may be padding.
 _PADDING = 2 * 2048
 
 
 class AacRecording:
-    """A recording, decoded, with the part of `soundfile.SoundFile` that `decode_audio` uses.
+    """A decoded recording, with the part of the interface of `soundfile.SoundFile` that `decode_audio` uses.
 
     Attributes:
         samplerate, channels, frames: As in `SoundFile`; `frames` is the number of samples of a channel.
@@ -73,7 +73,7 @@ class AacRecording:
         if not parts:
             raise BlobProblem("the AAC recording holds no samples")
         samples = np.concatenate(parts)
-        # Without a container, the duration is an estimate by the bit rate. A negative one tells nothing.
+        # Without a container, the duration is an estimate from the bit rate. A negative duration means unknown.
         duration = 0 if container.format.name == "aac" else max(stream.duration or 0, 0)
         told = round(duration * stream.time_base * rate) if duration else 0
         if len(samples) < told - _PADDING:

@@ -1,9 +1,9 @@
 """Decodes recordings by libsndfile: WAV, FLAC, MP3 and Ogg (Vorbis, Opus) to float32, resampled by soxr.
 
-WAV of 16-bit PCM is converted by numpy, and AAC is decoded by FFmpeg, all of it. libsndfile and soxr work outside the
-GIL, but for the reading of the encoded bytes. If a row is a part of its recording, only that part is decoded (of MP3
-and Ogg all that precedes it, too: libsndfile's seek is not exact there), with so much around it that the resampled part
-equals the same samples of the whole recording.
+numpy converts WAV of 16-bit PCM, and FFmpeg decodes AAC, always as a whole. libsndfile and soxr release the GIL, except
+while they read the encoded bytes. If a row is a part of its recording, only that part is decoded (MP3 and Ogg also from
+the beginning up to it, because libsndfile's seek is not exact), with a margin, so that the resampled part equals the
+same samples of the whole recording.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from parquet_loader.schema import Audio
 
 Samples: TypeAlias = npt.NDArray[np.float32]
 
-# Samples at the lower of both rates around a part that is resampled: soxr's filters at quality HQ are shorter.
+# Margin around a resampled part, in samples at the lower of both rates; soxr's filters at quality HQ are shorter.
 _MARGIN = 256
-# The length that libsndfile tells of an MP3 without a Xing or Info header is too long by up to two frames and the
-# decoder's delay.
+# libsndfile overestimates the length of an MP3 without a Xing or Info header by up to two frames and the decoder's
+# delay.
 _MP3_EXCESS = 4 * 1152
 _MOST_SAMPLES = 2**31 - 1
-# Writers to a pipe leave the largest size in the header of a WAV, or nearly so; no value of a column is as long.
+# Programs that write WAV to a pipe leave about the largest size in the header; no value of a column is that long.
 _LEAST_UNKNOWN_SIZE = 0x7FFF0000
 _PCM = 1
 _MOST_CHANNELS = 8
@@ -57,16 +57,16 @@ def audio_modules() -> tuple[Any, Any]:
 
 
 def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples | None = None) -> tuple[Samples, int]:
-    """Return the samples of one recording, and how many of them (in each channel) come from it.
+    """Return the samples of one recording, and their number (in each channel) without padding.
 
     Args:
         data: The encoded recording.
-        field: Tells rate, length and channels.
-        word: 64 random bits that tell where ``at="random"`` cuts.
-        out: Memory for a row of ``field.shape``, in which it is then returned.
+        field: The field, with rate, length and channels.
+        word: 64 random bits, which determine the position of the part with ``at="random"``.
+        out: Memory for a row of ``field.shape``; if given, the samples are returned in it.
 
     Returns:
-        float32 ``[samples]`` or ``[samples, channels]`` without `seconds`, else `field.shape`.
+        float32 ``[samples]`` or ``[samples, channels]`` without `seconds`, else ``field.shape``.
 
     Raises:
         BlobProblem: the bytes are not a recording, are damaged or truncated, or have other channels.
@@ -106,7 +106,7 @@ _EXPECTED = "a WAV, FLAC, MP3, Ogg, M4A or AAC recording"
 
 
 def _kind(data: bytes | memoryview) -> str:
-    """Return the format by the first bytes; libsndfile would open 20 more, which no test here damages."""
+    """Return the format by the first bytes; libsndfile would open 20 others, which are not tested with damage here."""
     first = bytes(data[:12])
     if first[:4] in (b"RIFF", b"RF64") and first[8:] == b"WAVE":
         return "wav"
@@ -114,10 +114,10 @@ def _kind(data: bytes | memoryview) -> str:
         return "flac"
     if first[:4] == b"OggS":
         return "ogg"
-    # ID3, or the 11 set bits of a frame with a layer.
+    # MP3 begins with ID3, or with the 11 set bits of a frame with a layer.
     if first[:3] == b"ID3" or (len(first) > 2 and first[0] == 0xFF and first[1] >> 5 == 7 and first[1] & 6):
         return "mp3"
-    # M4A, or the 12 set bits of a frame of ADTS, whose layer is 0.
+    # AAC begins as M4A, or with the 12 set bits of a frame of ADTS, whose layer is 0.
     if first[4:8] == b"ftyp" or (len(first) > 2 and first[0] == 0xFF and first[1] & 0xF6 == 0xF0):
         return "aac"
     if not first:
@@ -169,9 +169,9 @@ def ogg_checksum(page: bytes) -> int:
 
 
 class _PlainWav:
-    """A WAV of 16-bit PCM, with the part of `soundfile.SoundFile` that is used here, and the same samples.
+    """A WAV of 16-bit PCM, with the part of the interface of `soundfile.SoundFile` that is used here.
 
-    libsndfile asks for the bytes by callbacks of Python, and takes five times as long.
+    The samples are the same. libsndfile reads the bytes by callbacks to Python, and takes five times as long.
     """
 
     def __init__(self, data: bytes | memoryview, channels: int, rate: int, begin: int, nbytes: int) -> None:
@@ -184,7 +184,7 @@ class _PlainWav:
 
     @classmethod
     def opened(cls, data: bytes | memoryview) -> Self | None:
-        """Return the recording, or None if libsndfile has to look at it."""
+        """Return the recording, or None if libsndfile has to open it."""
         begin, form = 12, None
         while begin + 8 <= len(data):
             name, size = struct.unpack_from("<4sI", data, begin)
@@ -224,7 +224,7 @@ def _samples(file: Any, kind: str, field: Audio, word: int, soxr: Any) -> Sample
     if stored < 1 or not 0 <= frames * max(1.0, field.rate / stored) * file.channels <= _MOST_SAMPLES:
         raise BlobProblem(f"the recording claims {frames} samples at {stored} Hz, which is too long for a row")
     common = math.gcd(stored, field.rate)
-    block_in, block_out = stored // common, field.rate // common  # as long as each other
+    block_in, block_out = stored // common, field.rate // common  # blocks of the same duration
     total = -(-frames * block_out // block_in)
     wanted = field.samples
     if wanted is None or wanted >= total:

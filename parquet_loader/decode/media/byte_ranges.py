@@ -1,4 +1,4 @@
-"""A file of which byte ranges are read, for decoders that seek."""
+"""A file object over byte ranges, for decoders that seek."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class RangeFile:
         bytes_read: Bytes that were read so far.
 
     Args:
-        read_at: Takes an offset and a number of bytes, which end before the file's end, and returns these.
+        read_at: Returns a number of bytes from an offset; the range is always within the file.
         size: Bytes of the file.
-        block_bytes: Bytes that are read at least, if a read asks for less.
+        block_bytes: The least bytes of a read.
     """
 
     def __init__(self, read_at: Callable[[int, int], bytes], size: int, block_bytes: int = 2**15) -> None:
@@ -45,7 +45,7 @@ class RangeFile:
         return None
 
     def read(self, count: int = -1) -> bytes:
-        """Return up to `count` bytes from the position on, and move it behind them; no bytes at the end."""
+        """Return up to `count` bytes, and advance the position; b"" at the end."""
         begin = self._position
         if count < 0:
             count = self.size

@@ -1,4 +1,4 @@
-"""Which part of an image is resized, and where it is mirrored: pure functions of sizes and random numbers."""
+"""Chooses the part of an image to resize: pure functions of sizes and random numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class Box(NamedTuple):
-    """A part of an image, in pixels from its upper left corner; not whole numbers if it is centred.
+    """A part of an image, in pixels from its upper left corner; may be fractional if it is centred.
 
     Attributes:
         left, top, width, height: All of them inside the image.
@@ -86,7 +86,7 @@ def center_box(height: int, width: int, size: tuple[int, int], resize: int | Non
 
 
 def _cut(length: int, resized: int, part: int) -> tuple[float, float]:
-    """Return where the middle `part` of a resized length begins in the stored one, and how long it is there."""
+    """Return begin and length, in stored pixels, of the middle `part` of a resized length."""
     begin = round((resized - part) / 2)
     unit = length / resized
     return begin * unit, min(part * unit, length - begin * unit)

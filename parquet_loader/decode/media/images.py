@@ -1,4 +1,4 @@
-"""Decodes one image to pixels, with libjpeg-turbo if it can, else with Pillow, and brings it to its delivered form."""
+"""Decodes one image to its delivered form, with libjpeg-turbo if possible, else with Pillow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BITS_PER_SAMPLE = 258
 
 @cache
 def image_formats() -> tuple[str, ...]:
-    """Import the plugins of Pillow for the formats that are read, and return those that it has.
+    """Import Pillow's plugins of the supported formats, and return the formats that it has.
 
     Raises:
         ConfigurationError: Pillow is not installed.
@@ -64,7 +64,7 @@ def image_pixels(data: bytes, channels: int, out: Pixels | None) -> Pixels:
 def write_image(
     data: bytes, field: Image, rng: np.random.Generator | None, out: npt.NDArray[Any] | None
 ) -> npt.NDArray[Any]:
-    """Return one image in the form that its field says: in `out` if there is one, else in new memory.
+    """Return one image in its field's delivered form: in `out` if given, else in new memory.
 
     Args:
         data: The encoded image.
@@ -73,7 +73,7 @@ def write_image(
         out: Memory of the delivered shape and dtype; None for images whose sizes vary.
 
     Raises:
-        BlobProblem: the bytes are not an image that can be read, or it has another size than the field says.
+        BlobProblem: the bytes are not an image that can be read, or its size differs from the field's.
     """
     # The flip is drawn first, so that it does not depend on the image's size.
     is_flipped = field.flip == 1 if rng is None else bool(uniform(rng, 1)[0] < field.flip)
@@ -86,7 +86,7 @@ def write_image(
 def _resized(
     data: bytes, field: Image, rng: np.random.Generator | None, out: Pixels | None, *, is_flipped: bool
 ) -> Pixels:
-    """Return the pixels in their delivered size, mirrored if that is asked for; in `out` if possible."""
+    """Return the pixels in their delivered size, mirrored if requested; in `out` if possible."""
     channels = field.shape[2]
     orientation = 1
     if field.exif_orientation:
@@ -142,7 +142,7 @@ def _box(field: Image, height: int, width: int, rng: np.random.Generator | None)
 
 
 def _reduction(field: Image, box: Box) -> int:
-    """Return by how much an image may be reduced in decoding: 1, 2, 4 or 8, and never to less than delivered."""
+    """Return the largest reduction in decoding, 1, 2, 4 or 8, that leaves at least the delivered size."""
     assert isinstance(field.size, tuple)
     if field.interpolation == "nearest":
         return 1
@@ -151,12 +151,12 @@ def _reduction(field: Image, box: Box) -> int:
 
 
 def _used(field: Image, box: Box, factor: int, shape: tuple[int, ...]) -> Region:
-    """Return the pixels that take part in the result, of an image that is reduced to `shape` by `factor`."""
+    """Return the pixels that affect the result, of an image that is reduced to `shape` by `factor`."""
     assert isinstance(field.size, tuple)
 
     def used(begin: float, length: float, size: int, whole: int) -> tuple[int, int]:
         reach = 0.0
-        if field.crop != "random":  # one or two delivered pixels around the box have a part in the result
+        if field.crop != "random":  # the filter uses one or two delivered pixels around the box
             reach = 1 + (2 if field.interpolation == "bicubic" else 1) * max(length / size, 1)
         return max(math.floor(begin - reach), 0), min(math.ceil(begin + length + reach), whole)
 
@@ -181,7 +181,7 @@ def _part(pixels: Pixels, height: int, width: int, box: Box, factor: int, field:
         raise BlobProblem(f"the image is {found[0]} x {found[1]}, its header says {height} x {width}")
     left, top = box.left / factor, box.top / factor
     right, bottom = min(left + box.width / factor, found[1]), min(top + box.height / factor, found[0])
-    if field.crop == "random":  # as torchvision: cut first, so that pixels outside have no part in the result
+    if field.crop == "random":  # as torchvision: cut first, so that pixels outside do not affect the result
         row, column = math.floor(top), math.floor(left)
         pixels = pixels[row : math.ceil(bottom), column : math.ceil(right)]
         left, top, right, bottom = left - column, top - row, right - column, bottom - row
@@ -207,7 +207,7 @@ def _delivered(pixels: Pixels, field: Image, out: npt.NDArray[Any] | None) -> np
 
 
 def scale_and_offset(field: Image, channel: int) -> tuple[np.float32, np.float32]:
-    """Return by what a channel's stored values are multiplied, and what is added, for float32."""
+    """Return the factor and the summand that convert a channel's stored values to float32."""
     mean = 0.0 if field.mean is None else field.mean[channel]
     std = 1.0 if field.std is None else field.std[channel]
     return np.float32(1 / (255 * std)), np.float32(-mean / std)
@@ -218,7 +218,7 @@ def _turned_size(height: int, width: int, orientation: int) -> tuple[int, int]:
 
 
 def _turned(pixels: Pixels, orientation: int) -> Pixels:
-    """Return an image upright, of which EXIF says its orientation."""
+    """Rotate an image by its EXIF orientation."""
     match orientation:
         case 2:
             return pixels[:, ::-1]
@@ -238,7 +238,7 @@ def _turned(pixels: Pixels, orientation: int) -> Pixels:
 
 
 class _Opened:
-    """An image opened by Pillow, of which only the header is read. Errors inside of ``with`` are `BlobProblem`."""
+    """An image opened by Pillow, which reads only the header. Errors within ``with`` become `BlobProblem`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -272,7 +272,7 @@ class _Opened:
 
     @property
     def orientation(self) -> int:
-        """The orientation in the EXIF data, 1 to 8; 1 if there is none, or Pillow turns the image: a TIFF."""
+        """The orientation in the EXIF data, 1 to 8; 1 without one, or for a TIFF, which Pillow rotates itself."""
         if self._image.format == "TIFF":
             return 1
         found = self._image.getexif().get(_ORIENTATION, 1)
@@ -286,7 +286,7 @@ class _Opened:
     def pixels(self, channels: int) -> Pixels:
         """Return the pixels, uint8 ``[height, width, channels]``."""
         image, mode = self._image, _MODES[channels]
-        tags = getattr(image, "tag_v2", None)  # of a TIFF
+        tags = getattr(image, "tag_v2", None)  # a TIFF has them
         bits = 8 if tags is None else max(np.ravel(tags.get(_BITS_PER_SAMPLE, 8)).tolist())
         if bits > 8 or image.mode in ("I", "F") or image.mode.startswith("I;16"):
             bits = max(bits, 16)
@@ -294,5 +294,5 @@ class _Opened:
                 f"a {image.format} of {bits} bits a channel, which uint8 cannot hold; Bytes() delivers its bytes"
             )
         image.load()
-        array = np.array(image if image.mode == mode else image.convert(mode))  # writable, as libjpeg's are
+        array = np.array(image if image.mode == mode else image.convert(mode))  # writable, as from libjpeg
         return array.reshape(*array.shape[:2], channels)

@@ -1,4 +1,4 @@
-"""Resizes and normalises images: with kernels, else with Pillow and numpy; the results are the same."""
+"""Resizes and normalises images with kernels, or with Pillow and numpy; the results are the same."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def resize(
         size: Height and width of the result.
         interpolation: ``"nearest"``, or ``"bilinear"`` and ``"bicubic"`` with antialiasing.
         is_mirrored: Whether left and right are exchanged.
-        out: Contiguous memory for the result, in which it is then returned if possible.
+        out: Contiguous memory for the result; if possible, the result is returned in it.
 
-    The kernels begin with rows if Pillow 13 does. Its older releases always begin with columns, which may show in the
-    last bit.
+    The kernels resize rows first if Pillow 13 does. Its older releases always resize columns first, which may change
+    the last bit.
     """
     channels = pixels.shape[2]
-    if KERNELS is None or interpolation == "nearest" or channels not in (1, 3):  # Pillow weighs colors by alpha
+    if KERNELS is None or interpolation == "nearest" or channels not in (1, 3):  # Pillow weights colors by alpha
         image = pillow_image().fromarray(pixels[:, :, 0] if channels == 1 else pixels)
         resized = np.asarray(image.resize((size[1], size[0]), _RESAMPLING[interpolation], box)).reshape(*size, -1)
         return resized[:, ::-1] if is_mirrored else resized
@@ -68,7 +68,7 @@ def to_floats(
         pixels: uint8 ``[height, width, channels]``.
         scale, offset: float32 ``[channels]``.
         out: float32, of the same shape, or ``[channels, height, width]``.
-        channels_first: Which of the two.
+        channels_first: Whether `out` has the second shape.
     """
     channels = pixels.shape[2]
     if KERNELS is not None and pixels.flags.c_contiguous and out.flags.c_contiguous:

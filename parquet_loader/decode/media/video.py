@@ -1,8 +1,8 @@
-"""Decodes frames of videos by FFmpeg (PyAV): frames at given times, and clips at positions that a seed tells.
+"""Decodes frames of videos with FFmpeg (PyAV): frames at given times, and clips at seeded positions.
 
-Decoding goes from the last key frame before a time. Of a file that has an index (MP4, MOV) only the index and the
-groups of pictures of the wanted frames are read. A decoder belongs to one row and one thread; it starts no threads of
-its own, because rows are decoded side by side.
+Decoding starts at the last key frame before a time. For a file with an index (MP4, MOV), only the index and the groups
+of pictures (GOPs) of the wanted frames are read. A decoder belongs to one row and one thread; it starts no threads
+itself, because rows are decoded in parallel.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from parquet_loader.schema import Video
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
-# Others are refused: a playlist names files to open, which no row may.
+# Other formats are refused, because a playlist could make the process open other files.
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
 _CODEC_OPTIONS = {"max_pixels": str(2**25), "threads": "1"}
-# Packets that are read with those of the wanted frames: decoders reorder pictures. What else they take is read then.
+# Extra packets that are read with those of the wanted frames, because decoders reorder pictures. If a decoder needs
+# more, they are read then.
 _REORDERED = 4
-# Frames without an index that are decoded rather than sought past.
+# Without an index, a frame at most this far ahead is reached by decoding instead of seeking.
 _NEAR = 64
 
 
@@ -56,10 +57,10 @@ def clip_positions(count: int, field: Video, word: int) -> npt.NDArray[np.int64]
 
     Args:
         count: Frames of the video.
-        field: Tells clips, frames, step, and how the clips are placed.
-        word: 64 random bits; equal ones give equal positions.
+        field: The field, with clips, frames, step and positions.
+        word: 64 random bits; equal bits give equal positions.
 
-    Frames behind the video's end are its last one.
+    Positions beyond the video's end are replaced by its last frame.
     """
     clips = field.clips or 1
     free = max(count - (field.frames - 1) * field.step - 1, 0)  # the last position of a clip's first frame

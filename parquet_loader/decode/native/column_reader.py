@@ -28,9 +28,9 @@ from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
 _LEVELS = {"RLE", "BIT_PACKED"}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
-# What becomes of decimals, as in `decimals.h`; their scale is added to the second.
+# Conversions of decimals, as in `decimals.h`; the scale is added to the second.
 _WIDE_DECIMALS, _NEAREST_DECIMALS = 1, 2
-# More encodings of a physical type.
+# Further encodings of a physical type.
 _MORE_ENCODINGS = {
     "INT32": {"DELTA_BINARY_PACKED"},
     "INT64": {"DELTA_BINARY_PACKED"},
@@ -38,8 +38,8 @@ _MORE_ENCODINGS = {
 }
 _BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
 _VIEW_BYTES = 16
-_READ_BEHIND = 128  # bytes behind a value that the kernels may read: SLACK in `kernels.h`
-# Of each physical type: its number in `column_chunks.c`, and the bytes of a value, of booleans when they are unpacked.
+_READ_BEHIND = 128  # bytes beyond a value that the kernels may read: SLACK in `kernels.h`
+# For each physical type: its number in `column_chunks.c`, and the bytes of a value (of an unpacked boolean).
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
 
@@ -49,8 +49,8 @@ class NotDecodedError(ValueError):
     Arrow then reads these columns, or reports the error.
 
     Attributes:
-        columns: The columns; the kernels decode no more of them.
-        others: The rows of the other columns, if arrays were asked for.
+        columns: The columns, which the kernels refuse from now on.
+        others: The rows of the other columns, if arrays were requested.
     """
 
     def __init__(self, columns: Iterable[str], others: Mapping[str, pa.Array] | None = None) -> None:
@@ -60,7 +60,7 @@ class NotDecodedError(ValueError):
 
 
 def is_known_type(type_: pa.DataType) -> bool:
-    """Whether pages hold values of an Arrow type as Arrow does, or extended to a wider integer."""
+    """Whether pages store values of an Arrow type in Arrow's form, or extended to a wider integer."""
     return bool(
         pa.types.is_integer(type_)
         or pa.types.is_boolean(type_)
@@ -84,7 +84,7 @@ def is_known_codec(name: str) -> bool:
 
 
 def is_known_list(type_: pa.DataType) -> bool:
-    """Whether a type is a list of numbers, which the kernels decode if all rows hold as many of them."""
+    """Whether a type is a list of numbers; the kernels decode it to rows if all lists have one length."""
     t = pa.types
     if not (t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_)):
         return False
@@ -95,9 +95,9 @@ class AliveRows(NamedTuple):
     """Rows of a row group, some of which are deleted.
 
     Attributes:
-        first: The first row, not deleted.
-        stop: The row behind the last one, which is not deleted.
-        deleted: int64, contiguous, sorted, the deleted rows between.
+        first: The first row, which is not deleted.
+        stop: One more than the last row, which is not deleted.
+        deleted: int64, contiguous, sorted, the deleted rows between these.
     """
 
     first: int
@@ -106,12 +106,12 @@ class AliveRows(NamedTuple):
 
 
 class Dictionary(NamedTuple):
-    """The values of a column of byte arrays that its rows refer to by number.
+    """The dictionary of a column of byte arrays.
 
     Attributes:
-        address: Where the views of the entries are, 16 bytes each.
-        entries: Their number.
-        nbytes: The bytes of all of them.
+        address: The address of the views of its entries, 16 bytes each.
+        entries: Number of entries.
+        nbytes: The bytes of all entries.
     """
 
     address: int = 0
@@ -120,12 +120,12 @@ class Dictionary(NamedTuple):
 
 
 class RowDemand(NamedTuple):
-    """What rows have to be, so that a kernel decodes them to their slots.
+    """The condition under which a kernel decodes rows to their slots.
 
     Attributes:
         values: Numbers of a row, if rows are lists.
-        refuses_nulls: Whether a null is an error, so that the footer need not say whether there are any.
-        fills_nulls: Whether nulls are replaced, so that there may be any.
+        refuses_nulls: Whether a null is an error; then the footer need not state their number.
+        fills_nulls: Whether nulls are replaced; then nulls are allowed.
     """
 
     values: int
@@ -133,7 +133,7 @@ class RowDemand(NamedTuple):
     fills_nulls: bool = False
 
     def allows(self, chunk: ReadableChunk) -> bool:
-        """Whether a column chunk has no nulls that are not replaced, as far as its footer says."""
+        """Whether a column chunk meets the condition on nulls, by its footer."""
         has_none = chunk.nulls == 0 or not chunk.leaf.max_definition_level
         return has_none or self.fills_nulls or (chunk.nulls is None and self.refuses_nulls)
 
@@ -144,8 +144,8 @@ class DecodableChunks(NamedTuple):
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 14]``, the description of each for `column_chunks.c`.
-        nullable: For each, whether there may be nulls: if the footer does not say that there are none.
+        lines: int64 ``[columns, 14]``, the description of each for `chunks_open` of `column_chunks.c`.
+        nullable: For each, whether it may have nulls, because the footer does not exclude them.
     """
 
     names: list[str]
@@ -155,13 +155,13 @@ class DecodableChunks(NamedTuple):
 
 
 class Fills(NamedTuple):
-    """The values that stand for nulls of some columns.
+    """The values that replace nulls of some columns.
 
     Attributes:
         values: uint8 ``[columns, 16]``: the bytes of a number or view, followed by zeros.
         are_given: bool ``[columns]``: whether a column has such a value.
-        viewed: The bytes of each view, by name, and zeros behind them, which the kernels may read.
-        addresses: int64 ``[columns]``: the address of each column's value; 0: it has none.
+        viewed: The bytes of each view, by name, followed by zeros that the kernels may read.
+        addresses: int64 ``[columns]``: the address of each column's value; 0 without one.
     """
 
     values: npt.NDArray[np.uint8]
@@ -212,14 +212,14 @@ def decodable_columns(
     """Return the column chunks of a row group that the kernels can probably decode.
 
     Args:
-        footer: What the footer says about the columns of `names`, and others.
+        footer: The footer's entries for the columns of `names`, and perhaps others.
         names: The columns that are read.
         schema: The file's Arrow schema.
         rows: Rows of the row group.
-        demands: What the footer has to say of columns whose rows are decoded to their slots.
-        refused: Takes the reason for each of the other columns.
+        demands: The conditions of columns whose rows are decoded to their slots.
+        refused: Receives the reason for each column that is not returned.
         floats: Columns of decimals that become the nearest float64.
-        texts: The columns whose bytes the kernels check to be UTF-8.
+        texts: Columns for which the kernels check that values are UTF-8.
     """
     reasons: dict[str, str] = {} if refused is None else refused
     types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
@@ -232,7 +232,7 @@ def decodable_columns(
             continue
         (chunk,), indices = chunks, schema.get_all_field_indices(name)
         type_ = schema.field(indices[0]).type if len(indices) == 1 else pa.null()
-        if not isinstance(chunk, ReadableChunk):  # Arrow says why a column cannot be read
+        if not isinstance(chunk, ReadableChunk):  # a `MetadataError`
             reasons[name] = str(chunk)
             continue
         list_values, demand = 0, (demands or {}).get(name)
@@ -269,7 +269,7 @@ def decodable_columns(
 
 
 def _why_not(type_: pa.DataType, chunk: ReadableChunk) -> str:
-    """Return why `_line` describes no column chunk."""
+    """Return why `_line` returns None for a column chunk."""
     if not is_known_codec(chunk.codec_name):
         return f"the kernels do not decompress {chunk.codec_name.lower()}"
     others = [e for e in chunk.encoding_names if e not in _known_encodings(chunk.leaf.physical_type)]
@@ -283,7 +283,7 @@ def _known_encodings(physical_type: str) -> set[str]:
 
 
 def is_always_compressed(created_by: str) -> bool:
-    """Whether pages of version 2 are compressed although their headers say otherwise, as before parquet-cpp of Arrow 3.
+    """Whether pages of version 2 are compressed whatever their headers say, as by parquet-cpp before Arrow 3.
 
     Arrow decides the same way; see PARQUET-10353.
     """
@@ -291,9 +291,9 @@ def is_always_compressed(created_by: str) -> bool:
 
 
 def _list_values(type_: pa.DataType, chunk: ReadableChunk, rows: int) -> int:
-    """Return how many numbers the lists of a column chunk hold if all hold as many; 0 if they do not, or hold one."""
+    """Return the length of a column chunk's lists if all can have the same one, of at least 2; else 0."""
     each = chunk.values // rows if rows > 0 and chunk.values % rows == 0 else 0
-    # An empty or missing list counts as a value, so the footer does not tell lists of one value from those.
+    # An empty or null list counts as a value, so the footer does not distinguish it from a list of one value.
     if each < 2 or (pa.types.is_fixed_size_list(type_) and type_.list_size != each):
         return 0
     return 0 if pa.types.is_list(type_) and chunk.values >= 2**31 else each
@@ -322,7 +322,7 @@ def _line(
     is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
     if (
         not is_known_codec(chunk.codec_name)
-        or width < 1  # of varying width, as decimals may be
+        or width < 1  # varying width, as of some decimals
         or (width != delivered and not is_narrowed)
         or is_boolean != (column.physical_type == "BOOLEAN")
         or pa.types.is_date64(type_)  # days in the file
@@ -341,13 +341,13 @@ def _line(
 class NativeChunks:
     """Column chunks of one row group, open for a forward read. Used by one thread at a time.
 
-    Until `close` it holds a decompressed page and dictionary of each column, and the largest compressed page; until
-    `release`, or the next rows are read, also the pages of which views were delivered.
+    Until `close` it holds a decompressed page and dictionary of each column, and a compressed page. Pages with
+    delivered views are held until `release`, or until the next rows are read.
 
     Args:
         source: A path, or the file's bytes in memory.
         known: The column chunks to read.
-        fills: What stands for nulls in `read_into` and `read_alive`, which refuse nulls of other columns.
+        fills: Replaces nulls in `read_into` and `read_alive`, which refuse nulls of other columns.
 
     Attributes:
         names: The columns, without those that could not be decoded.
@@ -390,14 +390,14 @@ class NativeChunks:
 
     @cached_property
     def _list_values(self) -> list[int]:
-        """Of each column the values of a row in one array; 0: rows are not lists, or differ in length."""
+        """The number of values of each column's rows, if they are lists of one length; else 0."""
         lines = self._lines
         found: list[int] = np.where(lines[:, 11] == 0, lines[:, 10], 0).tolist()
         return found
 
     @cached_property
     def _widths(self) -> list[int]:
-        """The bytes of a row of each array, those of lists of any length left out."""
+        """The bytes of a row of each column, without columns of lists of any length."""
         lines = self._lines
         of_decimals = np.where(lines[:, 12] == _WIDE_DECIMALS, 16, 8)
         widths: IntArray = np.where(lines[:, 12] == 0, lines[:, 4], of_decimals) * np.maximum(1, self._list_values)
@@ -409,7 +409,7 @@ class NativeChunks:
 
         Raises:
             NotDecodedError: pages of some columns cannot be decoded, end too early, or claim more than memory can hold;
-                it has the rows of the others, of which more can be read.
+                the error has the rows of the other columns, which can be read further.
             OSError: the file cannot be read.
         """
         try:
@@ -449,7 +449,7 @@ class NativeChunks:
         return list(arrays.values())
 
     def _read_lists(self, rows: int) -> dict[int, pa.Array | None]:
-        """Return the next rows of columns of lists of any length, by number; None: this column is refused now."""
+        """Return the next rows of columns of lists of any length, by number; None for a column that failed."""
         found = dict[int, pa.Array | None]()
         for number, reader in self._list_readers.items():
             if self._refused[number]:
@@ -464,7 +464,7 @@ class NativeChunks:
         return found
 
     def dictionaries(self) -> dict[str, Dictionary]:
-        """Return the dictionaries to whose entries views may refer, by the column's name; valid as long as views."""
+        """Return the dictionaries to whose entries views may refer, by column; valid as long as the views."""
         if not self._has_byte_arrays:
             return {}
         found = np.zeros((len(self._all_names), 3), np.int64)
@@ -473,7 +473,7 @@ class NativeChunks:
         return {self._all_names[number]: Dictionary(*found[number].tolist()) for number in numbers}
 
     def release(self) -> None:
-        """Say that the views of byte arrays that were delivered are not used any more."""
+        """Release the delivered views of byte arrays."""
         if self._chunks:
             KERNELS.chunks_release(self._chunks)
 
@@ -485,9 +485,9 @@ class NativeChunks:
         Args:
             first: The first row, not before the position of the reader; rows in between are skipped.
             rows: Number of rows.
-            addresses: int64 ``[columns]``, the address of space for that many values of each; not checked.
-            slots: For each column, the number of the row from its address on to which each row goes, not checked; or
-                None: one behind another. Empty: None for all.
+            addresses: int64 ``[columns]``, the address of memory for that many values of each; not checked.
+            slots: For each column, the target of each row, counted in rows from the address, not checked; None keeps
+                the order. Empty means None for all.
 
         Raises:
             NotDecodedError: pages of some columns cannot be decoded; the rows of the others were written.
@@ -504,7 +504,7 @@ class NativeChunks:
 
         Args:
             alive: The rows, at least one, not before the position of the reader.
-            addresses, slots: As in `read_into`; deleted rows have slots, too.
+            addresses, slots: As in `read_into`; deleted rows also have slots.
 
         Raises:
             As `read_into` does.
@@ -542,7 +542,7 @@ class NativeChunks:
         if code:
             before = self.names
             self.names = [name for name, refused in zip(self._all_names, self._refused, strict=True) if not refused]
-            if len(self.names) == len(before):  # none in particular
+            if len(self.names) == len(before):  # the failure is not about single columns
                 self._refused[:], self.names = 1, []
             raise NotDecodedError(set(before).difference(self.names))
 
@@ -558,7 +558,7 @@ class NativeChunks:
 
 
 def _array(type_: pa.DataType, values: pa.Buffer, defined: npt.NDArray[np.bool_] | None, rows: int) -> pa.Array:
-    """Return an array of decoded values: booleans take a byte each, `defined` is False where rows are null."""
+    """Return an array of decoded values, in which booleans take a byte each; `defined` is False for null rows."""
     nulls = 0 if defined is None else rows - int(np.count_nonzero(defined))
     validity = None if defined is None or not nulls else pa.py_buffer(np.packbits(defined, bitorder="little"))
     if pa.types.is_boolean(type_):

@@ -1,4 +1,4 @@
-"""Decodes lists of numbers with kernels: to Arrow lists, of any length, and with nulls on both levels."""
+"""Decodes lists of numbers of any length to Arrow lists with kernels; lists and elements may be null."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from parquet_loader.common import FULL, KERNELS, SYSTEM
 
-# Space for this many elements is allocated without a page that holds them: the footer may claim any number.
+# At most this many elements are allocated before a page proves that they exist, because a footer may claim any number.
 FIRST_ELEMENTS = 1 << 20
 _SPARE_ELEMENTS = 1024  # the kernel unpacks levels in blocks
 _MOST_INT32 = 2**31 - 1
@@ -22,7 +22,7 @@ class ListReader:
     Args:
         number: Number of the column among the open column chunks.
         type_: Arrow type of the lists.
-        elements: Elements of all rows, empty and missing lists counted as one.
+        elements: Elements of all rows, counting an empty or null list as one.
         rows: Number of rows.
     """
 
@@ -34,7 +34,7 @@ class ListReader:
         self._rows_left = rows
 
     def read(self, chunks: int, rows: int) -> pa.Array | None:
-        """Return the next rows; None: the pages cannot be decoded, and nothing more can be read.
+        """Return the next rows; None if the pages cannot be decoded, and then nothing more can be read.
 
         Args:
             chunks: The open column chunks.
@@ -45,7 +45,7 @@ class ListReader:
             OSError: the file cannot be read.
         """
         expected = self._elements_left * rows // max(1, self._rows_left)
-        # Space for more than expected costs nothing until it is written; too little is copied.
+        # Too much space costs nothing, because unwritten pages take no memory; too little has to be copied.
         capacity = min(expected + expected // 4 + _SPARE_ELEMENTS, FIRST_ELEMENTS)
         offsets, are_lists = np.empty(rows + 1, np.int64), np.empty(rows, np.uint8)
         values = pa.allocate_buffer(capacity * self._width, resizable=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM, IntArray
 from parquet_loader.decode.page_headers import BEHIND_CHUNK_BYTES, DATA_PAGE, DATA_PAGE_V2, Peek, header_at
 
-# Numbers of a page: first byte of the header, its bytes, kind, bytes behind the header, values, and rows of a page of
+# Numbers of a page: offset of the header, its bytes, kind, bytes after the header, values, and rows of a page of
 # version 2, else -1.
 PAGE_NUMBERS = 6
 
@@ -21,14 +21,14 @@ _FEW_PAGES = 256
 def pages_between(source: int | pa.Buffer | Peek, size: int, start: int, stop: int, values: int) -> IntArray | None:
     """Return the pages of a column chunk, int64 ``[pages, 6]``; None if a header is wrong.
 
-    The pages may hold fewer values than `values`, and not more.
+    The pages may hold fewer values than `values`, but not more.
 
     Args:
-        source: A file descriptor, the file's bytes in memory, or what reads them.
+        source: A file descriptor, the file's bytes in memory, or a function that reads them.
         size: The file's length.
         start: Offset of the chunk's first page.
         stop: Offset after its last page.
-        values: The most values that its data pages may hold, nulls included.
+        values: The most values that its data pages may hold, including nulls.
 
     Raises:
         OSError, MemoryError: the headers cannot be read.
