@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,41 @@ def test_a_cache_holds_the_tokens_of_the_same_files_rows_and_tokenizer(
     pq.write_table(pq.read_table(tmp_path / "d" / "1.parquet").slice(1), tmp_path / "d" / "1.parquet")
     with open_loader():
         assert sum(encoded) == len(texts()) - 1
+
+
+def test_other_tokens_are_written_to_a_cache_at_the_same_time(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "d", tokenizer)
+    begun, done = threading.Event(), threading.Event()
+    encode = DocumentEncoder.__call__
+
+    def paused(self: DocumentEncoder, texts: Any) -> Any:
+        if self.identity == slow_identity:
+            begun.set()
+            assert done.wait(60)
+        return encode(self, texts)
+
+    def deliver(bos: int) -> int:
+        options = TokenizerOptions(tokenizer, bos=bos, cache=tmp_path / "cache")
+        with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
+            return len(list(loader))
+
+    with TokenLoader(tmp_path / "d", "text", tokenizer=TokenizerOptions(tokenizer, bos=0), **ARGUMENTS) as loader:
+        slow_identity = loader._tokenizer
+    monkeypatch.setattr(DocumentEncoder, "__call__", paused)
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(deliver, 0)
+        assert begun.wait(60)
+        other = pool.submit(deliver, 1)
+        try:
+            assert other.result(60)
+            assert not slow.done()
+        finally:
+            done.set()
+        assert slow.result()
+    assert len(list((tmp_path / "cache").glob("tokens-*"))) == 2
+    assert not list((tmp_path / "cache").glob(".*"))
 
 
 def test_lineage_of_a_cache_of_many_files_names_the_rows_of_the_text(tmp_path: Path, tokenizer: Any) -> None:

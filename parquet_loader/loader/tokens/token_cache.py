@@ -4,8 +4,9 @@
     <folder>/.tokens-<digest>.tmp/      one that is being written; it is renamed when it is complete
 
 The digest covers the tokenizer, the files and their modification times, the filters and the columns. Writers lock the
-folder itself: one process tokenizes, and others that need the same tokens wait for it. The remains of a killed process
-are removed by the next process that writes the same tokens.
+directory that is being written: one process tokenizes, and others that need the same tokens wait for it; other tokens
+are written at the same time. The remains of a killed process are removed by the next process that writes the same
+tokens.
 """
 
 from __future__ import annotations
@@ -185,27 +186,16 @@ def _opened(path: Path, rows: int, shard: Shard | None) -> ListedDataset | None:
 def _written(path: Path, loader: BatchedDataLoader, schema: Schema, shard: Shard | None) -> ListedDataset:
     """Tokenize all rows, unless another process does so meanwhile; return the data set."""
     rows, masks, temporary = loader._dataset.rows, masks_of(loader._dataset.schema), path.parent / f".{path.name}.tmp"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(str(path.parent), os.O_RDONLY)
-    except OSError as error:
-        raise SourceError(
-            f"TokenizerOptions(cache={str(path.parent)!r}): {error}; name a local directory that can be written"
-        ) from error
-    with lock:
-        try:
-            lock.acquire()
-        except OSError as error:
-            raise UnsupportedError(
-                f"TokenizerOptions(cache={str(path.parent)!r}): the file system has no locks: {error}; name a "
-                "directory on a local disk"
-            ) from error
+    with _locked(temporary):
         found = _opened(path, rows, shard)
         if found is not None:
+            shutil.rmtree(temporary)  # it was made for its lock
             return found
-        for old in (temporary, path):
-            if old.exists():
+        for old in (*temporary.iterdir(), path):
+            if old.is_dir():
                 shutil.rmtree(old)
+            else:
+                old.unlink(missing_ok=True)
         try:
             with DatasetWriter(temporary, schema) as writer:
                 for batch in loader:
@@ -218,3 +208,33 @@ def _written(path: Path, loader: BatchedDataLoader, schema: Schema, shard: Shard
     if found is None:
         raise ConfigurationError(f"{path}: the tokens were removed while they were written; keep the cache's directory")
     return found
+
+
+def _locked(temporary: Path) -> FileLock:
+    """Return the lock of the directory in which tokens are written, held; the directory is made if it is missing.
+
+    While one process waits for the lock, another may rename or remove the directory. It then has to be made anew.
+
+    Raises:
+        SourceError: It cannot be made.
+        UnsupportedError: Its file system has no locks.
+    """
+    place = f"TokenizerOptions(cache={str(temporary.parent)!r})"
+    while True:
+        try:
+            temporary.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SourceError(f"{place}: {error}; name a local directory that can be written") from error
+        try:
+            lock = FileLock(str(temporary), os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            lock.acquire()
+        except OSError as error:
+            raise UnsupportedError(
+                f"{place}: the file system has no locks: {error}; name a directory on a local disk"
+            ) from error
+        if lock.has_its_name:
+            return lock
+        lock.close()
