@@ -127,7 +127,10 @@ class _SparkRunner:
     def partitions(self, spec: JobSpec, task: PartitionTask, show: ShowProgress) -> list[Any]:
         """See `Runner`."""
         with _batch_rows(self._spark, _rows_of_a_batch(spec.schema)):
-            return self._collect(self._df.mapInArrow(functools.partial(_write_part, spec, task), _REPORT), show)
+            # Spark resolves the names as expressions: a dot is a member there, and a backtick an error.
+            numbered = self._df.toDF(*(f"c{number}" for number in range(len(self._df.columns))))
+            write = functools.partial(_write_part, spec, task, tuple(self._df.columns))
+            return self._collect(numbered.mapInArrow(write, _REPORT), show)
 
     def step(self, spec: JobSpec, task: StepTask, count: int, show: ShowProgress) -> list[WrittenFile]:
         """See `Runner`."""
@@ -155,15 +158,22 @@ class _SparkRunner:
         return found
 
 
-def _write_part(spec: JobSpec, task: PartitionTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write one partition, on an executor."""
+def _write_part(
+    spec: JobSpec, task: PartitionTask, names: Sequence[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write one partition, on an executor; `names` are those of the columns."""
     from pyspark import TaskContext  # noqa: PLC0415  (only there on executors)
 
     context = TaskContext.get()
     assert context is not None
     partition = context.partitionId()
     with _marked(partition):
-        yield _reported(task(spec, partition, batches))
+        yield _reported(task(spec, partition, (_named_as(batch, names) for batch in batches)))
+
+
+def _named_as(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
+    return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields, batch.schema.metadata))
 
 
 def _run_steps(spec: JobSpec, task: StepTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

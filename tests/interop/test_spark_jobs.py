@@ -77,6 +77,19 @@ def test_vectors_may_be_null_and_have_spaces_in_their_names(spark: Any, tmp_path
     assert [None if row is None else np.frombuffer(row).tolist() for row in stored] == [[1.0, 2.0], None, [0.0, 5.0]]
 
 
+def test_names_of_columns_may_have_dots_and_backticks(spark: Any, tmp_path: Path) -> None:
+    from pyspark.ml.linalg import Vectors
+
+    names = ["id", "a.b", "a`b", "a` vector.`"]
+    df = spark.createDataFrame([(n, 2 * n, 3 * n, Vectors.dense([n, 0.5])) for n in range(4)], names)
+    write_spark(df, tmp_path / "set")
+    table = pq.read_table(tmp_path / "set").sort_by("id")
+    assert table.column_names == names
+    assert table["a.b"].to_pylist() == [0, 2, 4, 6]
+    assert table["a`b"].to_pylist() == [0, 3, 6, 9]
+    assert np.frombuffer(table["a` vector.`"][3].as_py()).tolist() == [3.0, 0.5]
+
+
 def test_files_are_sized_by_bytes_whatever_the_partitions(spark: Any, tmp_path: Path) -> None:
     schema = Schema({"id": Scalar("int64")})
     counts = []
