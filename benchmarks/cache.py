@@ -1,15 +1,15 @@
-"""The local cache: an epoch from it beside one from local files, what is found when it is too small, and kills.
+"""Measures the local cache: epochs compared with local files, hits if it is too small, and killed processes.
 
     python -m benchmarks.cache speed            about two minutes
-    python -m benchmarks.cache share            the share of hits, beside that of the least recently used
+    python -m benchmarks.cache share            the share of hits, compared with a least-recently-used cache
     python -m benchmarks.cache kills --kills 400
     python -m benchmarks.cache speed --out benchmarks/results/cache.json
 
-Files that a loader takes for remote ones lie in a directory that it is given as a filesystem of its own. What is timed
-is the epoch after the first, which reads nothing of them. Epochs from the cache and from local files come in turns, the
-same rows in the same order, all of it in the page cache; figures are medians over the rounds, `ratio` is the median of
-the ratios of neighbours, and `spread` is (largest - least) of these; `ratio_of_fastest` is that of the fastest epoch of
-each. `ratio_of_first_epochs` is that of the first ones of loaders just made, in which what is read of the cache is
+A directory that is passed as a filesystem stands in for a store. The second epoch is timed, which reads only the cache.
+Epochs from the cache and from local files take turns, with the same rows in the same order, all in the page cache.
+Figures are medians over the rounds. `ratio` is the median of the ratios of neighbours, `spread` their largest minus
+their smallest value, and `ratio_of_fastest` the ratio of the fastest epochs. `ratio_of_first_epochs` is the ratio of
+the first epochs of new loaders, in which the bytes that are read from the cache are
 compared with its checksums. ``--out`` adds the figures to a file of results.
 """
 

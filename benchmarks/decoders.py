@@ -1,12 +1,12 @@
-"""Row groups decoded by pyarrow, by Polars and by the package's own kernels: what another decoder is worth.
+"""Compares decoders of row groups: pyarrow, Polars and the package's own kernels.
 
     python benchmarks/decoders.py FOLDER [--rounds 5] [--threads 2] [--out benchmarks/results/decoders.json]
 
-FOLDER holds Parquet files. In turns, in one process: each row group into an Arrow table by pyarrow, `threads` at a
-time; each by the kernels of the package, likewise, where they were compiled and know all columns; each by
-Polars (`scan_parquet(...).slice(...)`, to Arrow), `threads` at a time with a pool of as many threads of its own; whole
-files by Polars, one after another. Medians of wall and of processor seconds; the page cache is warm
-after a first round that does not count. Needs polars.
+FOLDER holds Parquet files. In one process, the following take turns: pyarrow decodes each row group into an Arrow
+table, `threads` at a time; the kernels do the same, if they are compiled and support all columns; Polars decodes each
+row group (`scan_parquet(...).slice(...)`, to Arrow), `threads` at a time with a pool of `threads` threads; Polars
+decodes whole files, one after another. Figures are medians of wall time and processor time. The first round warms the
+page cache and does not count. Needs polars.
 """
 
 from __future__ import annotations

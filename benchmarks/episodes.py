@@ -1,10 +1,10 @@
-"""Measures `EpisodeLoader` beside the same rows one by one: a robot-like table, interleaved, each in its own process.
+"""Compares `EpisodeLoader` with delivering the same rows one by one, interleaved, each in its own process.
 
     python -m benchmarks.episodes
     python -m benchmarks.episodes --rounds 5 --history 1 --future 2
 
-The table has 10,000 episodes of 100 rows on average, with a state and an action of 14 float32 each. A turn is a whole
-epoch; processor time counts what the process has taken since its last turn ended, work in the background included.
+The table resembles robot data: 10,000 episodes of 100 rows on average, with a state and an action of 14 float32 each. A
+turn is a whole epoch. Processor time is that of the whole process since its last turn, including background threads.
 """
 
 from __future__ import annotations

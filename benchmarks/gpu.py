@@ -1,17 +1,17 @@
-"""The loader and a GPU, in about 8 minutes: bandwidth, a training step, tables, images, memory.
+"""Measures the loader with a GPU, in about 8 minutes: bandwidth, a training step, tables, images, memory.
 
     python benchmarks/gpu.py [--out benchmarks/results/gpu.json] [--only bandwidth,step] [--minutes 8]
     python benchmarks/gpu.py --device cpu --scale 0.01 --minutes 1    a rehearsal without a GPU
 
-Parts, in their order; each is measured alone, and saved with its plot before the next begins. A part that fails is
-saved as its error, and the others are measured. Every timing ends with a synchronisation of the device.
+The parts run one after another; each is saved with its plot before the next begins. If a part fails, its error is
+saved, and the other parts still run. Every timing ends with a synchronisation of the device.
 
-*values*: batches of each kind of loader are those of the CPU. *memory*: device memory after an epoch, an exception and
-`close`. *bandwidth*: rows of 4,096 float32, beside `non_blocking` copies of one pinned batch. *step*: a multilayer
-perceptron trained on those batches, beside one batch kept on the device. *tabular*: 40 columns in batches of 4,096 by
-two reading threads, permuted by the CPU, by the GPU, or kept there, and by torch's `DataLoader` over row groups with
-workers and `pin_memory`. *pinning*: first and later epochs with and without pinned memory. *images*: JPEGs, beside
-nvJPEG (torchvision) on one batch, and DALI if it is installed.
+*values*: checks that the batches of each kind of loader equal those of the CPU. *memory*: device memory after an epoch,
+an exception and `close`. *bandwidth*: rows of 4,096 float32, compared with `non_blocking` copies of one pinned batch.
+*step*: a multilayer perceptron trained on those batches, compared with one batch kept on the device. *tabular*: 40
+columns in batches of 4,096 with two reading threads, permuted by the CPU, by the GPU, or kept there, and torch's
+`DataLoader` over row groups with workers and `pin_memory`. *pinning*: first and later epochs with and without pinned
+memory. *images*: JPEGs, compared with nvJPEG (torchvision) on one batch, and DALI if it is installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processor time of a row in Grain: `to_grain` beside Grain's own Parquet source, by the size of rows, interleaved.
+"""Compares the processor time per row of `to_grain` and Grain's own Parquet source, by row size, interleaved.
 
     python -m benchmarks.grain_rows
 

@@ -1,12 +1,12 @@
-"""An epoch of a repository of the Hub: this library, `datasets` streaming, and LitData's Parquet streaming.
+"""Measures epochs over a repository of the Hub: this library, `datasets` streaming, and LitData's Parquet streaming.
 
     python -m benchmarks.hub OUTPUT.json [--datasets-python PYTHON] [--litdata-python PYTHON] [--rounds 3]
 
-The interpreters are those of environments with `datasets`, and with `litdata` and `torch`; without them only this
-library is measured. A server process on this machine has the Hub's API, redirects to a second server as the content
-network, and keeps every answer back by 50 ms (`--latency-ms`); it counts requests and bytes. Each client is a process
-of its own. It reads two epochs of the same files in batches of 64 rows: an image of 8 to 12 KiB as bytes, a label, and
-eight floats. Clients take turns.
+PYTHON is the interpreter of an environment with `datasets`, or with `litdata` and `torch`; without them, only this
+library is measured. A server process on this machine implements the Hub's API, redirects to a second server as the
+content network, delays every answer by 50 ms (`--latency-ms`), and counts requests and bytes. Each client runs in its
+own process, and reads two epochs of the same files in batches of 64 rows: an image of 8 to 12 KiB as bytes, a label,
+and eight floats. Clients take turns.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Random resized crops of JPEGs by other loaders, as `benchmarks.images` measures them; those that are installed.
+"""The other loaders of `benchmarks.images`, which make random resized crops of JPEGs, if they are installed.
 
 Each function returns a callable that runs one epoch and returns the number of images, or raises `ImportError`. Crops
-are drawn as torchvision's `RandomResizedCrop` draws them, and flipped with a probability of one half. `tf-data` cuts
-out the crop in decoding and resizes it without antialiasing, as TensorFlow's own ImageNet pipelines do; `tf-antialias`
-resizes as all others do. LitData and MosaicML read shards from a local disk with a torch `DataLoader` of two workers,
-Pillow and torchvision. SPDL decodes, crops, resizes and flips by FFmpeg in two threads.
+are drawn like those of torchvision's `RandomResizedCrop`, and flipped with a probability of one half. `tf-data` decodes
+only the crop and resizes it without antialiasing, like TensorFlow's own ImageNet pipelines; `tf-antialias` resizes like
+all others. LitData and MosaicML read shards from a local disk with a torch `DataLoader` of two workers, Pillow and
+torchvision. SPDL decodes, crops, resizes and flips with FFmpeg in two threads.
 """
 
 from __future__ import annotations

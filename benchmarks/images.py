@@ -1,10 +1,10 @@
-"""Random resized crops of JPEGs: this package, other loaders, and decoding and resizing alone.
+"""Measures random resized crops of JPEGs: this package, other loaders, and decoding and resizing alone.
 
     python -m benchmarks.images [--images 600] [--rounds 5] [--out benchmarks/results/images_crops.json]
 
-The images are JPEGs of 500 x 375 pixels, and as many of 375 x 500, of quality 90, whose spectrum is that of
-photographs. Each system delivers batches of 64 uint8 crops of 224 x 224, flipped with a probability of one half. In
-turns, in one process: `ours`, two threads, from Parquet, shuffled; `torch-0` and `torch-2`, a `DataLoader` with 0 and 2
+Half of the images are JPEGs of 500 x 375 pixels, half of 375 x 500, with quality 90 and the spectrum of photographs.
+Each system delivers batches of 64 uint8 crops of 224 x 224, flipped with a probability of one half. In one process, the
+systems take turns: `ours`, two threads, from Parquet, shuffled; `torch-0` and `torch-2`, a `DataLoader` with 0 and 2
 workers over a list of the JPEGs in memory, shuffled, with Pillow's decoder and `torchvision.transforms.v2`; `tensor-0`
 and `tensor-2`, the same with `torchvision.io.decode_jpeg` and transforms of tensors; `alone`, the same decoder and
 resizing as `ours` in two threads, without a loader; and the peers of `benchmarks.image_peers` that are installed.

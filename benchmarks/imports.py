@@ -1,11 +1,11 @@
-"""Importing a folder of images, copying it, and packing it into Parquet without checks.
+"""Compares importing a folder of images, copying it, and packing it into Parquet without checks.
 
     python -m benchmarks.imports FOLDER [--images 50000] [--rounds 2]
 
-The folder has 100 classes of files of 20 to 100 KB: the header of a JPEG and random bytes, which are not decoded. In
-turns, each as a process of its own: `parquet-loader import images`, `cp -r`, and a loop that reads each file and writes
-row groups of 32 MiB with pyarrow. Elapsed and processor seconds. Needs four times the bytes of the images on the disk,
-and removes what it wrote.
+The folder has 100 classes of files of 20 to 100 KB: the header of a JPEG and random bytes, which are not decoded. Each
+in its own process, the following take turns: `parquet-loader import images`, `cp -r`, and a loop that reads each file
+and writes row groups of 32 MiB with pyarrow. Prints wall time and processor time. Needs disk space for four times the
+bytes of the images, and removes its files at the end.
 """
 
 from __future__ import annotations

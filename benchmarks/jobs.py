@@ -1,16 +1,15 @@
-"""Writing from Dask and Spark against their own writers, and loading what each wrote: pairs in one run.
+"""Compares writing from Dask and Spark with their own writers, and loading the results: pairs in one run.
 
     python benchmarks/jobs.py [--gigabytes 2] [--workers 2] [--rounds 3] [--engines dask,spark]
         [--shapes mixed,vectors] [--folder DIR]
 
-Two shapes of row: `mixed` (20 float32, 5 int64, two texts, a vector of 16 float32) and `vectors` (1024 float32). They
-lie in Parquet files as pyarrow writes them, vectors as lists; each engine reads these and writes the same rows with its
-own writer and with ours, in turns, the first of one round being the last of the next. Then both results are loaded,
-shuffled, in turns. Times are medians of the rounds, and include reading the source.
+There are two kinds of rows: `mixed` (20 float32, 5 int64, two texts, a vector of 16 float32) and `vectors` (1024
+float32). The source is Parquet files written by pyarrow, with vectors as lists. Each engine reads them and writes the
+same rows with its own writer and with ours, in turns; the order of the two alternates from round to round. Then both
+results are loaded, shuffled, in turns. Times are medians of the rounds, and include reading the source.
 
-Memory: how far the most that a worker process holds (VmHWM) rises above what it held after a small job, when it writes
-partitions of 64 MiB, and then of 512 MiB. On Dask they come as lazy batches of 4 MiB, so that the rise is the writer's
-own.
+Memory is the increase of a worker's peak memory (VmHWM) over a small job, with partitions of 64 MiB, and then of
+512 MiB. On Dask, partitions are lazy batches of 4 MiB, so the increase comes from the writer alone.
 
 Needs dask[distributed], pyspark with Java 17, pandas, psutil and torch. Results are merged into `--out`.
 """

@@ -1,7 +1,7 @@
-"""What the driver of a job, and the trainer after it, have to plan for 10 TB on 100 workers: seconds and bytes.
+"""Measures the planning of a job of 10 TB on 100 workers, in the driver and in the trainer: seconds and bytes.
 
-Nothing of the 10 TB is written. The reports, footers, chunks and directories are those that such a job has: 10 TB in
-files of 512 MiB with row groups of 8 MiB, 40 columns. What is timed is the library's own code on them.
+The 10 TB are not written. The reports, footers, chunks and directories are simulated as for 10 TB in files of 512 MiB
+with row groups of 8 MiB and 40 columns. The library's own code on them is timed.
 
     python benchmarks/jobs_planning.py [--terabytes 10] [--workers 100]
 """

@@ -1,11 +1,11 @@
-"""What the writer's defaults rest on: size and decoding speed of columns, row groups and pages stored in several ways.
+"""Measures the reasons for the writer's defaults: size and decoding speed of columns, row groups and pages.
 
     python benchmarks/layout.py            about two minutes; writes benchmarks/results/layout.json
-    python benchmarks/layout.py --only gain    what rewriting the tabular workload gains; the rest is kept
+    python benchmarks/layout.py --only gain    only the gain of rewriting the tabular workload; other results are kept
 
-All ways of one question are measured in turns, round after round, so that a disturbance hits them alike; figures are
-medians over the rounds, and `spread` is (slowest - fastest) / median. Files are in the page cache. Page checksums are
-written everywhere and verified only where it says so.
+All variants of a measurement take turns, round after round, so that other load affects them alike. Figures are medians
+over the rounds, and `spread` is (slowest - fastest) / median. Files are in the page cache. Page checksums are written
+in all files, and verified only in the measurement about them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Peak memory of several epochs over a data set ten times `memory_limit`, for each kind of column.
+"""Measures the peak memory of several epochs over a data set of ten times `memory_limit`, for each kind of column.
 
     python benchmarks/memory.py [narrow wide ragged text giant ...] [--isolation process] [--cache DIR]
         [--out benchmarks/results/memory.json]
 
-Each kind runs in a process of its own. Memory is the sum of private and shared anonymous pages (RssAnon + RssShmem),
-sampled every 10 ms from outside; mapped file pages are not counted. With a process that reads, it is that of both,
-pages that they share counted once (Pss); such a process is there when idle, too. Idle is the process with everything
-imported and a small epoch done, so that what is measured is the loader, not the interpreter. The consumer holds one
-batch at a time.
+Each kind runs in its own process. Memory is the sum of private and shared anonymous pages (RssAnon + RssShmem), sampled
+every 10 ms from outside; mapped file pages are not counted. With ``--isolation process``, it is the sum over both
+processes, and shared pages count once (Pss). Memory is compared with the idle process, after all imports and a small
+epoch (with its reading process, if there is one), so the loader is measured, not the interpreter. The consumer holds
+one batch at a time.
 """
 
 from __future__ import annotations

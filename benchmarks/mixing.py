@@ -1,7 +1,7 @@
-"""How well an order mixes, and the orders of other loaders: pure functions of row numbers, to be checked by anyone.
+"""Scores how well an order mixes, and computes the orders of other loaders, by pure functions of row numbers.
 
-The data set is sorted by a label of `labels` values, each on the same number of rows. `chi_square_ratio` compares what
-batches hold of each label with what the batches of a full shuffle hold.
+The data set is sorted by a label of `labels` values, each with the same number of rows. `chi_square_ratio` compares the
+labels of the batches with those of a full shuffle.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How well the methods of order mix sorted rows, compared with a shuffle buffer: from plans, nothing is read.
+"""Scores how well the methods of order mix sorted rows, compared with a shuffle buffer; reads no data, only plans.
 
     python -m benchmarks.mixing_methods [--out benchmarks/results/mixing_methods.json] [--svg docs/images/mixing.svg]
 
-Labels are sorted over all rows, or in each row group (`within`). The figure is the mean chi-square of the labels of a
-batch, divided by that of a full shuffle. Buffers are WebDataset's, over row groups in random order, with as many rows
-as a window.
+Rows are sorted by label over the whole data set, or in each row group (`within`). The figure is the mean chi-square of
+the labels of a batch, divided by that of a full shuffle. Buffers are WebDataset's, over row groups in random order, and
+have the size of a window.
 """
 
 from __future__ import annotations

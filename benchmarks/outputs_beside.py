@@ -1,10 +1,10 @@
-"""Measures loaders' batches for TensorFlow and Grain beside those that the frameworks read themselves, interleaved.
+"""Compares the loader's batches for TensorFlow and Grain with the frameworks' own readers, interleaved.
 
     python benchmarks/outputs_beside.py                    # tf.data over TFRecord, Grain's Parquet source
     python benchmarks/outputs_beside.py --workloads tabular --pairs 5
 
 `tf.data` reads, shuffles, batches and parses uncompressed TFRecord files with parallel reads, parallel parsing of whole
-batches, and prefetch. Grain reads the Parquet files that the loader reads, in their order: its source does not shuffle.
+batches, and prefetch. Grain reads the same Parquet files as the loader, in their order: its source does not shuffle.
 Rates are of epochs after the first, with the page cache warm.
 """
 

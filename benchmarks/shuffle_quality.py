@@ -1,10 +1,10 @@
-"""How well windows mix sorted data, beside the buffers of Petastorm and WebDataset and a full shuffle.
+"""Scores how well windows mix sorted data, compared with the buffers of Petastorm and WebDataset and a full shuffle.
 
     python -m benchmarks.shuffle_quality [--out benchmarks/results/shuffle_quality.json] [--plot PNG]
 
 16 million rows of 40 float32 columns, sorted by a label of 1,000 values, in row groups of 10,000 and of 1,000,000 rows,
-in batches of 16, 64, 256 and 1,024. All orders are worked out, none is read: ours by the loader's own plan and division
-of memory, the others by their documented algorithms (`mixing`). The plot needs matplotlib.
+in batches of 16, 64, 256 and 1,024. All orders are computed without reading data: ours by the loader's own plan and
+division of memory, the others by their documented algorithms (`mixing`). The plot needs matplotlib.
 """
 
 from __future__ import annotations

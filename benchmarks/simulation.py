@@ -1,8 +1,9 @@
-"""How far `parquet-loader simulate` is off: forecasts and epochs in turns, on local files, a store, and a local cache.
+"""Measures the error of `parquet-loader simulate`, with predictions and epochs in turns, on three kinds of sources.
 
     python -m benchmarks.simulation .bench/simulation results.json
 
-The store is ``rclone serve s3`` behind a proxy with a latency of 50 ms, 40 MB/s a connection and 100 MB/s together.
+The sources are local files, a store, and a local cache. The store is ``rclone serve s3`` behind a proxy with a latency
+of 50 ms, 40 MB/s per connection and 100 MB/s in total.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What passing over rows of a large row group costs, as resuming in the midst of one does: reading, decoding, all.
+"""Measures the cost of skipping rows of a large row group, as after a resume: reading, decoding, and all together.
 
     python -m benchmarks.skipping [--out benchmarks/results/skipping.json]
 
 One row group of 400,000 rows of 20 columns, in several layouts, in the page cache; processor time of one thread, the
-median of 7. A loader's cursor passes over all its rows; beside it, Arrow alone decodes them, and the file's bytes are
+median of 7. A loader's cursor skips all its rows. For comparison, Arrow alone decodes them, and the file's bytes are
 read.
 """
 

@@ -1,10 +1,10 @@
-"""What a state costs at 10,000 files: to take it, to keep it, and to go on from it.
+"""Measures the cost of a state with 10,000 files: to take it, to store it, and to resume from it.
 
     python benchmarks/state.py [--files 10000] [--out benchmarks/results/state.json]
 
-Going on from a batch reads again what its window had read before: measured as what a pass from that batch to the end
-of the epoch reads, beyond the rows that it delivers, in windows. Row groups of windows that take slices of them are
-read from their beginning, and are shown apart.
+A resume reads the window of its batch again. The figure is the number of rows that an epoch from that batch to its end
+reads in addition to the rows that it delivers, expressed in windows. If windows take slices of row groups, these are read from
+their beginning, and shown separately.
 """
 
 from __future__ import annotations

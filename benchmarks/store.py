@@ -1,16 +1,16 @@
-"""A growing store while it is written and read: rates, the share of waiting, epoch starts, crowds, and kills.
+"""Measures a sample store while it is written and read: rates, waiting, epoch starts, many processes, and kills.
 
     python -m benchmarks.store sustained --path /dev/shm/bench-store --seconds 60
-    python -m benchmarks.store sustained --path .bench-store --seconds 60     # beside the disk's own limit
+    python -m benchmarks.store sustained --path .bench-store --seconds 60     # compared with the disk's own limit
     python -m benchmarks.store start --files 10000 --new 10
     python -m benchmarks.store crowd --seconds 120
     python -m benchmarks.store kills --writers 300 --jobs 100 --readers 100 --evictors 100
     python -m benchmarks.store kills --path /mnt/a/try --also /mnt/b/try      # two mounts of one network directory
 
-`sustained`: 16 KiB records of pregenerated random bytes; writing runs in processes of its own, reading in this one.
-With ``--train-mb-s`` a training step takes as long as its batch would at that rate, as on a GPU: this process does
-nothing meanwhile, and what it waits beyond that is the share of waiting. Without, batches are taken as fast as they
-come. With ``--out`` the figures are added to a file of results, with the load of the machine before and after.
+`sustained`: 16 KiB records of pregenerated random bytes; other processes write, and this process reads. With
+``--train-mb-s``, a training step takes as long as its batch would at that rate, as on a GPU: this process sleeps, and
+the time that it waits beyond that is the share of waiting. Without it, batches are taken as fast as possible. ``--out``
+adds the figures to a file of results, with the load of the machine before and after.
 """
 
 from __future__ import annotations

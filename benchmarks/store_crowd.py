@@ -1,7 +1,7 @@
-"""Many processes on one store for minutes: eight write, two read, one evicts, under a limit a tenth of what is written.
+"""Runs many processes on one store for minutes: eight write, two read, one evicts. The limit is a tenth of the bytes.
 
-Each reader checks that it gets every row of its epoch's snapshot once; the parent measures the directory against the
-limit, and the memory and open files of all.
+Each reader checks that it gets every row of its epoch's snapshot once. The parent compares the size of the directory
+with the limit, and measures the memory and open files of all processes.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How fast an epoch is, beside bare decoding and a memory copy, and how long the longest wait is.
+"""Measures the rate of an epoch, compared with decoding alone and a memory copy, and the longest wait.
 
     python benchmarks/throughput.py [--cache DIR] [--rounds 5] [--out benchmarks/results/throughput.json]
 
 Workloads, generated from a seed and kept: *tabular*, 4 M rows of 13 float32, 26 skewed int32 and 1 int8 label in 8
 files, pyarrow's defaults with row groups of 50,000; *science*, 65,536 rows of 4,096 random float32 as raw bytes, 1 GiB.
 
-All systems run in one process, in turn, with the same number of threads; medians and the range of all rounds. Timed
-batches are finished tensors. A pass of its own compares the loader's checksum with one from plain pyarrow. Page
-checksums are not verified. *Stall*: a consumer that works a fixed time a batch, 1.5 times what the loader needs for
-one; the longest wait after the first batch is given in such steps, the median of five epochs.
+All systems run in one process, in turn, with the same number of threads; figures are medians and the range of all
+rounds. Timed batches are finished tensors. A separate epoch compares the loader's checksum with one from plain pyarrow.
+Page checksums are not verified. *Stall*: a consumer works a fixed time per batch, 1.5 times the loader's time for one.
+The longest wait after the first batch is given in such steps, as the median of five epochs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How `transform_workers` scales for a transform that holds the GIL for 5 ms a batch.
+"""Measures how `transform_workers` scales for a transform that holds the GIL for 5 ms per batch.
 
     python -m benchmarks.transforms [--workers 1 2] [--rounds 7] [--batches 60] [--out results.json]
 
-Two transforms. *held* sleeps without releasing the GIL, and uses no processor: it shows what the GIL and the handing
-over cost, also on a machine that does other work. *computed* counts in Python for 5 ms of processor time: it needs as
-many free processors as there are processes. Threads and all numbers of processes take turns; the first epoch of each
-loader starts the processes and is left out. All must deliver the same batches.
+There are two transforms. *held* sleeps without releasing the GIL, and uses no processor: it shows the cost of the GIL
+and of passing batches, even on a busy machine. *computed* counts in Python for 5 ms of processor time: it needs one
+free processor for each process. Threads and all numbers of processes take turns; the first epoch of each loader starts
+the processes and is left out. All must deliver the same batches.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How long a loop waits that needs no processor: within an epoch, and at the beginning of the next one.
+"""Measures the waits of a loop that needs no processor: within an epoch, and at the beginning of the next one.
 
     python -m benchmarks.waits [--cache DIR] [--step-ms 1.2] [--epochs 15] [--isolation thread]
 
-The consumer sleeps a fixed time a batch, as one that waits for a GPU. *tabular* of `throughput.py`, in batches of 8,192
-rows and windows of 400,000. Two epochs warm up. Waits are given in steps: medians and ranges over the epochs of the
-longest wait after the first batch, and of the wait for the first batch. A step that is shorter than loading a batch
-takes measures the loader's throughput instead: *free* is the time of a batch without any step.
+The consumer sleeps a fixed time per batch, as if it waited for a GPU. It reads *tabular* of `throughput.py`, in batches
+of 8,192 rows and windows of 400,000. Two epochs warm up. Waits are given in steps: medians and ranges over the epochs
+of the longest wait after the first batch, and of the wait for the first batch. If a step is shorter than the loading
+time of a batch, the result measures the loader's throughput instead: *free* is the time of a batch without any step.
 """
 
 from __future__ import annotations

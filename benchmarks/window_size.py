@@ -1,10 +1,10 @@
-"""What a larger window costs: processor time and time of an epoch, wait for the first batch, memory held.
+"""Measures the cost of larger windows: processor time and time of an epoch, wait for the first batch, memory held.
 
     python -m benchmarks.window_size [--cache DIR] [--rounds 3] [--out benchmarks/results/window_size.json]
 
-The two data sets of `throughput`, narrow rows of 157 bytes and wide ones of 16 KiB, in windows of 16 to 256 MiB, all in
-turn; medians. The memory limit is 4 GiB throughout, so that nothing but the window differs. A loader's first pass
-touches its memory for the first time; of that only the wait for the first batch is given.
+It reads the two data sets of `throughput`, narrow rows of 157 bytes and wide rows of 16 KiB, in windows of 16 to
+256 MiB, in turns; figures are medians. The memory limit is always 4 GiB, so only the window differs. A loader's first
+epoch includes page faults, so only its wait for the first batch is given.
 """
 
 from __future__ import annotations
