@@ -26,8 +26,8 @@ from parquet_loader.collate.token_rows import (
     TOKEN_TYPES,
     Pieces,
     TokenRows,
+    TokenWriter,
     write_column,
-    write_tokens,
 )
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Pieces",
     "Pulled",
     "TokenRows",
+    "TokenWriter",
     "arrow_table",
     "epoch_sampler",
     "grain_dataset",
@@ -51,5 +52,4 @@ __all__ = [
     "rows_of",
     "tf_dataset",
     "write_column",
-    "write_tokens",
 ]

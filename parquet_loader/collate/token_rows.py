@@ -1,4 +1,4 @@
-"""Writes packed documents to rows of a batch of tokens: one kernel call for many pieces, or numpy without kernels."""
+"""Writes packed documents to rows of tokens: one kernel call for several batches, or numpy without kernels."""
 
 from __future__ import annotations
 
@@ -75,43 +75,67 @@ class TokenRows(NamedTuple):
         return TokenRows(*(None if a is None else a[some] for a, some in zip(self, chosen, strict=True)))  # type: ignore[arg-type]
 
 
-def write_tokens(
-    values: npt.NDArray[Any],
-    pieces: Pieces,
-    out: TokenRows,
-    *,
-    first_piece: int,
-    first_row: int,
-    masks_boundaries: bool,
-    padding: int,
-    addresses: Sequence[int] = (),
-) -> int:
-    """Write rows of tokens, with labels, positions and numbers of pieces; return the longest piece or padding.
+class TokenWriter:
+    """Writes rows of tokens, with labels, positions and numbers of pieces; used by one thread.
 
-    The label of a document's token is the document's next token, even if that is in another row. The label of a
-    document's last token is the first token of the next piece in the row; with `masks_boundaries` or at the end of a
-    row it is `IGNORED_LABEL`. The label of padding is `IGNORED_LABEL`.
+    The label of a document's token is the document's next token, also if that is in another row. The label of a
+    document's last token is the first token of the next piece in the row. It is `IGNORED_LABEL` if boundaries are
+    masked, at the end of a row, and for padding.
 
     Args:
-        values: Tokens of the window, of one of `TOKEN_TYPES`, contiguous.
-        pieces: The pieces; those of a row have at most `width` tokens.
-        out: As many rows as `pieces` has.
-        first_piece: The number of the first piece in the batch.
-        first_row: The number of the first row in the batch.
         masks_boundaries: Whether labels do not cross from one document to the next.
         padding: The token after the last one of a row.
-        addresses: The addresses of the arrays of `out`, 0 for None, if known.
     """
-    count, width = out.ids.shape
-    if KERNELS is None:
-        _write_without_kernels(values, pieces, out, first_piece, padding, masks_boundaries=masks_boundaries)
-        return _write_ends(pieces, out, first_row)
-    kind = values.dtype.itemsize * (1 if values.dtype.kind == "u" else -1)
-    longest: int = KERNELS.packing_write(
-        _address(values), kind, *pieces.addresses, count, width, first_piece, masks_boundaries, padding, IGNORED_LABEL,
-        *(addresses or (0 if array is None else _address(array) for array in out)), first_row * width,
-    )  # fmt: skip
-    return longest
+
+    def __init__(self, *, masks_boundaries: bool, padding: int) -> None:
+        self._masks_boundaries = masks_boundaries
+        self._padding = padding
+        self._calls: list[tuple[int, ...]] = []
+        self._longest: list[int] = []
+
+    def add(
+        self,
+        values: npt.NDArray[Any],
+        pieces: Pieces,
+        out: TokenRows,
+        *,
+        first_piece: int,
+        first_row: int,
+        addresses: Sequence[int] = (),
+    ) -> None:
+        """Add rows, which `write` writes; until then, the caller keeps the arrays.
+
+        Args:
+            values: Tokens of the window, of one of `TOKEN_TYPES`, contiguous.
+            pieces: The pieces; those of a row have at most `width` tokens.
+            out: As many rows as `pieces` has.
+            first_piece: The number of the first piece in the batch.
+            first_row: The number of the first row in the batch.
+            addresses: Those of the arrays of `out`, 0 for None, if they are known.
+        """
+        count, width = out.ids.shape
+        if KERNELS is None:
+            masks, padding = self._masks_boundaries, self._padding
+            _write_without_kernels(values, pieces, out, first_piece, padding, masks_boundaries=masks)
+            self._longest.append(_write_ends(pieces, out, first_row))
+            return
+        kind = values.dtype.itemsize * (1 if values.dtype.kind == "u" else -1)
+        to = addresses or [0 if array is None else _address(array) for array in out]
+        self._calls.append(
+            (
+                _address(values), kind, *pieces.addresses, count, width, first_piece, self._masks_boundaries,
+                self._padding, IGNORED_LABEL, *to, first_row * width,
+            )
+        )  # fmt: skip
+
+    def write(self) -> list[int]:
+        """Write the rows in one kernel call; return the longest piece or padding of each `add`."""
+        if self._calls:
+            calls = np.array(self._calls, np.int64)
+            longest = np.empty(len(calls), np.int64)
+            KERNELS.packing_write(_address(calls), len(calls), _address(longest))
+            self._longest = longest.tolist()
+        return self._longest
 
 
 def _write_ends(pieces: Pieces, out: TokenRows, first_row: int) -> int:

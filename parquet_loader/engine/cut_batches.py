@@ -66,7 +66,7 @@ class CutBatches(Batches, Generic[P, H]):
 
     def __init__(
         self,
-        write: Callable[[Sequence[P], int], ProcessedBatch],
+        write: Callable[[Sequence[Sequence[P]], int], list[ProcessedBatch]],
         first_batch: int,
         batch_bytes: int,
         most_ahead: int,
@@ -148,7 +148,7 @@ class CutBatches(Batches, Generic[P, H]):
 
         return Job(
             "process",
-            lambda: [self._write(parts, number + place) for place, parts in enumerate(some)],
+            lambda: self._write(some, number),
             settle,
             lambda error: settle([error] * count),
         )

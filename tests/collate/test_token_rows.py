@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader.collate import TOKEN_TYPES, Pieces, TokenRows, token_rows, write_column, write_tokens
+from parquet_loader.collate import TOKEN_TYPES, Pieces, TokenRows, TokenWriter, token_rows, write_column
 from parquet_loader.common import KERNELS
 from parquet_loader.common.native import permute
 
@@ -51,6 +51,15 @@ def laid_out(rows: list[list[tuple[int, int, int]]], dtype: Any) -> tuple[Any, P
     return np.array(values, dtype), Pieces(*arrays), model
 
 
+def write_tokens(
+    values: Any, pieces: Pieces, out: TokenRows, *, first_piece: int, first_row: int, masks: bool, padding: int
+) -> int:
+    tokens = TokenWriter(masks_boundaries=masks, padding=padding)
+    tokens.add(values, pieces, out, first_piece=first_piece, first_row=first_row)
+    (longest,) = tokens.write()
+    return longest
+
+
 def empty(pieces: Pieces, width: int) -> TokenRows:
     count, dtypes = len(pieces.rows) - 1, (np.int64, np.int64, np.int32, np.int32)
     sums = np.concatenate([[0], np.cumsum(pieces.tokens)])
@@ -76,9 +85,7 @@ def test_rows_are_those_of_a_plain_model(
     values, pieces, model = laid_out(rows, dtype)
     width = max((sum(p[0] for p in row) for row in rows), default=0) + spare
     out = empty(pieces, width)
-    longest = write_tokens(
-        values, pieces, out, first_piece=5, first_row=first_row, masks_boundaries=masks, padding=3
-    )  # fmt: skip
+    longest = write_tokens(values, pieces, out, first_piece=5, first_row=first_row, masks=masks, padding=3)
     number, lengths, ends = 5, list[int](), [first_row * width]
     for r, row in enumerate(model):
         ids: list[int] = []
@@ -122,7 +129,7 @@ def test_carried_columns_are_packed_as_the_tokens(
     width = max((sum(p[0] for p in row) for row in rows), default=0) + 2
     carried = np.random.default_rng(0).integers(0, 2, (len(values), *shape)).astype(dtype)
     tokens, out = empty(pieces, width), np.ones((len(rows), width, *shape), dtype)
-    write_tokens(np.arange(len(values)), pieces, tokens, first_piece=0, first_row=0, masks_boundaries=True, padding=-1)
+    write_tokens(np.arange(len(values)), pieces, tokens, first_piece=0, first_row=0, masks=True, padding=-1)
     write_column(carried, pieces, out)
     if not len(values):
         assert not out.any()
@@ -141,7 +148,7 @@ def test_arrays_that_are_not_wanted_change_no_others(left_out: set[str]) -> None
     wanted: list[Any] = [None if n in left_out else a for n, a in zip(TokenRows._fields, empty(pieces, 8), strict=True)]
     some = TokenRows(*wanted)
     for out in (whole, some):
-        write_tokens(values, pieces, out, first_piece=0, first_row=0, masks_boundaries=False, padding=0)
+        write_tokens(values, pieces, out, first_piece=0, first_row=0, masks=False, padding=0)
     for name in set(TokenRows._fields).difference(left_out):
         assert np.array_equal(getattr(whole, name), getattr(some, name))
 
@@ -151,8 +158,8 @@ def test_some_of_the_rows_are_written_by_themselves() -> None:
     values, pieces, _ = laid_out(rows, np.uint16)
     some = pieces.between(1, 3)
     whole, part = empty(pieces, 8), empty(some, 8)
-    write_tokens(values, pieces, whole, first_piece=0, first_row=0, masks_boundaries=False, padding=0)
-    write_tokens(values, some, part, first_piece=2, first_row=1, masks_boundaries=False, padding=0)
+    write_tokens(values, pieces, whole, first_piece=0, first_row=0, masks=False, padding=0)
+    write_tokens(values, some, part, first_piece=2, first_row=1, masks=False, padding=0)
     cut = whole.between(1, 3, slice(2, 3), slice(3, 6))
     for name in TokenRows._fields:
         assert np.array_equal(getattr(cut, name), getattr(part, name)), name
@@ -160,3 +167,16 @@ def test_some_of_the_rows_are_written_by_themselves() -> None:
     write_column(values, pieces.between(1, 3), column)
     write_column(values, pieces, carried)
     assert np.array_equal(carried[1:3], column)
+
+
+def test_rows_of_several_batches_are_written_in_one_call() -> None:
+    values, pieces, _ = laid_out([[(3, 0, 1), (2, 1, 0)], [(40, 0, 0)], [(1, 0, 0), (5, 0, 2)]], np.int32)
+    whole, first, rest = empty(pieces, 41), empty(pieces.between(0, 1), 41), empty(pieces.between(1, 3), 41)
+    write_tokens(values, pieces, whole, first_piece=0, first_row=0, masks=False, padding=0)
+    tokens = TokenWriter(masks_boundaries=False, padding=0)
+    tokens.add(values, pieces.between(0, 1), first, first_piece=0, first_row=0)
+    tokens.add(values, pieces.between(1, 3), rest, first_piece=2, first_row=1)
+    assert tokens.write() == [36, 40]
+    for together, *apart in zip(whole, first, rest, strict=True):
+        assert together is not None
+        assert np.array_equal(together, np.concatenate([part for part in apart if part is not None]))

@@ -74,11 +74,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.packing_count.restype = ctypes.c_int
     library.packing_place.argtypes = (pointer, number, number, ctypes.c_int, number, *[pointer] * 5)
     library.packing_place.restype = ctypes.c_int
-    library.packing_write.argtypes = (
-        pointer, ctypes.c_int, *[pointer] * 4, number, number, number, ctypes.c_int, number, number, *[pointer] * 6,
-        number,
-    )  # fmt: skip
-    library.packing_write.restype = number
+    library.packing_write.argtypes = (pointer, number, pointer)
+    library.packing_write.restype = None
     number32, flag = ctypes.c_int32, ctypes.c_int
     library.image_resize.argtypes = (
         pointer, number, number32, number32, number32, pointer, number32, number32, flag, flag, pointer

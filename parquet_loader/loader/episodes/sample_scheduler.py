@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parquet_loader.engine import CutBatches, HeldWindow, Job, Usage, WindowMedia, WindowTask
+from parquet_loader.engine import CutBatches, HeldWindow, Job, ProcessedBatch, Usage, WindowMedia, WindowTask
 from parquet_loader.loader.episodes.sample_windows import SampleCutter, SamplePart
 from parquet_loader.loader.episodes.sample_writer import SampleWriter
 from parquet_loader.window import Allocator, Window
@@ -68,7 +68,11 @@ class SampleScheduler(CutBatches[SamplePart, _Sampled]):
         usage: Usage,
     ) -> None:
         at_once = None if writer.processor is None else 1  # so that an error of `transform` belongs to one batch
-        super().__init__(writer, first_batch, batch_bytes, most_ahead, usage, at_once)
+
+        def write(batches: Sequence[Sequence[SamplePart]], first: int) -> list[ProcessedBatch]:
+            return [writer(parts, first + place) for place, parts in enumerate(batches)]
+
+        super().__init__(write, first_batch, batch_bytes, most_ahead, usage, at_once)
         self._cutter = cutter
         self._own_batches = own_batches
         self._is_cutting = False

@@ -56,4 +56,4 @@ class PackedOutput(Output):
         del documents
         complete.reverse()
         while complete:  # `pop`, so that a delivered batch keeps no window alive
-            yield self.from_batch(self._writer(complete.pop()), None)
+            yield self.from_batch(self._writer([complete.pop()])[0], None)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from parquet_loader.collate import TokenRows, write_column, write_tokens
+from parquet_loader.collate import TokenRows, TokenWriter, write_column
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.loader.tokens.documents import BatchForm, Documents
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
@@ -115,8 +114,22 @@ class BatchWriter:
     length: int
     memory: Allocator
 
-    def __call__(self, parts: BatchParts) -> ProcessedBatch:
-        """Return the batch of these sequences."""
+    def __call__(self, batches: Sequence[BatchParts]) -> list[ProcessedBatch]:
+        """Return the batches of these sequences."""
+        # One call of the kernel for all: each waits for the GIL when it returns.
+        tokens = TokenWriter(masks_boundaries=self.form.masks_boundaries, padding=self.form.padding)
+        begun = [self._begun(parts, tokens) for parts in batches]
+        longest = tokens.write()
+        if "max_seqlen" in self.form.keys:
+            at = 0
+            for batch, parts in zip(begun, batches, strict=True):
+                arrays: dict[str, Any] = batch.arrays
+                arrays["max_seqlen"] = max(longest[at : at + len(parts)])
+                at += len(parts)
+        return begun
+
+    def _begun(self, parts: BatchParts, tokens: TokenWriter) -> ProcessedBatch:
+        """Return a batch whose tokens are not written yet, but added to `tokens`."""
         form, width = self.form, self.length
         if form.multiple is not None:
             filled = np.concatenate([part.documents.filled[part.first : part.last] for part in parts])
@@ -132,23 +145,22 @@ class BatchWriter:
         for name, values in parts[0].documents.columns.items():
             shapes[name] = (rows, width, *values.shape[1:]), values.dtype
         arrays, addresses, owners, nbytes = _allocated(self.memory, shapes)
-        made = TokenRows(*map(arrays.get, _WRITTEN))  # type: ignore[arg-type]
+        ids, labels, positions, numbers, lengths, bounds = map(arrays.get, _WRITTEN)
         written = [addresses.get(name, 0) for name in _WRITTEN]
-        if made.ends is not None:
-            made.ends[0] = 0
-            made, written[-1] = made._replace(ends=made.ends[1:]), written[-1] + _INT32.itemsize
-        row = piece = end = longest = 0
+        if bounds is not None:
+            bounds[0] = 0
+            bounds, written[-1] = bounds[1:], written[-1] + _INT32.itemsize
+        made = TokenRows(ids, labels, positions, numbers, lengths, bounds)  # type: ignore[arg-type]
+        row = piece = end = 0
         for part, (own_rows, own_pieces, own_ends) in zip(parts, sizes, strict=True):
             documents, chosen = part.documents, part.documents.pieces.between(part.first, part.last)
             is_whole = own_rows == rows
             out = made if is_whole else made.between(
                 row, row + own_rows, slice(piece, piece + own_pieces), slice(end, end + own_ends)
             )  # fmt: skip
-            found = write_tokens(
-                documents.values, chosen, out, first_piece=piece, first_row=row,
-                masks_boundaries=form.masks_boundaries, padding=form.padding, addresses=written if is_whole else (),
-            )  # fmt: skip
-            longest = max(longest, found)
+            tokens.add(
+                documents.values, chosen, out, first_piece=piece, first_row=row, addresses=written if is_whole else ()
+            )
             for name, values in documents.columns.items():
                 write_column(values, chosen, arrays[name][row : row + own_rows])
             row, piece, end = row + own_rows, piece + own_pieces, end + own_ends
@@ -158,8 +170,6 @@ class BatchWriter:
                 for part, (_, count, _) in zip(parts, sizes, strict=True)
             ]
             arrays[name] = _joined(carried)
-        if "max_seqlen" in form.keys:
-            arrays["max_seqlen"] = longest
         return ProcessedBatch(rows, arrays, owners, nbytes)
 
 
@@ -167,17 +177,19 @@ def _allocated(
     memory: Allocator, shapes: Mapping[str, tuple[tuple[int, ...], Any]]
 ) -> tuple[dict[str, Any], dict[str, int], dict[str, Any], int]:
     """Return arrays in one block of memory, their addresses, the owners of the memory by name, and its bytes."""
-    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values()]
-    begins = list(accumulate((-(-size // _LINE_BYTES) * _LINE_BYTES for size in sizes), initial=0))
-    block = memory.allocate(max(1, begins[-1]))
-    first: int = block.array.__array_interface__["data"][0]
-    arrays: dict[str, Any] = {}
-    owners: dict[str, Any] = {}
-    for (name, (shape, dtype)), begin, size in zip(shapes.items(), begins, sizes, strict=False):
-        arrays[name] = np.ndarray(shape, dtype, block.array, begin)
-        if block.owner is not None:
-            owners[name] = block.owner[begin : begin + size]
-    return arrays, {name: first + begin for name, begin in zip(shapes, begins, strict=False)}, owners, begins[-1]
+    begins: list[tuple[str, int, int]] = []
+    nbytes = 0
+    for name, (shape, dtype) in shapes.items():
+        size = math.prod(shape) * dtype.itemsize
+        begins.append((name, nbytes, size))
+        nbytes += -(-size // _LINE_BYTES) * _LINE_BYTES
+    block = memory.allocate(max(1, nbytes))
+    array, owner = block.array, block.owner
+    first: int = array.__array_interface__["data"][0]
+    addresses = {name: first + begin for name, begin, _ in begins}
+    arrays: dict[str, Any] = {name: np.ndarray(*shapes[name], array, begin) for name, begin, _ in begins}
+    owners = {} if owner is None else {name: owner[begin : begin + size] for name, begin, size in begins}
+    return arrays, addresses, owners, nbytes
 
 
 def _joined(arrays: list[Any]) -> Any:

@@ -209,7 +209,7 @@ EXPORT int packing_place(
  * flattened rows, the first of which begins at `end`. Each of `labels` to `ends` may be NULL: then it is not written.
  *
  * Returns the most tokens of a piece or of a row's padding. */
-EXPORT FOR_EACH_TARGET int64_t packing_write(
+FOR_EACH_TARGET static int64_t write_rows(
     const void *restrict values, int kind, const int64_t *begin, const int64_t *stop, const int32_t *tokens,
     const int64_t *rows, int64_t count, int64_t width, int64_t first_piece, int masks, int64_t padding, int64_t ignored,
     int64_t *restrict ids, int64_t *restrict labels, int32_t *restrict positions, int32_t *restrict documents,
@@ -256,4 +256,18 @@ EXPORT FOR_EACH_TARGET int64_t packing_write(
     }
   }
   return longest;
+}
+
+#define ADDRESS(type, number) ((type *)(uintptr_t)(number))
+
+/* Calls `write_rows` `count` times, and writes what it returns to `longest`. Each line of `calls` has its 19 arguments. So
+ * Python takes its lock once for several batches. */
+EXPORT void packing_write(const int64_t *calls, int64_t count, int64_t *longest) {
+  for (int64_t i = 0; i < count; i++, calls += 19) {
+    longest[i] = write_rows(
+        ADDRESS(const void, calls[0]), (int)calls[1], ADDRESS(const int64_t, calls[2]), ADDRESS(const int64_t, calls[3]),
+        ADDRESS(const int32_t, calls[4]), ADDRESS(const int64_t, calls[5]), calls[6], calls[7], calls[8], (int)calls[9],
+        calls[10], calls[11], ADDRESS(int64_t, calls[12]), ADDRESS(int64_t, calls[13]), ADDRESS(int32_t, calls[14]),
+        ADDRESS(int32_t, calls[15]), ADDRESS(int32_t, calls[16]), ADDRESS(int32_t, calls[17]), calls[18]);
+  }
 }
