@@ -3,8 +3,8 @@
     python benchmarks/state.py [--files 10000] [--out benchmarks/results/state.json]
 
 A resume reads the window of its batch again. The figure is the number of rows that an epoch from that batch to its end
-reads in addition to the rows that it delivers, expressed in windows. If windows take slices of row groups, these are read from
-their beginning, and shown separately.
+reads in addition to the rows that it delivers, expressed in windows. If windows take slices of row groups, these are
+read from their beginning, and shown separately.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The loader beside what people use today, and beside the limits of the machine.
+"""Compares the loader with other loaders, and with the limits of the machine.
 
-`python -m benchmarks.suite --help` lists the commands. The parent process needs nothing but the standard library; every
-system runs in a process and an environment of its own.
+`python -m benchmarks.suite --help` lists the commands. The parent process needs only the standard library; every system
+runs in its own process and environment.
 """

@@ -1,4 +1,4 @@
-"""One number for an epoch: the same for the same rows in any order, another if a row or a value is not the same.
+"""Computes a checksum of an epoch, which does not depend on the order of rows, but on all rows and values.
 
 Each row's values are multiplied, as bits, by odd 64-bit constants of their column and place, and added up; the sum is
 scrambled, and the scrambled rows are added up. So a lost or doubled row, a value changed, or values that moved to

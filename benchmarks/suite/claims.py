@@ -1,4 +1,4 @@
-"""Ratios between entries of one workload, each round's own pair, and what was aimed at. Pure."""
+"""Computes ratios between entries of one workload, paired by round, and compares them with the aims. Pure."""
 
 from __future__ import annotations
 

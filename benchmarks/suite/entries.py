@@ -1,4 +1,4 @@
-"""Which systems run on which workload, and how. No imports but the standard library's."""
+"""Lists which systems run on which workload, and how. Imports only the standard library."""
 
 from __future__ import annotations
 

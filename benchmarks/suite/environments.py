@@ -1,4 +1,4 @@
-"""Virtual environments, one a system, built from the pins in benchmarks/requirements/.
+"""Builds a virtual environment for each system, from the pins in benchmarks/requirements/.
 
 ``<name>.txt`` is installed as pip does it; ``<name>.no-deps.txt``, where there is one, afterwards and without looking
 at what its packages ask for, because Petastorm asks for what torch refuses. In ``ours`` the checkout itself is

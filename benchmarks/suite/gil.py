@@ -1,4 +1,4 @@
-"""A training loop in pure Python beside the loader: what does loading cost it?
+"""Measures what loading costs a training loop in pure Python.
 
     python -m benchmarks.suite gil
 

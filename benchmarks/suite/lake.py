@@ -1,4 +1,4 @@
-"""The Parquet files that other programs write by default: our loader next to decoding alone.
+"""Compares the loader with decoding alone, on the Parquet files that other programs write by default.
 
     python -m benchmarks.suite lake
 

@@ -1,4 +1,4 @@
-"""Where environments, data and logs lie, and where results and pages go."""
+"""Paths of environments, data and logs, and of results and pages."""
 
 from __future__ import annotations
 

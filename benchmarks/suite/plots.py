@@ -1,4 +1,4 @@
-"""Plots of the results. Colours are those of Okabe and Ito, which most people can tell apart."""
+"""Plots the results, in the colours of Okabe and Ito, which most people can tell apart."""
 
 from __future__ import annotations
 

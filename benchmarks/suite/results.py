@@ -1,4 +1,4 @@
-"""Results as JSON: one file a workload, entries merged as they are measured."""
+"""Stores results as JSON: one file per workload, into which entries are merged as they are measured."""
 
 from __future__ import annotations
 

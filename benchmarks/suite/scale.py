@@ -1,4 +1,4 @@
-"""Cost as work grows: threads, files, row groups, columns, rows a batch, ranks; and the first batch.
+"""Measures how cost grows with threads, files, row groups, columns, batch size and ranks; and the first batch.
 
     python -m benchmarks.suite scale
 

@@ -1,4 +1,4 @@
-"""The measured process: opens one system, then runs an epoch whenever it is told to.
+"""The measured process: opens one system, then runs an epoch on each command.
 
     python -m benchmarks.suite.worker REQUESTS_FD ANSWERS_FD
 

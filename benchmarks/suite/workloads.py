@@ -1,4 +1,4 @@
-"""What is loaded: data sets by name, and how they are asked for. No imports but the standard library's."""
+"""Defines the workloads: data sets by name, and how they are loaded. Imports only the standard library."""
 
 from __future__ import annotations
 
