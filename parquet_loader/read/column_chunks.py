@@ -77,13 +77,13 @@ class BoundedMemo(Generic[K, T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnSelection:
-    """Columns that are read together of the files of one schema, with what is decided once; compared by identity.
+    """Columns that are read together from the files of one schema, and their routes; compared by identity.
 
     Attributes:
-        columns: The names to ask the Parquet reader for.
-        routes: How they travel.
+        columns: The names to pass to the Parquet reader.
+        routes: The routes of the columns.
         windows: The routes to the window that they may take; see `open_chunks`.
-        needs_arrow: Whether Arrow decodes one of them in any case.
+        needs_arrow: Whether Arrow has to decode at least one of them.
     """
 
     columns: tuple[str, ...]
@@ -95,7 +95,7 @@ class ColumnSelection:
         object.__setattr__(self, "needs_arrow", any(r.stored and r.decoder == "arrow" for r in self.routes))
 
     def by_arrow(self, names: Collection[str]) -> ColumnSelection:
-        """Return the same columns, these of them decoded by Arrow."""
+        """Return the same columns, with `names` decoded by Arrow."""
         routes = (replace(r, window=None, decoder="arrow") if r.stored in names else r for r in self.routes)
         return ColumnSelection(self.columns, tuple(routes), self.windows)
 
@@ -104,8 +104,8 @@ class OpenRowGroup(NamedTuple):
     """Columns of one row group, open for a forward read.
 
     Attributes:
-        chunks: Those that kernels or the system read.
-        file: Reads the others (`ChunkPlan.arrow`); None: there are none.
+        chunks: The chunks that kernels or the system read.
+        file: Reads the others (`ChunkPlan.arrow`), or None.
         batch_rows: About how many rows to decode at a time.
     """
 
@@ -120,7 +120,7 @@ class ColumnChunkSource:
     Args:
         snapshot: The files and row groups.
         options: How to read.
-        columns_of: For each of the snapshot's schemas, the names to ask the Parquet reader for.
+        columns_of: For each of the snapshot's schemas, the names to pass to the Parquet reader.
         cache: The local cache of row groups, or None.
     """
 
@@ -141,12 +141,12 @@ class ColumnChunkSource:
             self.cache = RowGroupCache(cache, snapshot, columns)
 
     def columns_read(self, row_group: RowGroupRef) -> list[str]:
-        """Return the names to ask the Parquet reader for."""
+        """Return the names to pass to the Parquet reader."""
         return self._columns_of[row_group.schema_number]
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The store from which row groups are fetched; None if files are local."""
+        """The store that row groups are fetched from; None if files are local."""
         return self._snapshot.remote
 
     async def fetched(
@@ -318,7 +318,7 @@ class ColumnChunkSource:
         *,
         keeps_plan: bool = True,
     ) -> Iterator[OpenRowGroup]:
-        """Open columns of a row group, each on its route; the file is then still the one whose footer was read.
+        """Open columns of a row group, each on its route, after checking that the file has not changed.
 
         Args:
             row_group: The row group.

@@ -1,7 +1,7 @@
-"""Brings the columns of a table's file from their stored types to those of the table.
+"""Converts the columns of a table's file from their stored types to those of the table.
 
-Only columns whose types differ are touched. Members that a struct of the file lacks become null, and members that the
-table does not have are left out.
+Columns of equal types are unchanged. Members that a struct of the file lacks become null, and members that the table
+lacks are left out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Conform:
     """Converts the columns of files of one Arrow schema. Immutable; any thread may use it.
 
     Args:
-        stored: The columns as they are stored.
-        delivered: The same columns as they are delivered.
+        stored: The columns with their stored types.
+        delivered: The same columns with their delivered types.
     """
 
     def __init__(self, stored: pa.Schema, delivered: pa.Schema) -> None:
@@ -37,7 +37,7 @@ class Conform:
         return bool(self._changed)
 
     def readable(self, names: Iterable[str]) -> list[str]:
-        """Return the paths to read for these columns; for a member that the file lacks, that of another member."""
+        """Return the paths to read for these columns; a member that the file lacks is replaced by another member."""
         return list(dict.fromkeys(self._readable(name) for name in names))
 
     def _readable(self, name: str) -> str:
@@ -45,7 +45,7 @@ class Conform:
         return name if head is None else _readable(head, name[len(head) + 1 :], self._changed[head][0])
 
     def sources(self, sources: Sequence[ColumnSource]) -> tuple[ColumnSource, ...]:
-        """Return the sources of delivered columns as they are in the file."""
+        """Return the sources of delivered columns, with the types in the file."""
         found = []
         for source in sources:
             changed = next(
@@ -61,7 +61,7 @@ class Conform:
         return tuple(found)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the columns as they are delivered.
+        """Return rows with the delivered types.
 
         Raises:
             pyarrow.ArrowInvalid: a value does not fit.
@@ -131,7 +131,7 @@ def _struct(array: pa.StructArray, stored: pa.StructType, wanted: pa.StructType)
         elif member.name not in own:
             child = pa.nulls(len(array), member.type)
         else:
-            continue  # it is not read
+            continue  # this member is not read
         children.append(child)
         fields.append(pa.field(member.name, child.type, member.nullable))
     mask = array.is_null() if array.null_count else None

@@ -13,7 +13,7 @@ from parquet_loader.source import RowGroupRef
 
 
 class Writer(Protocol):
-    """Where the rows of a slice go."""
+    """Receives the rows of a slice."""
 
     def __call__(self, at_row: int, rows: LazyRows, first: int, count: int) -> int:
         """Write rows ``first`` to ``first + count`` of `rows`, and return the bytes that are kept for them.
@@ -21,8 +21,8 @@ class Writer(Protocol):
         Args:
             at_row: Number of the first of these rows in the slice.
             rows: Rows of the row group; columns that are still in the file are read now.
-            first: The first of them that is wanted.
-            count: How many are wanted.
+            first: The first row to write.
+            count: Number of rows to write.
 
         Raises:
             NotDecodedError: Arrow has to decode some columns, from these rows to the end of the row group; the rows
@@ -32,7 +32,7 @@ class Writer(Protocol):
 
 
 class Closing(Protocol):
-    """Tells those who work to end."""
+    """Tells workers that the engine is closing."""
 
     is_closing: bool
 
@@ -40,20 +40,19 @@ class Closing(Protocol):
 class Cursor:
     """A row group that is read forward, a slice at a time. Used by one thread at a time.
 
-    It opens the row group for the first slice, and stays open until `read_slice` says that no other slice follows, or
-    raises.
+    The first slice opens the row group. It stays open until the call of `read_slice` with `is_last`, or until an error.
 
     Args:
-        reader: Reads it.
+        reader: Reads the row group.
         row_group: The row group.
-        passing_rows: Rows of it that pass the filter.
+        passing_rows: Number of its rows that pass the filter.
         batch_rows: About how many rows are decoded at a time; columns left in the file may come in larger batches.
 
     Attributes:
-        location: The location of its bytes, set before the first slice is read; None: it is found then, and the bytes
-            are fetched if necessary.
-        position: Number of rows read, of those that pass the filter.
-        stored_bytes: Bytes of its column chunks that are read, as they are in the file; 0 before the first slice.
+        location: The location of its bytes, set before the first slice is read; if None, it is found then, and the
+            bytes are fetched if necessary.
+        position: Number of rows read, counting rows that pass the filter.
+        stored_bytes: Bytes in the file of its column chunks that are read; 0 before the first slice.
         is_closed: Whether no slice can be read any more.
     """
 
@@ -64,7 +63,7 @@ class Cursor:
         self._batch_rows = batch_rows
         self._stream: Iterator[LazyRows] | None = None
         self._batch: LazyRows | None = None
-        self._done = 0  # rows of the batch that were taken
+        self._done = 0  # rows of the batch that were written
         self._refused: frozenset[str] = frozenset()
         self.location: ChunkLocation | None = None
         self.position = 0
@@ -72,22 +71,23 @@ class Cursor:
         self.is_closed = False
 
     def read_slice(self, start: int, stop: int, write: Writer, closing: Closing, *, is_last: bool) -> int:
-        """Read rows ``start`` to ``stop`` of those that pass the filter, and return the bytes kept for them.
+        """Read rows ``start`` to ``stop``, counting rows that pass the filter; return the bytes kept for them.
 
-        Rows before the slice are decoded, too: only its header says how many rows a page holds. At the end of the row
-        group this checks that it has as many rows as its footer says, and that its file has not changed.
+        Rows before the slice are decoded too, because the number of rows in a page is known only from its header. At
+        the end of the row group this checks that it has as many rows as its footer states, and that its file has not
+        changed.
 
         Args:
-            start, stop: The slice; `start` is at or behind `position`.
-            write: Takes the rows.
+            start, stop: The slice; `start` is at least `position`.
+            write: Receives the rows.
             closing: Says when to end early; then the cursor stays open.
-            is_last: Whether no other slice is to be read.
+            is_last: Whether no other slice follows.
 
         Raises:
-            DataError: the row group has other rows than were counted; or see `RowGroupReader.stream`.
+            DataError: the number of rows differs from the counted one; or see `RowGroupReader.stream`.
             SourceError: see `RowGroupReader.stream`.
         """
-        kept_bytes, row = 0, start  # the next to write
+        kept_bytes, row = 0, start  # the next row to write
         try:
             while row < stop and not closing.is_closing:
                 batch, first = self._open_batch(stop - row)
@@ -117,7 +117,7 @@ class Cursor:
         self.position = 0
 
     def _open_batch(self, missing: int) -> tuple[LazyRows, int]:
-        """Return rows that are not all taken, and how many are."""
+        """Return a batch with rows that were not written yet, and how many of its rows were."""
         if self._stream is None:
             self._begin()
         while self._batch is None or self._done == self._batch.rows:
@@ -132,7 +132,7 @@ class Cursor:
         return self._batch, self._done
 
     def _end(self) -> None:
-        """Close; at the end of the row group after its last checks."""
+        """Close the row group; at its end, run the last checks before."""
         if self.position == self._passing_rows and self._stream is not None:
             has_more = self._batch is not None and self._done < self._batch.rows
             if has_more or any(batch.rows for batch in self._stream):

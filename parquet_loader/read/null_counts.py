@@ -11,18 +11,18 @@ from parquet_loader.decode import parts_of, read_name, type_at
 from parquet_loader.schema import Field, Schema, heads, refuses_nulls, source_of, with_nulls
 from parquet_loader.source import Metadata, Snapshot
 
-# The most column chunks that are counted, which takes about a second; of larger sources only the first files count.
+# The most column chunks that are counted, in about a second; for larger sources, only the first files are counted.
 _MOST_CHUNKS = 200_000
 _NAMES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class NullCount:
-    """How many values of a column are null.
+    """The number of nulls of a column.
 
     Attributes:
-        nulls: Nulls in the counted rows; None: the files do not say.
-        rows: The rows counted.
+        nulls: Nulls in the counted rows; None if the footers do not state them.
+        rows: The number of counted rows.
     """
 
     nulls: int | None
@@ -64,7 +64,7 @@ def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, Nu
 
 
 def _leaves(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> list[list[int]] | None:
-    """Return the numbers of the leaf columns of each of a field's parts; None if a column comes from elsewhere."""
+    """Return the numbers of the leaf columns of each part of a field; None if a column is not from the file."""
     schema, paths, found = snapshot.schemas[number], footer.paths, list[list[int]]()
     for part_name, part in parts_of(name, field):
         names = (part_name, *part.aliases)
@@ -88,7 +88,7 @@ def _nulls_of(footer: Metadata, row_group: int, leaves: list[list[int]] | None) 
         if not column.max_definition_level:
             continue
         nulls = footer.null_count(row_group, leaf)
-        # Which members of a struct are read, and whether their nulls are in the same rows, is not known here.
+        # This function does not know which members of a struct are read, and whether their nulls are in the same rows.
         if nulls is None or (nulls and (column.max_repetition_level or members > 1)):
             return None
         total += nulls

@@ -1,8 +1,8 @@
-"""Reads single rows of row groups: of each column the pages that hold them, which stay decoded within a limit.
+"""Reads single rows of row groups by their pages, and caches decoded pages within a limit.
 
-The values are those that `RowGroupReader` reads: kernels or Arrow decode the pages as a small file of their own, and
-the rows take the same steps to canonical columns. Some columns are read from the beginning of their column chunks:
-maps, lists of structs, and chunks whose page headers contradict the footer.
+The values equal those of `RowGroupReader`: kernels or Arrow decode the pages of each column as a small file, and the
+rows become canonical columns by the same steps. Maps, lists of structs, and chunks whose page headers contradict the
+footer are read from the beginning of their column chunks.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from parquet_loader.read.row_group_reader import RowGroupReader, beyond_nanoseco
 from parquet_loader.read.views import without_views
 from parquet_loader.source import ByteRange, Fetcher, FileSchema, Metadata, RowGroupRef, SparseFile, selected
 
-# Pages of a column chunk that are read and decoded together.
+# Most bytes of a column chunk's pages that are read and decoded together.
 _AT_ONCE_BYTES = 8 * 2**20
-# Page headers of smaller remote column chunks are found by fetching all of the chunk.
+# Remote column chunks of up to this size are fetched as a whole to find their page headers.
 _WALKED_IN_MEMORY_BYTES = 8 * 2**20
-# A remote page header is fetched with this many bytes behind it.
+# A remote page header is fetched with this many bytes after it.
 _REMOTE_HEADER_BYTES = 2**12
 _LONGEST_INDEX_BYTES = 2**28
-# About the decoded bytes of rows that are kept together of columns that are read from the beginning.
+# About how many decoded bytes are cached as one page, for columns that are read from the beginning.
 _WHOLE_BYTES = 8 * 2**20
 _MOST_WHOLE_ROWS = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class PageColumn:
-    """A column of the files of one schema, as it is read row by row.
+    """A column of the files of one schema, for reads of single rows.
 
     Attributes:
         name: Its name in the file.
-        asked: The names to ask the Parquet reader for, of it or parts of it.
-        leaves: The leaf columns; none if it is read from the beginning of its column chunks.
+        asked: The names, of the column or its parts, to pass to the Parquet reader.
+        leaves: The leaf columns; empty if the column is read from the beginning of its column chunks.
         is_kernel: Whether kernels may decode it.
     """
 
@@ -77,7 +77,7 @@ class _Page(NamedTuple):
 
     Attributes:
         array: Its rows.
-        numbers: The same as numpy array, if they are numbers without nulls: it takes few rows in a tenth of the time.
+        numbers: The same as a numpy array, if they are numbers without nulls; it selects rows in a tenth of the time.
     """
 
     array: pa.Array
@@ -95,7 +95,7 @@ class _Page(NamedTuple):
         return cls(array, numbers)
 
     def take(self, rows: IntArray) -> pa.Array | npt.NDArray[Any]:
-        """Return some rows, in memory of their own."""
+        """Return a copy of some rows."""
         return self.array.take(pa.array(rows)) if self.numbers is None else self.numbers[rows]
 
 
@@ -118,13 +118,13 @@ def _has_fixed_size_list(type_: pa.DataType) -> bool:
 class PageReader:
     """Reads rows by their numbers in row groups. Any thread may use it.
 
-    It holds decoded pages and the locations of pages within a limit, and between calls no file and no thread. A call
-    reads with threads of its own, and ends them before it returns.
+    It caches decoded pages and locations of pages within a limit. It holds no file and no thread between calls: each
+    call starts its own threads, and ends them before it returns.
 
     Args:
         reader: Reads whole row groups of the same columns.
         options: How to read.
-        cache_bytes: The most bytes of decoded pages, and the locations of pages, that are kept.
+        cache_bytes: Limit for the cached pages and locations.
         num_threads: The most threads of a call; for remote files `RemoteOptions.max_requests` if that is more.
     """
 
@@ -139,24 +139,24 @@ class PageReader:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the decoded pages and of the locations that are kept."""
+        """Bytes of the cached pages and locations."""
         return self._pages.size + self._places.size
 
     def close(self) -> None:
-        """Release what is kept."""
+        """Release the cache."""
         self._pages.clear()
         self._places.clear()
 
     def positions(self, row_group: RowGroupRef, numbers: IntArray, passing: int) -> IntArray:
-        """Return where rows are in a row group, of those that are alive and pass the filter.
+        """Return the positions in a row group of some of the rows that are alive and pass the filter.
 
         Args:
             row_group: The row group.
-            numbers: int64, which of these rows.
-            passing: How many there are.
+            numbers: int64, the numbers of the wanted rows, counting rows that are alive and pass the filter.
+            passing: The number of rows that are alive and pass the filter.
 
         Raises:
-            DataError, SourceError: as in `RowGroupReader.count`; or there are other rows than were counted.
+            DataError, SourceError: as in `RowGroupReader.count`; or the number of rows differs from `passing`.
         """
         if passing == row_group.rows:
             return numbers
@@ -172,7 +172,7 @@ class PageReader:
         return known[numbers].astype(np.int64)
 
     def read(self, wanted: Sequence[tuple[RowGroupRef, IntArray]]) -> list[pa.RecordBatch]:
-        """Return rows of row groups, with the columns as they are stored in the table that the files belong to.
+        """Return rows of row groups, with the column types of the table that the files belong to.
 
         Args:
             wanted: Row groups, and the numbers of their rows, sorted and without duplicates.
@@ -212,7 +212,7 @@ class PageReader:
             threads = max(threads, remote.options.max_requests)
             with remote.fetcher(remote.options.max_requests) as fetcher:
                 self._run(done, steps, missing, threads, fetcher)
-        # Before a value is delivered: the files are still those whose footers were read.
+        # Before values are delivered, check that the files have not changed since their footers were read.
         for row_group in {steps[number].row_group.file_number: steps[number].row_group for number in missing}.values():
             self._reader.chunks.check_unchanged(row_group)
         return done
@@ -278,7 +278,7 @@ class PageReader:
     # ---- one column of one row group
 
     def _kept(self, step: _Step) -> list[tuple[str, pa.Array]] | None:
-        """Return a column's rows if all are in decoded pages that are kept."""
+        """Return a column's rows if all of them are in cached pages; else None."""
         if not step.column.leaves:
             return None
         found = []
@@ -315,7 +315,7 @@ class PageReader:
             raise self._reader._explained(row_group, column.asked, error) from error
 
     def _leaves_rows(self, step: _Step, fetcher: Fetcher | None) -> list[pa.Array] | None:
-        """Return rows of a column's leaf columns, from the local cache if it holds them undamaged."""
+        """Return rows of a column's leaf columns, from the local cache if it has an undamaged copy."""
         cache = self._reader.chunks.cache
         path = None
         if cache is not None:
@@ -340,7 +340,7 @@ class PageReader:
         return found
 
     def _leaf_rows(self, step: _Step, leaf: PageFileSchema, source: _Source) -> pa.Array | None:
-        """Return rows of a leaf column; None if its pages do not say which rows they hold."""
+        """Return rows of a leaf column; None if the rows of its pages cannot be determined."""
         key = step.row_group.index, leaf.leaf
         for is_index_trusted in (True, False):
             pages = self._places.get(key)
@@ -350,7 +350,7 @@ class PageReader:
             if not isinstance(pages, PageMap):
                 return None
             if pages.continues is not None and self._has_fixed_size_lists(step):
-                return None  # Arrow would refuse the part of a row at the beginning
+                return None  # Arrow would refuse a page that begins within a row
             found = self._rows_of_pages(step, leaf, pages, source)
             if found is not None:
                 return found
@@ -361,12 +361,12 @@ class PageReader:
         return _has_fixed_size_list(schema.field(step.column.name).type)
 
     def _rows_of_pages(self, step: _Step, leaf: PageFileSchema, pages: PageMap, source: _Source) -> pa.Array | None:
-        """Return rows of a leaf column; None if its pages hold other rows than they were said to."""
+        """Return rows of a leaf column; None if its pages do not hold the expected rows."""
         by_page = list(_by_page(pages, step.rows))
         keys = _keys(step, leaf, pages, by_page)
         kept: list[_Page | None] = self._pages.get_all(keys)
         missing = [number for number, page in enumerate(kept) if page is None]
-        # Rows are taken at once, so that few decoded pages are held that are not kept.
+        # Rows are copied from each part at once, so that few pages are held in addition to the cached ones.
         taken: list[Any] = [
             None if page is None else page.take(rows) for page, (_, rows) in zip(kept, by_page, strict=True)
         ]
@@ -384,9 +384,9 @@ class PageReader:
         return _side_by_side(taken, one)
 
     def _mapped(self, step: _Step, leaf: PageFileSchema, source: _Source, *, is_index_trusted: bool) -> PageMap | None:
-        """Return the pages of a column chunk; None if they do not say which rows they hold.
+        """Return the pages of a column chunk; None if their rows cannot be determined.
 
-        Headers of local files are walked in any case, because they cannot be wrong about the rows of flat columns.
+        For local files the headers are always read, because they cannot be wrong about the rows of flat columns.
         """
         row_group, footer = step.row_group, source.footer
         chunk, original = footer.readable(row_group.number, leaf.leaf), footer.chunk(row_group.number, leaf.leaf)
@@ -410,12 +410,12 @@ class PageReader:
     def _decoded(
         self, step: _Step, leaf: PageFileSchema, pages: PageMap, wanted: Sequence[int], source: _Source
     ) -> list[pa.Array] | None:
-        """Return the rows that begin in each of these pages; None if there are other rows than are expected."""
+        """Return the rows that begin in each of these pages; None if there are not as many as expected."""
         row_group, footer = step.row_group, source.footer
         chunk, original = footer.readable(row_group.number, leaf.leaf), footer.chunk(row_group.number, leaf.leaf)
         first, last = wanted[0], wanted[-1]
         taken = list(wanted) if pages.continues is None else list(range(first, pages.unit_of(last) + 1))
-        # Some writers divide a row of lists over two pages that the index names: the next page says whether it goes on.
+        # Some writers split a row of lists over two pages of the index: the next page shows whether the row continues.
         is_doubtful = chunk.leaf.max_repetition_level > 0 and pages.values is None
         behind = {page + 1 for page in taken if page + 1 < len(pages.starts)}.difference(taken) if is_doubtful else ()
         spans = [(int(pages.starts[page]), int(pages.stops[page])) for page in (*taken, *sorted(behind))]
@@ -440,7 +440,7 @@ class PageReader:
                 return None
             rows = counts.tolist()
         else:
-            # The opening page's row, rows that begin in the page that was asked for, and in those of its last row.
+            # The row of the opening page, the rows that begin in the requested page, and those in pages of its last row.
             rows = [int(pages.continues[first]), int(counts[0]), int(counts[1:].sum())]
         schema = self._snapshot.stored_schemas[row_group.schema_number]
         arrays = decode_pages(
@@ -488,7 +488,7 @@ class PageReader:
     def _pass_over(
         self, step: _Step, batch_rows: int, parts: dict[int, IntArray], found: dict[int, pa.RecordBatch]
     ) -> None:
-        """Decode column chunks up to the last row that is wanted, and take the rows that are not found yet."""
+        """Decode column chunks up to the last wanted row, and copy the wanted rows that were not found in the cache."""
         reader, row_group, asked = self._reader, step.row_group, step.column.asked
         routes = tuple(route for route in reader.routes(row_group) if route.stored in asked)
         selection = ColumnSelection(asked, routes)
@@ -513,13 +513,13 @@ class PageReader:
 
 
 class _Source:
-    """The bytes of one file, for one thread: opened at the first read, and closed at the end of the block.
+    """The bytes of one file, for one thread; opened at the first read, and closed at the end of the ``with`` block.
 
     Args:
         row_group: A row group of the file.
         footer: The file's footer.
-        fetcher: Fetches from the file if it is not local; else None.
-        cached: A local file that has the row group's column chunks at the same offsets, or None.
+        fetcher: Fetches from the file if it is remote; else None.
+        cached: A local file with the row group's column chunks at the same offsets, or None.
     """
 
     def __init__(self, row_group: RowGroupRef, footer: Metadata, fetcher: Fetcher | None, cached: str | None) -> None:
@@ -549,7 +549,7 @@ class _Source:
         return self._opened.descriptor
 
     def peek(self, at: int, nbytes: int) -> bytes:
-        """Return at least that many bytes of a remote file from offset `at` on, as far as it has them."""
+        """Return at least `nbytes` bytes of a remote file from offset `at` on; fewer at its end."""
         return self.read(at, min(at + max(nbytes, _REMOTE_HEADER_BYTES), self.footer.file_bytes))
 
     def read(self, start: int, stop: int) -> bytes:
@@ -559,7 +559,7 @@ class _Source:
         return out.tobytes()
 
     def read_into(self, spans: Sequence[tuple[int, int]], out: npt.NDArray[np.uint8]) -> None:
-        """Read bytes of the file, one span after the other; neighbours are read at once."""
+        """Read spans of the file to consecutive memory; adjacent spans are read at once."""
         joined: list[list[int]] = []
         for start, stop in spans:
             if joined and joined[-1][1] == start:
@@ -577,7 +577,7 @@ class _Source:
             self._opened.read(start, [view])
 
     def fetched(self, start: int, stop: int) -> pa.Buffer:
-        """Return a remote file in which the bytes between two offsets are fetched."""
+        """Return a sparse buffer of a remote file with the fetched bytes between two offsets."""
         assert self._fetcher is not None
         span = ByteRange(start, stop)
         sparse = SparseFile(self.footer.file_bytes, [span])
@@ -593,12 +593,12 @@ def _bytes_of(memory: pa.Buffer, start: int, stop: int) -> bytes:
 def _keys(
     step: _Step, leaf: PageFileSchema, pages: PageMap, by_page: Iterable[tuple[int, IntArray]]
 ) -> list[tuple[int, int, int]]:
-    """Return the keys of decoded pages: their numbers would be others if an index turns out to be wrong."""
+    """Return the cache keys of pages. They contain the offsets, because numbers change if an index turns out wrong."""
     return [(step.row_group.index, leaf.leaf, int(pages.starts[page])) for page, _ in by_page]
 
 
 def _by_page(pages: PageMap, rows: IntArray) -> Iterable[tuple[int, IntArray]]:
-    """Return the pages in which rows begin, each with the numbers of the rows from its first one on."""
+    """Yield the pages in which rows begin, each with the numbers of these rows within the page."""
     page_of = np.searchsorted(pages.first_rows, rows, side="right") - 1
     cuts = np.flatnonzero(np.diff(page_of)) + 1
     firsts = pages.first_rows[page_of]
@@ -621,7 +621,7 @@ def _in_parts(numbers: Sequence[int], sizes: Sequence[int], pages: PageMap) -> I
 
 
 def _side_by_side(taken: Sequence[Any], page: _Page) -> pa.Array:
-    """Return rows of several pages of a column, one of which is given, as one array."""
+    """Return rows of several pages of a column as one array; `page` is one of these pages."""
     if not all(isinstance(some, np.ndarray) for some in taken):
         arrays = [_as_array(some, page) if isinstance(some, np.ndarray) else some for some in taken]
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
@@ -633,7 +633,7 @@ def _as_array(numbers: npt.NDArray[Any], page: _Page) -> pa.Array:
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array:
-    """Return structs whose leaf columns were read one by one as one array."""
+    """Join structs whose leaf columns were read separately to one array."""
     if len(parts) == 1:
         return parts[0]
     children: dict[str, list[pa.Array]] = {}

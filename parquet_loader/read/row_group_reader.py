@@ -52,18 +52,18 @@ from parquet_loader.read.virtual_columns import Positions
 from parquet_loader.schema import heads
 from parquet_loader.source import RowGroupRef, Snapshot, has_int96
 
-# Rows that are read straight to the window come this many bytes at a time. If the training loop keeps the GIL, each
-# step in Python may wait 5 ms for it, so there are few steps.
+# Rows are read straight to the window this many bytes at a time. If the training loop keeps the GIL, each step in
+# Python may wait 5 ms for it, so there are few steps.
 RAW_AT_ONCE_BYTES = 2**24
 
 _TO_WINDOW = ("pages", "kernel")
 _WINDOWS: tuple[tuple[str, ...], ...] = ((), _TO_WINDOW)
 _NOTHING = pa.table({})
 
-# Holds the rows' numbers while the filter runs. No column of a file has this name.
+# The column of the rows' numbers while the filter runs. No column of a file has this name.
 _ROW_NUMBER = "\0row number"
 HIDDEN_ROW_NUMBERS = _ROW_NUMBER
-"""The column of the rows' numbers in the data set, if decoding needs them and batches do not deliver them."""
+"""Name of the column of the rows' numbers in the data set, if only decoding needs it."""
 
 
 class RowGroupReader:
@@ -72,20 +72,20 @@ class RowGroupReader:
     Args:
         snapshot: The files and row groups.
         decoders: One for each of the snapshot's schemas.
-        row_filter: Which rows to keep; None: all.
+        row_filter: Which rows to keep; None keeps all.
         options: How to read.
-        row_numbers: Name of a column of rows' numbers in the data set to deliver next to the others, or None.
+        row_numbers: Name of an additional column of rows' numbers in the data set, or None.
         cache: The local cache of row groups, or None.
-        null_advice: What an error about a null says about the other columns, or None.
+        null_advice: The advice about other columns in an error about a null, or None.
 
     Attributes:
         snapshot: As given.
         columns: Canonical columns, in the order of delivery.
-        chunks: Where the row groups' column chunks are.
+        chunks: The locations of the row groups' column chunks.
         ranges: Finds values that stay in their files.
-        positions: The rows' positions, if the filter names them, or None.
+        positions: The rows' positions if the filter uses them, or None.
         row_numbers: As given.
-        passing: Which row groups pass as a whole, if that is known of all; see `_passing_whole`.
+        passing: Which row groups pass as a whole, if that is known for all; see `_passing_whole`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RowGroupReader:
         self._decoders = decoders
         self._filter = row_filter
         self.columns = decoders[0].columns
-        # By schema: the columns of its own that the filter names.
+        # By schema: the files' own columns that the filter uses.
         filtered = () if row_filter is None else row_filter.columns
         self._filter_columns_of = [[name for name in filtered if name in schema.names] for schema in snapshot.schemas]
         self._conforms = [
@@ -149,7 +149,7 @@ class RowGroupReader:
         return self._routes[row_group.schema_number]
 
     def chunk_routes(self, row_group: RowGroupRef) -> dict[str, ChunkRoute]:
-        """Return the way of each delivered column of a row group, by its footer; see `chunk_routes`."""
+        """Return the expected route of each delivered column of a row group, by its footer; see `chunk_routes`."""
         routes = self.routes(row_group)
         names = self._delivered_of[row_group.schema_number][_WINDOWS[-1]].columns
         footer = self.snapshot.footer_of(row_group, names, chunks=True, arrow=False)
@@ -179,7 +179,7 @@ class RowGroupReader:
         Each step decodes only the pages it needs.
 
         Raises:
-            DataError: the data cannot be decoded or delivered; names file, row group and column.
+            DataError: the data cannot be decoded or delivered; the message names file, row group and column.
             SourceError: the file has vanished or changed since its footer was read.
         """
         for batch in self._lazy_batches(row_group, batch_rows, (), None):
@@ -192,14 +192,15 @@ class RowGroupReader:
         location: ChunkLocation | None = None,
         refused: frozenset[str] = frozenset(),
     ) -> Iterator[LazyRows]:
-        """Yield what `stream` does, but leave columns in the file that can be read straight to the window's buffers.
+        """As `stream`, but leave columns in the file if they can be read straight to the window's buffers.
 
-        Read a batch before the next one but one is asked for, and before the iterator is closed.
+        Read these columns of a batch before the batch after the next one is requested, and before the iterator is
+        closed.
 
         Args:
             row_group: The row group.
             batch_rows: About how many rows are decoded at a time.
-            location: The location of its bytes; None: find it now, and fetch it if necessary.
+            location: The location of its bytes; None finds it now, and fetches the bytes if necessary.
             refused: Columns that Arrow has to decode, because kernels could not: see `NotDecodedError`.
         """
         return self._lazy_batches(row_group, batch_rows, _TO_WINDOW, location, refused)
@@ -257,13 +258,13 @@ class RowGroupReader:
                 if not location.is_cached or is_shortage(error):
                     raise explained(error) from error
                 self.chunks.invalidate(location)
-                # what is left is read from the file itself
+                # the rest is read from the file itself
                 location = self.chunks.locate_forward(row_group, columns, asks_cache=False)
         self._check_rows(row_group, first_row)
         self.chunks.check_unchanged(row_group)
 
     def _rows_at_once(self, row_group: RowGroupRef, left: Collection[str], batch_rows: int) -> int:
-        """Return the rows of a batch: more if few of their bytes are decoded before the window, and so take memory."""
+        """Return the rows of a batch: more if most of their bytes are read straight to the window."""
         if not left:
             return batch_rows
         widths = self._widths_of[row_group.schema_number]
@@ -275,7 +276,7 @@ class RowGroupReader:
         return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
     def _deleted(self, row_group: RowGroupRef) -> IntArray | None:
-        """Return the deleted rows of a row group; None: there are none."""
+        """Return the deleted rows of a row group, or None."""
         return None if self.snapshot.deleted is None else self.snapshot.deleted_rows(row_group.index)
 
     def _partitions(self, row_group: RowGroupRef) -> Mapping[str, pa.Scalar]:
@@ -291,7 +292,7 @@ class RowGroupReader:
     def _batches(
         self, row_group: RowGroupRef, selection: ColumnSelection, location: ChunkLocation, opened: OpenRowGroup
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the columns that do not stay in the file, with the types of the table that the file belongs to."""
+        """Yield the columns that do not stay in the file, with the types of the file's table."""
         conform = self._conforms[row_group.schema_number]
         batches = self._stored_batches(row_group, selection, location, opened)
         return (conform.batch(batch) for batch in batches) if conform else batches
@@ -299,7 +300,7 @@ class RowGroupReader:
     def _stored_batches(
         self, row_group: RowGroupRef, selection: ColumnSelection, location: ChunkLocation, opened: OpenRowGroup
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of kernels and of Arrow, side by side."""
+        """Yield batches of the columns that kernels and Arrow decode, with their stored types."""
         rows, done, kernel, plan = row_group.rows, 0, opened.chunks.kernel, opened.chunks.plan
         with ExitStack() as stack:
             by_arrow = list[_ForwardRows]()
@@ -334,7 +335,7 @@ class RowGroupReader:
                     arrays = [column if len(column) == found else column.slice(0, found) for column in columns.values()]
                     yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
                 done += found
-                if found < some:  # the pages hold fewer rows than the footer says
+                if found < some:  # the pages hold fewer rows than the footer states
                     return
 
     def count(self, row_group: RowGroupRef, batch_rows: int = 65536) -> int:
@@ -362,7 +363,7 @@ class RowGroupReader:
         return passing
 
     def passing_rows(self, row_group: RowGroupRef) -> IntArray | None:
-        """Return which rows are alive and pass the filter, int64, sorted; None: all. Raises as `count`."""
+        """Return the rows that are alive and pass the filter, int64, sorted; None for all. Raises as `count`."""
         deleted = self._deleted(row_group)
         if self._row_filter(row_group) is None:
             return None if deleted is None else np.delete(np.arange(row_group.rows), deleted)
@@ -376,11 +377,11 @@ class RowGroupReader:
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     def canonical(self, row_group: RowGroupRef, table: pa.Table, origin: TableOrigin) -> pa.Table:
-        """Return rows of files of one schema in canonical form; names the cause of a null if it may not be there.
+        """Convert rows of files of one schema to canonical columns; complete an error about a null with advice.
 
         Args:
             row_group: The row group of the rows, or of the first ones if the files have no partition columns.
-            table: The files' columns, with the types of the table that the files belong to.
+            table: The files' columns, with the types of the files' table.
             origin: The origin of the table, for messages.
 
         Raises:
@@ -389,7 +390,7 @@ class RowGroupReader:
         return self._decoded(row_group, table, self._partitions(row_group), origin, ())
 
     def counted_bytes(self, row_group: RowGroupRef) -> int:
-        """Return the bytes in the file of what `count` reads of a row group. Raises as its footer does."""
+        """Return the stored bytes of the columns that `count` reads. Raises if the footer cannot be read."""
         return self.chunks.encoded_bytes(row_group, self._filter_columns_of[row_group.schema_number])
 
     def _count(
@@ -400,7 +401,7 @@ class RowGroupReader:
         location: ChunkLocation,
         found: list[IntArray] | None = None,
     ) -> int:
-        """Return how many rows pass the filter; `found` gets which ones."""
+        """Return how many rows pass the filter; append their positions to `found`."""
         assert self._filter is not None
         self._check_int96(row_group, location, columns)
         passing, read = 0, 0
@@ -421,7 +422,7 @@ class RowGroupReader:
         return passing
 
     def _passing_whole(self) -> BoolArray | None:
-        """Return which row groups pass the filter as a whole, if directories and positions alone decide that."""
+        """Return which row groups pass the filter as a whole; None unless only directories and positions decide."""
         snapshot = self.snapshot
         if self._filter is None or self._filter.has_stand_ins:
             return None
@@ -481,7 +482,7 @@ class RowGroupReader:
         decoded = self._decoded(row_group, table, partitions, origin, deferred)
         if self.row_numbers is None:
             return decoded
-        # A table without columns, all of them still in the file, has no rows that a column could be appended to.
+        # If all columns are still in the file, the table has no columns, and so no rows to append a column to.
         columns = [*decoded.columns, table.column(_ROW_NUMBER)]
         return pa.Table.from_arrays(columns, names=[*decoded.column_names, self.row_numbers])
 
@@ -503,7 +504,7 @@ class RowGroupReader:
             raise DataError(f"{error.problem}; {self._advised[error.column]}") from None
 
     def _with_known_columns(self, row_group: RowGroupRef, table: pa.Table, first_row: int) -> pa.Table:
-        """Append what the filter may name and the file does not hold: partition columns and positions."""
+        """Append the filter's columns that are not in the file: partition columns and positions."""
         if self._filter is not None and self.positions is not None:
             for column in self._filter.positions:
                 table = table.append_column(
@@ -518,15 +519,15 @@ class RowGroupReader:
     def _check_int96(
         self, row_group: RowGroupRef, location: ChunkLocation, columns: Collection[str] | None = None
     ) -> None:
-        """Look once for INT96 timestamps beyond the range of nanoseconds, which Arrow would wrap.
+        """Refuse INT96 timestamps beyond the range of nanoseconds, which Arrow would wrap.
 
         Args:
             row_group: The row group.
             location: The location of its bytes.
-            columns: Check these only, and check again the next time; None: check all that are read, once.
+            columns: Check only these columns, at each call; None checks all columns that are read, once.
 
         Raises:
-            DataError: there is one; names the column, the row and the value.
+            DataError: there is one; the message names the column, the row and the value.
         """
         found = self._int96_of[row_group.schema_number]
         names = found if columns is None else [name for name in found if name.partition(".")[0] in columns]
@@ -553,9 +554,10 @@ class RowGroupReader:
     def _explained(
         self, row_group: RowGroupRef, columns: Sequence[str], error: Exception, location: ChunkLocation | None = None
     ) -> Exception:
-        """Say which column a failed read is about, or that the file is not the one whose footer was read.
+        """Return an error that names the column of a failed read, or says that the file has changed.
 
-        Reads the columns again one by one: at `location`, or in the file if that is None or in the cache.
+        To find the column, it reads the columns again one by one: at `location`, or in the file if that is None or in
+        the cache.
         """
         if isinstance(error, ParquetLoaderError):
             return error
@@ -611,23 +613,19 @@ def beyond_nanoseconds(where: str, seconds: int) -> DataError:
 
 
 def _date_of(seconds: int) -> str:
-    """Return a time as text, also of years that Python's datetime lacks."""
+    """Return a time as text, also for years that Python's datetime does not support."""
     return str(np.datetime64(seconds, "s")).replace("T", " ")
 
 
 class _ForwardRows:
-    """Takes rows from batches in steps of any size.
-
-    Args:
-        batches: The batches.
-    """
+    """Takes rows from batches in steps of any size."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._batch: pa.RecordBatch | None = None
 
     def take(self, rows: int) -> pa.RecordBatch:
-        """Return the next rows: fewer, perhaps none, at the end."""
+        """Return the next rows; fewer, or none, at the end."""
         parts = list[pa.RecordBatch]()
         while rows:
             if self._batch is None:
@@ -661,7 +659,7 @@ def _by_arrow(
 
 
 def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> BoolArray:
-    """Return which of some rows of a row group are not deleted."""
+    """Return which rows of a range in a row group are not deleted, bool ``[rows]``."""
     low, high = np.searchsorted(deleted, [first_row, first_row + rows])
     mask = np.ones(rows, np.bool_)
     mask[deleted[low:high] - first_row] = False
@@ -669,17 +667,17 @@ def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> BoolArray:
 
 
 def _without_columns(rows: int) -> pa.Table:
-    """Return a table of rows for a file none of whose columns is needed."""
+    """Return a table of `rows` rows without columns of the file."""
     return pa.Table.from_batches([_no_columns(rows)])
 
 
 def _widths_of(columns: Sequence[Column]) -> dict[str, int] | None:
-    """Return the bytes of a row of each column, by name; None if rows of a column differ."""
+    """Return the bytes of a row of each column, by name; None if a column has rows of varying width."""
     widths = {column.name: column.row_bytes for column in columns if column.row_bytes is not None}
     return widths if len(widths) == len(columns) else None
 
 
 @lru_cache(maxsize=64)
 def _no_columns(rows: int) -> pa.RecordBatch:
-    # Nothing here releases the GIL: rows that are read as they are stored take one of these for every read.
+    # Nothing here releases the GIL, because a batch of columns in the file needs one of these for every read.
     return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.null(), rows, [None])], names=[""])

@@ -1,4 +1,4 @@
-"""Values that stay in the file: the columns of their byte ranges, by row group."""
+"""Finds the byte ranges of values that stay in the file, by row group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parquet_loader.decode import packed_ranges
 from parquet_loader.errors import DataError, RemoteError
 from parquet_loader.source import MetadataError, ReadableChunk, RowGroupRef, Snapshot
 
-# Bytes of a read: values may be small and lie close together.
+# Least bytes of a read, because values may be small and close together.
 _LOCAL_BLOCK_BYTES = 2**12
 _REMOTE_BLOCK_BYTES = 2**16
 
@@ -22,7 +22,7 @@ class ValueRanges:
 
     Args:
         snapshot: The row groups.
-        columns_of: By schema of the snapshot: the files' columns, by the name of the column of their ranges.
+        columns_of: For each schema of the snapshot, the file's column by the name of the column of its ranges.
     """
 
     def __init__(self, snapshot: Snapshot, columns_of: Sequence[Mapping[str, str]]) -> None:
@@ -30,7 +30,7 @@ class ValueRanges:
         self._columns_of = columns_of
 
     def of(self, row_group: RowGroupRef) -> dict[str, pa.Array]:
-        """Return columns of packed `ValueRange`, of all rows of a row group in the file.
+        """Return columns of packed `ValueRange`, for all rows of a row group in the file.
 
         Raises:
             DataError: the values of a column have no byte ranges, or their pages are damaged.

@@ -1,4 +1,4 @@
-"""Makes plain text and bytes of Arrow's view types, which Arrow neither compares nor takes."""
+"""Converts Arrow's view types to plain text and bytes, because Arrow can neither compare views nor take from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def without_views(array: Any) -> Any:
-    """Return an array, or chunked array, with plain text and bytes instead of views, at any depth."""
+    """Return an array or chunked array with plain text and bytes instead of views, at any depth."""
     plain_type = _without_view_types(array.type)
     return array if plain_type.equals(array.type) else array.cast(plain_type)
 

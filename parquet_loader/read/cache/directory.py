@@ -257,7 +257,7 @@ class CacheDirectory:
         """Wait until no other process is fetching a row group, but at most `patience_s`."""
         give_up = time.monotonic() + self._paths.patience_s
         while time.monotonic() < give_up and self.is_fetched_by_other(wanted):
-            Event().wait(_POLL_S)  # the system's file locks have no time-out
+            Event().wait(_POLL_S)  # the system's file locks have no timeout
 
     def drop(self, path: str) -> None:
         """Remove a row group's file."""
