@@ -45,9 +45,9 @@ class FixedSizeLists:
     def of_footers(cls, schema: Schema, snapshot: Snapshot) -> FixedSizeLists:
         """Find the lists that have one length in all row groups, except those with a field in a file's metadata.
 
-        No column data is read. Doubtful are all lists of fewer than `CERTAIN_ROWS` rows, and lists of one value that
-        may be null, because footers count an empty list as one value too. The result for a list does not depend on
-        other columns. If a row has another length, its decoding is an error, which names the field to declare.
+        No column data is read. Lists are doubtful if they have fewer than `CERTAIN_ROWS` rows, or one value that may be
+        null, because footers count an empty list as one value too. The result for a list does not depend on other
+        columns. If a row has another length after all, decoding raises an error that names the field to declare.
         """
         row_groups: list[int] = np.flatnonzero(snapshot.row_group_rows).tolist()
         with_rows = set(snapshot.file_schema[snapshot.row_group_file[row_groups]].tolist())
@@ -125,9 +125,9 @@ def _lengths(snapshot: Snapshot, row_groups: Sequence[int], items: Mapping[str, 
 
 
 def _length(footer: Metadata, row_group: RowGroupRef, leaf: int, item: Scalar) -> tuple[int, bool] | None:
-    """Return the possible length of all rows of a row group, and whether rows may be empty; None: lengths differ.
+    """Return the possible length of all rows of a row group, and whether rows may be empty; None if lengths differ.
 
-    An empty list and a null count as one value each, and as one null.
+    An empty list and a null each count as one value, and as one null.
     """
     values, rows = footer.chunk(row_group.number, leaf).values, row_group.rows
     nulls = footer.null_count(row_group.number, leaf)
@@ -149,9 +149,9 @@ def _only_leaves(footer: Metadata, columns: Mapping[str, str]) -> dict[str, int 
 def _of_other_length(
     row_group: RowGroupRef, widths: Mapping[str, int], reader_of: Callable[[Iterable[str]], RowGroupReader]
 ) -> list[str]:
-    """Read the first rows of a row group, and return the columns in which a row does not have its width in bytes.
+    """Read the first rows of a row group, and return the columns in which a row does not have the expected width.
 
-    So does a column that cannot be read: the loader will say what is wrong with it.
+    Columns that cannot be read are included; the loader reports their error later.
     """
     expected, other, rows = dict(widths), list[str](), 0
     at_once = min(_AT_ONCE_ROWS, max(1, _AT_ONCE_BYTES // sum(widths.values())))

@@ -38,7 +38,7 @@ class RowGroup:
     """One row group of a `ParquetDataset`.
 
     Attributes:
-        path: The file, as its file system names it.
+        path: The file's path within its file system.
         number: Position of the row group in the file.
         num_rows: Rows in the file, before any filter.
         encoded_bytes: Size of all columns as encoded, before compression.
@@ -89,7 +89,7 @@ class ListedDataset:
     the same time and end in any order.
     """
 
-    # Where a `LeRobotDataset` finds the frames of its rows: in video files, not in columns.
+    # A `LeRobotDataset` sets the video files that hold the frames of its rows.
     _videos: Any = None
 
     @explains_keywords(DATASET_KEYWORDS)
@@ -175,7 +175,7 @@ class ListedDataset:
         )
 
     def _repr_html_(self) -> str:
-        """Return the same line and a table of the fields, which notebooks show; reads no rows."""
+        """Return HTML for notebooks: the `repr`, and a table of the fields; reads no rows."""
         return f"<p>{escape(repr(self))}</p>{self._source.lazy_schema.by_footers._repr_html_()}"
 
     def _combined(self, filters: pc.Expression | None) -> pc.Expression | None:
@@ -185,7 +185,7 @@ class ListedDataset:
         return self._filters & filters
 
     def _with_columns(self, columns: Sequence[str]) -> ListedDataset:
-        """Return the same files with other columns, listed no second time.
+        """Return the same files with other columns, without listing them again.
 
         Raises:
             SchemaError: there is no such column, or the files differ in its type.
@@ -223,7 +223,7 @@ class ListedDataset:
 
 @contextmanager
 def _names_lerobot(snapshot: Snapshot) -> Iterator[None]:
-    """Say of columns that differ between files that these are a data set of LeRobot, if they are."""
+    """Add to errors about columns that differ between files that these are a data set of LeRobot, if they are."""
     try:
         yield
     except SchemaError as error:

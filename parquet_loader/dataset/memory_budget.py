@@ -61,8 +61,8 @@ SAMPLE_ROWS = 4096
 SAMPLE_BYTES = 8 * 2**20
 # An upper estimate of decoded bytes for each encoded byte, used before a sample is decoded.
 _GUESS_FACTOR = 4
-# An estimate of varying columns that is too low by at most this factor is kept: the default window, and so the order,
-# follows from it, and the rest of the limit covers the difference.
+# An estimate for varying columns that is too low by at most this factor is kept, because the default window, and so the
+# order, follows from it. The rest of the limit covers the difference.
 _TOLERATED = 1.25
 
 
@@ -74,11 +74,11 @@ class RowSizes:
         gathered: Canonical bytes of the columns that are gathered a window at a time.
         wide: Bytes of the columns that are copied to the window as they are decoded.
         processed: Bytes of a row in a batch made by image decoding or `transform`; 0 without these.
-        staged: Of `gathered`, the bytes of columns whose rows have one width, also in the files.
-        ragged: Of `gathered`, the bytes of each column of varying width, by name.
+        staged: The part of `gathered` in columns of fixed width, also in the files.
+        ragged: The part of `gathered` in each column of varying width, by name.
         sampled_rows: Rows that were decoded to measure these; 0 if all columns have fixed width.
         cursor_bytes: Bytes that an open cursor in the largest row group holds, without decoded rows.
-        media: Bytes of decoded media, if they are decoded window by window; 0: batch by batch, or there are none.
+        media: Bytes of decoded media, if they are decoded window by window; 0 if batch by batch, or without media.
         extra: Bytes by which a decoded row exceeds `decoded` in row groups whose rows are longer than the average.
         extra_cursor_bytes: The same for `cursor_bytes`.
     """
@@ -106,7 +106,7 @@ class RowSizes:
 
     @property
     def moved_at_once(self) -> float:
-        """Bytes of a decoded row that are copied to the window at once, and so need not be kept as decoded."""
+        """Bytes of a decoded row that are copied to the window at once, and so are not kept in decoded form."""
         return self.wide + self.staged + sum(nbytes for _, nbytes in self.ragged)
 
     @property
@@ -117,7 +117,7 @@ class RowSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """How a memory limit is spent. All of it follows from the snapshot, the columns and the caller's arguments.
+    """The division of a memory limit; it follows from the snapshot, the columns and the caller's arguments only.
 
     Attributes:
         limit_bytes: The limit.
@@ -126,12 +126,12 @@ class MemoryBudget:
         open_row_groups: Row groups that share a window by slices; 1 if whole ones are small enough.
         whole_rows: Row groups of up to this many rows are read whole, larger ones by a cursor.
         stream_rows: Rows that a cursor decodes at a time.
-        cursor_bytes: What an open cursor holds, rows decoded and not yet taken included, and kept rows.
-        reads_bytes: Share for reads in flight, with what the windows leave of theirs.
+        cursor_bytes: Bytes that an open cursor holds, including decoded rows that are not taken yet, and kept rows.
+        reads_bytes: Share for reads in flight, plus the unused share of windows.
         batches_bytes: Share for batches being made.
-        fetch_bytes: Share for bytes prefetched from remote files, with half of what the windows leave.
-        num_threads: Workers.
-        prefetches: Row groups prefetched from remote files at a time, however small they are.
+        fetch_bytes: Share for bytes prefetched from remote files, plus half of the unused share of windows.
+        num_threads: Number of worker threads.
+        prefetches: The most row groups prefetched from remote files at a time, however small they are.
     """
 
     limit_bytes: int
@@ -153,10 +153,10 @@ class MemoryBudget:
         return int(self.limit_bytes * SHARE_WINDOWS) + self.batches_bytes
 
     def window_capacity(self, plan: Plan) -> int:
-        """Return the rows, those of a remainder included, for which every window of an epoch has memory.
+        """Return the rows, including those of a remainder, for which every window of an epoch allocates memory.
 
-        Windows of other epochs hold other row groups, and so a few rows more or less, if row groups differ. Up to a
-        32nd more than the largest window, at most `window_rows`, gives all of them memory of one size, which is reused.
+        If row groups differ, windows of other epochs have a few rows more or less. Memory for up to a 32nd more rows
+        than the largest window, but at most `window_rows`, has one size for all epochs, so it is reused.
         """
         exact = int(plan.largest_window_rows + plan.batch_size)
         unit = 1 << max(0, exact.bit_length() - 6)
@@ -173,8 +173,8 @@ class ReservedMemory:
 
     Attributes:
         limit_bytes: The caller's limit.
-        bytes_of: Returns what is reserved of a limit.
-        what: What it is for, in messages.
+        bytes_of: Returns the reserved bytes of a limit.
+        what: The use of the reserved bytes, for messages.
     """
 
     limit_bytes: int
@@ -182,7 +182,7 @@ class ReservedMemory:
     what: str
 
     def sufficient_bytes(self, needed_bytes: int) -> int:
-        """Return a limit, in whole MiB, that leaves as many bytes to be divided."""
+        """Return a limit, in whole MiB, of which `needed_bytes` can be divided."""
         found = 0
         while found - self.bytes_of(found) < needed_bytes:
             found = -(-(needed_bytes + self.bytes_of(found)) // 2**20) * 2**20
@@ -398,7 +398,7 @@ def _widths(
 
 
 def _least_decoded(chunk: ColumnChunk, column: Column, row_group: RowGroupRef) -> int:
-    """Return the fewest bytes that a column chunk takes decoded, as far as the footer tells."""
+    """Return a lower bound, by the footer, for the decoded bytes of a column chunk."""
     while column.item is not None:
         column = column.item
     if column.kind in ("text", "bytes"):
@@ -407,7 +407,7 @@ def _least_decoded(chunk: ColumnChunk, column: Column, row_group: RowGroupRef) -
 
 
 def _unless_tolerated(widths: dict[str, float], others: dict[str, float]) -> dict[str, float]:
-    """Return other widths if they are larger by more than is tolerated."""
+    """Return `others` if they exceed `widths` by more than the tolerance; else `widths`."""
     return others if sum(others.values()) > _TOLERATED * sum(widths.values()) else widths
 
 
@@ -451,9 +451,9 @@ def divide(
         shuffle: Whether windows are shuffled; if not, large row groups are read one after another.
         side_by_side: Parts of the epoch that share every window, each with its own row groups.
         num_threads: Workers; the window does not depend on it.
-        open_row_groups: Row groups that share a window, as a state names them; None: chosen here.
-        kept_rows: Rows of each open row group that are kept, with their media, for the windows behind.
-        reserved: What the caller's limit has to hold besides `limit_bytes`; None: nothing, they are the same.
+        open_row_groups: Row groups that share a window, from a state; None chooses here.
+        kept_rows: Rows of each open row group that are kept, with their media, for later windows.
+        reserved: The part of the caller's limit that is not in `limit_bytes`; None if they are equal.
 
     Raises:
         MemoryLimitError: the smallest window does not fit; the message names the largest row group and a sufficient
@@ -485,7 +485,7 @@ def divide(
         return lanes if lanes > window // largest_rows else 1
 
     def extra_bytes(window: int) -> float:
-        """Return the bytes that a window of the longest rows takes more, if it may hold rows of few row groups."""
+        """Return the additional bytes of a window of the longest rows, if it may hold rows of few row groups."""
         is_mixed = lanes_of(window) > 1 or window >= total_rows
         is_mixed = is_mixed or (shuffle and largest_rows * ENOUGH_ROW_GROUPS <= window)
         if is_mixed or row.extra <= (_TOLERATED - 1) * row.decoded:

@@ -38,8 +38,8 @@ class OpenRows:
     Attributes:
         snapshot: The files and row groups.
         schema: The schema of the delivered columns.
-        reader: Reads row groups as the schema says.
-        counted: The rows of each row group that pass the filter.
+        reader: Reads row groups by the schema.
+        counted: The number of rows of each row group that pass the filter.
     """
 
     snapshot: Snapshot
@@ -93,7 +93,9 @@ class Dataset(OpenRows):
         kept_rows: int = 0,
         reserved: ReservedMemory | None = None,
     ) -> Dataset:
-        """Return the same data set with windows of another size, which as many row groups share, or None: as chosen.
+        """Return the same data set with windows of another size.
+
+        `open_row_groups` row groups share a window; None chooses as `divide` does.
 
         Raises:
             MemoryLimitError: windows of this size do not fit.
@@ -195,7 +197,7 @@ def open_dataset(
 
 
 def _numbered(schema: Schema, row_numbers: str | None, *, names_rows: bool) -> str | None:
-    """Return the name of the column of the rows' numbers, hidden if only decoding needs it; None: there is none."""
+    """Return the name of the column of the rows' numbers, hidden if only decoding needs it, or None."""
     media = [c.image for c in columns_of(schema) if c.image is not None]
     if row_numbers is None and media and (names_rows or any(getattr(field, "is_random", False) for field in media)):
         return HIDDEN_ROW_NUMBERS

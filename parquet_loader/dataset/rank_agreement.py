@@ -80,7 +80,7 @@ def open_source(
 
 
 def _mark(paths: Sequence[Any]) -> bytes:
-    """Return a digest of a source, which does not depend on the order of files and the signatures of URLs."""
+    """Return a digest of a source that does not depend on the order of files or the signatures of URLs."""
     names = (os.fspath(path) for path in paths)
     return digest(*sorted((name.split("?")[0] if "://" in name else name).encode() for name in names)).encode()
 

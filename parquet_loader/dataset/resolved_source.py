@@ -66,7 +66,7 @@ class ResolvedSource:
         return self.lazy_schema.decide(self.snapshot)
 
     def for_one_loader(self) -> ResolvedSource:
-        """Return the same with its own footer cache and requests; see `Snapshot.for_one_loader`."""
+        """Return the same source with a separate footer cache and fetcher; see `Snapshot.for_one_loader`."""
         listed = self.listed.for_one_loader()
         return replace(
             self, listed=listed, snapshot=replace(self.snapshot, footers=listed.footers, remote=listed.remote)
@@ -105,7 +105,7 @@ def resolved_schema(
 def _lazily_resolved(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, options: ReadOptions
 ) -> tuple[Snapshot, LazySchema]:
-    """Do what `resolved_schema` does, without reading rows."""
+    """As `resolved_schema`, without reading rows."""
     if schema is not None and schema.extra != "infer":
         return snapshot, LazySchema(Schema(select(schema, columns)), None, options)
     declared = frozenset[str]() if schema is None else schema.column_names()

@@ -37,7 +37,7 @@ class PriorCounts:
     Attributes:
         snapshot: The row groups that were counted.
         counted: Its counts; not used without a filter.
-        row: Bytes of a row, if this snapshot is the one to open; None: not measured yet.
+        row: Bytes of a row, if this snapshot is the one to open; None if not measured yet.
     """
 
     snapshot: Snapshot
@@ -45,7 +45,7 @@ class PriorCounts:
     row: RowSizes | None = None
 
     def counts_of(self, snapshot: Snapshot) -> IntArray:
-        """Return the known counts of another snapshot's row groups, int64 ``[row groups]``; -1: not known."""
+        """Return the known counts of another snapshot's row groups, int64 ``[row groups]``; -1 if not known."""
         counts = np.where(snapshot.alive > 0, -1, 0).astype(np.int64)
         file = self.snapshot.numbers_of(snapshot)
         known = self.snapshot.row_group_file.astype(np.int64) << 32 | self.snapshot.row_group_number
