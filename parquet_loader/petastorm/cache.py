@@ -1,4 +1,4 @@
-"""Caches of row groups as they were read, before decoding."""
+"""Caches of row groups in their stored form, before decoding."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class LocalDiskCache(CacheBase):
     may share it: a file appears whole or not at all.
 
     Args:
-        path: The directory; created if need be.
-        size_limit_bytes: Limit of the size of all files together.
+        path: The directory; created if it does not exist.
+        size_limit_bytes: Limit for the size of all files.
         expected_row_size_bytes: Estimated size of a row; only compared with the limit.
-        shards: Accepted for Petastorm's sake; only compared with the limit.
+        shards: Accepted for compatibility with Petastorm; only compared with the limit.
         cleanup: Whether `cleanup`, which the end of a reader calls, deletes the entries, and the directory if it is
             then empty.
         settings: ``eviction_policy="none"`` keeps old entries and stores no new ones when the cache is full.
@@ -82,7 +82,7 @@ class LocalDiskCache(CacheBase):
             check_private(self._path, "cache_location", "pass cache_extra_settings={'shared': True}")
 
     def get(self, key: str, fill_cache_func: Callable[[], pa.Table]) -> pa.Table:
-        """Return the row group of a key, read from the cache, or else made by the function and kept."""
+        """Return the row group of a key from the cache, or else the function's result, which is then kept."""
         path = os.path.join(self._path, hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest() + ".arrow")
         with contextlib.suppress(OSError, pa.ArrowException):
             with pa.OSFile(path) as file, pa.ipc.open_file(file) as entry:
@@ -90,7 +90,7 @@ class LocalDiskCache(CacheBase):
             os.utime(path, follow_symlinks=False)
             return table
         table = fill_cache_func()
-        with contextlib.suppress(OSError):  # the disk is full, say
+        with contextlib.suppress(OSError):  # for example, the disk is full
             if self._make_space(table.nbytes):
                 self._keep(path, table)
         return table

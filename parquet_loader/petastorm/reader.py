@@ -121,7 +121,7 @@ def make_batch_reader(
 
 
 def _reader(url: Any, arguments: dict[str, Any], *, is_batched_reader: bool) -> Reader:
-    """Return a reader, by the arguments of `make_reader` or `make_batch_reader`; it takes those that it has as well."""
+    """Return a `Reader` for the arguments of `make_reader` or `make_batch_reader`."""
     source, home = source_of(url, arguments["filesystem"], arguments["storage_options"])
     cache = _cache(**{name: value for name, value in arguments.items() if name.startswith("cache_")})
     passed = {name: arguments[name] for name in inspect.signature(Reader).parameters if name in arguments}
@@ -152,7 +152,7 @@ class Reader:
 
     Attributes:
         schema: The fields of the rows or batches, a `Unischema`.
-        ngram: The `NGram` asked for, or None.
+        ngram: The requested `NGram`, or None.
         last_row_consumed: Whether the end was reached.
         stopped: Whether `stop` was called.
         num_epochs: Epochs in one iteration; None: without end.
@@ -380,7 +380,7 @@ class Reader:
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """Row groups that are ready and that are being read, rows or batches returned, and row groups in all."""
+        """Numbers of row groups that are ready, that are being read and in all, and of rows or batches returned."""
         in_flight, ready = (0, 0) if self._reading is None else self._reading.counts()
         return {
             "output_queue_size": ready,
@@ -401,14 +401,14 @@ class Reader:
 class _ReadAhead:
     """One iteration of a reader: threads run jobs in order, and results are taken back in the same order.
 
-    Only the consumer's thread calls it. A job refers to the work, never to the reader. So a forgotten reader is
+    Only the consumer's thread calls it. A job refers to the work, never to the reader, so an unreferenced reader is
     collected, and its finaliser ends the threads.
 
     Args:
-        jobs: What to read, in order.
-        work: What to do with each.
-        threads: Number of threads; 0: the consumer's own.
-        ahead: Most jobs that run or whose results wait.
+        jobs: The jobs, in order.
+        work: The function to run for each job.
+        threads: Number of threads; 0 uses the consumer's own.
+        ahead: The most jobs that run or whose results wait.
     """
 
     def __init__(self, jobs: Iterator[tuple[RowGroupPart, int]], work: Work, threads: int, ahead: int) -> None:
@@ -424,7 +424,7 @@ class _ReadAhead:
         self._end = weakref.finalize(self, _end, self._executor, work.dataset)
 
     def next(self) -> deque[Any] | None:
-        """Return the result of the next job, or None at the end. Raises what the job raised."""
+        """Return the result of the next job or raise its error; None at the end."""
         if not self._ahead and (job := next(self._jobs, None)) is not None:
             return self._work(*job)
         if self._ahead and os.getpid() != self._process:
