@@ -440,7 +440,7 @@ class PageReader:
                 return None
             rows = counts.tolist()
         else:
-            # The row of the opening page, the rows that begin in the requested page, and those in pages of its last row.
+            # The row of the opening page, rows that begin in the requested page, and those in pages of its last row.
             rows = [int(pages.continues[first]), int(counts[0]), int(counts[1:].sum())]
         schema = self._snapshot.stored_schemas[row_group.schema_number]
         arrays = decode_pages(
