@@ -2,7 +2,7 @@
 
     python -m benchmarks.suite run                              every workload and system
     python -m benchmarks.suite run tabular --system ours --system petastorm
-    python -m benchmarks.suite gil                              a training loop in pure Python beside the loader
+    python -m benchmarks.suite gil                              the cost for a training loop in pure Python
     python -m benchmarks.suite scale                            growth with threads, files, row groups, columns, batch
     python -m benchmarks.suite lake                             encodings, codecs, nulls and types, by writer
     python -m benchmarks.suite report                           docs/benchmarks.md and its plots, from the results
@@ -10,8 +10,8 @@
     python -m benchmarks.suite build | data | list              environments, data sets, names
 
 Environments and data are made when they are first needed and kept in .bench/ (`--home`, or $PARQUET_LOADER_BENCH).
-Results are merged into benchmarks/results/suite/, entry by entry, so that a run that was broken off can be taken up
-with `--missing`. With `--quick` or `--scale` results go elsewhere.
+Results are merged into benchmarks/results/suite/, entry by entry, so `--missing` can continue an interrupted run. With
+`--quick` or `--scale`, results go elsewhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Computes a checksum of an epoch, which does not depend on the order of rows, but on all rows and values.
 
-Each row's values are multiplied, as bits, by odd 64-bit constants of their column and place, and added up; the sum is
-scrambled, and the scrambled rows are added up. So a lost or doubled row, a value changed, or values that moved to
-another row or column all change the total. Arithmetic is modulo 2**64. Needs numpy alone.
+The bits of each value are multiplied by an odd 64-bit constant of its column and position, and added up over the row.
+The sum of each row is scrambled, and the scrambled sums are added up. So a lost, duplicated or changed row, and values
+that moved to another row or column, change the total. Arithmetic is modulo 2**64. Needs only numpy.
 """
 
 from __future__ import annotations

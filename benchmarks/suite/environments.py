@@ -1,8 +1,7 @@
 """Builds a virtual environment for each system, from the pins in benchmarks/requirements/.
 
-``<name>.txt`` is installed as pip does it; ``<name>.no-deps.txt``, where there is one, afterwards and without looking
-at what its packages ask for, because Petastorm asks for what torch refuses. In ``ours`` the checkout itself is
-installed, so that its kernels are compiled.
+pip installs ``<name>.txt``, and then ``<name>.no-deps.txt``, if it exists, without dependencies, because Petastorm's
+dependencies conflict with torch's. In ``ours``, the checkout itself is installed, so that its kernels are compiled.
 """
 
 from __future__ import annotations

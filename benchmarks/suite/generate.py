@@ -2,8 +2,9 @@
 
     python -m benchmarks.suite.generate NAME ROWS LAYOUT DIRECTORY
 
-Runs in the environment of our own loader. Files appear in ``DIRECTORY/LAYOUT``; ``DIRECTORY/LAYOUT.json`` is written
-last and says that they are whole, with the checksum of the rows as plain pyarrow reads them.
+Runs in the environment of our own loader, and writes the files to ``DIRECTORY/LAYOUT``. ``DIRECTORY/LAYOUT.json`` is
+written last, so its existence shows that the files are complete. It has the checksum of the rows as read by plain
+pyarrow.
 """
 
 from __future__ import annotations

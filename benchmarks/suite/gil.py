@@ -2,10 +2,10 @@
 
     python -m benchmarks.suite gil
 
-The consumer spins in Python for 10 ms a batch: a fixed number of additions, counted once so that they take 10 ms when
-nothing else runs. The interpreter's switch interval is untouched. In turns: the steps alone, then an epoch in each
-isolation. An epoch's time is the steps' time, alone, plus what they were slowed by, plus what was waited.
-*Sleeping*: a consumer that needs no processor, 1.5 times as slow as the loader.
+The consumer spins in Python for 10 ms per batch: a fixed number of additions, calibrated once to take 10 ms when
+nothing else runs. The interpreter's switch interval is the default. The steps alone and an epoch in each isolation take
+turns. An epoch's time is the time of the steps alone, plus their slowdown, plus the waits. The *sleeping* consumer
+needs no processor, and is 1.5 times slower than the loader.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m benchmarks.suite lake
 
-Each row of the table is a kind of column, and each column of files a writer: pyarrow, Polars, DuckDB and Spark (which
-takes part if pyspark and Java are there). Our loader shuffles in windows and delivers batches of numpy arrays; the
-others decode row groups, and deliver nothing. Before it is timed, our loader's rows are compared with pyarrow's, value
-by value. All systems take turns in processes of their own; ratios are taken within rounds.
+Each row of the table is a kind of column, and each column a writer: pyarrow, Polars, DuckDB and Spark (if pyspark and
+Java are installed). Our loader shuffles in windows and delivers batches of numpy arrays; the others only decode row
+groups. Before the loader is timed, its rows are compared with pyarrow's, value by value. All systems take turns, each
+in its own process; ratios are taken within rounds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Interleaved rounds of one workload over many systems.
+"""Runs interleaved rounds of one workload over many systems.
 
-Each entry has a process of its own that lives through the workload. Its first epoch is timed apart: page faults and
-imports make it slower. The next one is for the checksum. Then, round after round, every entry in turn delivers one
-timed epoch after one that is not timed, in one direction and then in the other. An epoch is timed from asking for its
-iterator to its last batch. Opening (listing files, reading footers) is timed apart.
+Each entry has its own process, which lives through the workload. Its first epoch is timed separately, because page
+faults and imports make it slower. The next one is for the checksum. Then, round after round, every entry in turn
+delivers an epoch that is not timed and then a timed one; the order of entries alternates. An epoch is timed from the
+request of its iterator to its last batch. Opening (listing files, reading footers) is timed separately.
 """
 
 from __future__ import annotations

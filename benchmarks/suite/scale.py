@@ -2,8 +2,8 @@
 
     python -m benchmarks.suite scale
 
-Everything here is our own loader's, beside decoding or parsing alone where that is the limit. What is compared takes
-turns; figures are medians of all rounds.
+All figures are those of our own loader, compared with decoding or parsing alone if that is the limit. Compared systems
+take turns; figures are medians of all rounds.
 """
 
 from __future__ import annotations

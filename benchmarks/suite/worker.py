@@ -2,8 +2,8 @@
 
     python -m benchmarks.suite.worker REQUESTS_FD ANSWERS_FD
 
-Requests and answers are lines of JSON on two pipes of their own, because systems print what they like. It ends when the
-pipe of requests does.
+Requests and answers are lines of JSON on two separate pipes, because systems may print to standard output. The process
+ends when the pipe of requests is closed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One module a system. Each runs in an environment of its own, and imports what is installed there."""
+"""The measured systems, one module each. A module runs in its system's environment and imports its packages."""

@@ -1,4 +1,4 @@
-"""What the measuring process asks of a system. Needs numpy alone, and runs under every system's versions."""
+"""The interface of a system. Needs only numpy, and runs with every system's versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From Arrow to torch as one would write it by hand, for systems that deliver Arrow. Needs numpy, pyarrow, torch."""
+"""Converts Arrow to torch as users write it, for systems that deliver Arrow. Needs numpy, pyarrow, torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Hugging Face `datasets`, streaming.
 
-Option ``shuffled``: true is `IterableDataset.shuffle` with a buffer of a window's rows, then torch's `DataLoader`, as
-its documentation shows; false is `iter(batch_size=...)`, which is faster and mixes no rows.
+With the option ``shuffled`` true, it uses `IterableDataset.shuffle` with a buffer of a window's rows, then torch's
+`DataLoader`, as its documentation shows; with false, `iter(batch_size=...)`, which is faster and does not shuffle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the machine can do when nothing is put into order or into tensors: decoding alone, copying alone."""
+"""Upper limits of the machine, without shuffling and without tensors: decoding alone, copying alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JPEG to pixels, the same way in every system. Needs numpy and Pillow."""
+"""Decodes JPEG in the same way for every system. Needs numpy and Pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tf.data over TFRecord: shuffled files, a shuffle buffer of a window's rows, examples parsed a batch at a time."""
+"""tf.data over TFRecord: shuffled files, a shuffle buffer of a window's rows, examples parsed batch by batch."""
 
 from __future__ import annotations
 

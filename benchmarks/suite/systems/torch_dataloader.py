@@ -1,7 +1,7 @@
-"""The `IterableDataset` over row groups that people write by hand.
+"""An `IterableDataset` over row groups, as users write it by hand.
 
-Row groups are shuffled and divided over workers; each reads as many as make a window, puts the rows of the window into
-random order, and cuts them into batches. A window's last batch is smaller.
+Row groups are shuffled and divided over workers. Each worker reads the row groups of a window, shuffles the rows of the
+window, and slices them into batches. A window's last batch is smaller.
 """
 
 from __future__ import annotations
