@@ -126,7 +126,7 @@ def speed(root: Path, kind: str, size_bytes: int, rounds: int) -> dict[str, Any]
 
 
 class LeastRecentlyUsed:
-    """What most caches are, and what cyclic reading defeats."""
+    """A least-recently-used cache, which cyclic reading defeats."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -189,7 +189,7 @@ def share(root: Path, ranks: int, *, shuffle: bool, row_groups: int = 128, epoch
 
 
 def main() -> None:
-    """Measure what was asked for, and print it as JSON."""
+    """Run the requested measurement, and print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["speed", "share", "kills"])
     parser.add_argument("--bytes", type=int, default=512 * MIB)

@@ -143,7 +143,7 @@ def run_client(name: str) -> None:
 
 
 def measure(python: str, name: str, url: str, server: Any) -> dict[str, Any]:
-    """Run a client in an interpreter, and return what it took and what the server saw."""
+    """Run a client in an interpreter; return its times and the requests that the server counted."""
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": home, "HF_HUB_DISABLE_XET": "1"}
         environment |= {

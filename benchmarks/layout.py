@@ -46,10 +46,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 _BATCH_ROWS = 1024
-# All data sets keep their windows' memory from pass to pass, and together they must not take more than one would.
+# All data sets keep their windows' memory from epoch to epoch; together they must not take more than one would alone.
 _SHARE_OF_WINDOW = 3
 
-# Of the limit, what a pass may take: memory that one data set's passes keep warm stays while the other's turn is.
+# The share of the limit for an epoch: the loader of one data set keeps its memory while the other has its turn.
 _SHARE_OF_LIMIT = 0.75
 
 

@@ -46,14 +46,16 @@ def expected_chi_square(rows: int, labels: int, batch_size: int) -> float:
 
 
 def predicted_ratio(rows: int, window_rows: int, run_rows: float, batch_size: int) -> float:
-    """Return about what `chi_square_ratio` is for windows of whole row groups that come in random order.
+    """Estimate `chi_square_ratio` for windows of whole row groups in random order.
 
-    Rows of one label lie together in runs; those of a run are in the same window. So the counts of a batch vary as if
-    it were drawn from ``window_rows / run_rows`` runs.
+    Rows of one label come in runs, and the rows of a run are in the same window. So the counts of a batch vary as if it
+    were drawn from ``window_rows / run_rows`` runs.
 
     Args:
-        rows, window_rows, batch_size: As named.
-        run_rows: Rows of one label that lie together in a row group, their average over rows.
+        rows: Rows of the data set.
+        window_rows: Rows of a window.
+        run_rows: Length of the runs of one label in a row group, averaged over rows.
+        batch_size: Rows of a batch.
     """
     return 1 + (batch_size - 1) * run_rows / window_rows * (1 - window_rows / rows)
 

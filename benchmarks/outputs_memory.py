@@ -63,7 +63,7 @@ def generate(workload: str, cache: Path) -> Path:
 
 
 def beginner(loader: Any, output: str) -> Begin:
-    """Return what begins an epoch."""
+    """Return the function that begins an epoch."""
     if output == "to_tf":
         dataset = loader.to_tf()
         return lambda: iter(dataset)

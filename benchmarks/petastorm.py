@@ -128,7 +128,7 @@ def write_columns(folder: Path, rows: int) -> str:
 
 
 def run(python: str, program: str, url: str, batch_size: int, epochs: int) -> dict[str, Any]:
-    """Run a program once in a process of its own; return what it printed."""
+    """Run a program once in its own process; return its output."""
     command = [python, "-c", MEASURE.format(program=program), url, str(batch_size), str(epochs)]
     environment = dict(os.environ)
     if python == sys.executable:

@@ -45,7 +45,7 @@ NUMPY = OutputOptions(format="numpy")
 
 
 def serve_proxy(upstream: str, settings: dict[str, float]) -> None:
-    """Run a proxy until standard input ends; its endpoint is the first line of output, what it saw the last."""
+    """Run a proxy until standard input ends. The first line of output is its endpoint, the last line its counts."""
     shares = {name: share for name, share in settings.items() if name not in ("latency_s", "rate", "link")}
     line = Line(settings["latency_s"], settings["rate"] or None, settings["link"] or None)
     if shares:
@@ -59,7 +59,7 @@ def serve_proxy(upstream: str, settings: dict[str, float]) -> None:
 
 @contextmanager
 def far_away(folder: Path, **settings: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the endpoint of a store that is far away, and a dict that holds what the proxy saw when it has ended."""
+    """Yield the endpoint of a store with latency, and a dict that gets the proxy's counts when the store ends."""
     seen: dict[str, Any] = {}
     asked = {"latency_s": LATENCY_S, "rate": RATE, "link": 0, **settings}
     with Server(folder) as server:
@@ -130,7 +130,7 @@ def run_epochs(loader: BatchedDataLoader, epochs: int) -> list[dict[str, float]]
 
 
 def throughput(scratch: Path, epochs: int) -> list[dict[str, Any]]:
-    """A line that carries as much as so many connections; and the same number of requests in flight, no more."""
+    """Measure the share of a network's bandwidth, with the default limit of requests and with one per connection."""
     results = []
     for name, write, batch in (("tabular", write_tabular, 4096), ("tensors", write_tensors, 256)):
         folder = scratch / "bucket" / name
@@ -171,10 +171,10 @@ def throughput(scratch: Path, epochs: int) -> list[dict[str, Any]]:
 
 
 def starting(scratch: Path, rounds: int) -> list[dict[str, Any]]:
-    """From nothing to the first batch, beside a bare client that does what cannot be done without.
+    """Measure the time from the constructor to the first batch, compared with a minimal client.
 
-    That lists, fetches the footers, and makes one window: it fetches as many row groups, each by one request, all side
-    by side; pyarrow decodes each as soon as it is there, and puts all rows into one random order, on all processors.
+    The client lists, fetches the footers, and makes one window: it fetches as many row groups, with one request each,
+    all in parallel. pyarrow decodes each when it has arrived, and shuffles all rows, on all processors.
     """
     results = []
     for name, write, batch in (("tabular", write_tabular, 4096), ("tensors", write_tensors, 256)):
@@ -199,7 +199,7 @@ def starting(scratch: Path, rounds: int) -> list[dict[str, Any]]:
 
 
 def _loader_starts(source: str, batch: int, filesystem: pafs.FileSystem) -> tuple[dict[str, float], int]:
-    """Return what a new loader takes, and how many files have as many rows as its first window."""
+    """Return the times of a new loader, and the number of files whose rows fill its first window."""
     began = time.perf_counter()
     with BatchedDataLoader(source, batch, shuffle=True, filesystem=filesystem, output_options=NUMPY) as loader:
         opened = time.perf_counter()
@@ -217,7 +217,7 @@ def _loader_starts(source: str, batch: int, filesystem: pafs.FileSystem) -> tupl
 
 
 async def _bare_start(endpoint: str, prefix: str, count: int, pool: ThreadPoolExecutor) -> dict[str, float]:
-    """Return what listing, footers, and a window of so many files take, each asked for once, all side by side."""
+    """Return the times of listing, footers, and a window of `count` files, each requested once, all in parallel."""
     obstore = importlib.import_module("obstore")
     stores = importlib.import_module("obstore.store")
     call = asyncio.get_running_loop().run_in_executor

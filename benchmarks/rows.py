@@ -43,21 +43,21 @@ def table(rows: int) -> pa.Table:
 
 
 def ours(data: pa.Table, folder: Path, *, cache_bytes: str = "256MiB", **options: Any) -> Take:
-    """Return what takes rows with this library."""
+    """Return a function that takes rows with this library."""
     pq.write_table(data, folder / "rows.parquet", **options)
     rows = ParquetDataset(folder).rows(output_options=OutputOptions(format="numpy"), cache_bytes=cache_bytes)
     return rows.take
 
 
 def lance(data: pa.Table, folder: Path) -> Take:
-    """Return what takes rows with Lance."""
+    """Return a function that takes rows with Lance."""
     from lance import write_dataset  # noqa: PLC0415  (may be absent)
 
     return write_dataset(data, str(folder / "rows.lance")).take  # type: ignore[no-any-return]
 
 
 def huggingface(data: pa.Table, folder: Path) -> Take:
-    """Return what takes rows with `datasets`, which maps a converted copy into memory."""
+    """Return a function that takes rows with `datasets`, which maps a converted copy into memory."""
     from datasets import Dataset  # noqa: PLC0415  (may be absent)
 
     pq.write_table(data, folder / "rows.parquet")

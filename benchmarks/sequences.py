@@ -109,7 +109,7 @@ def _ids_of_ours(batch: Any) -> tuple[Any, int]:
 
 
 def ours_keys(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: ARG001
-    """Deliver what nanochat, torchtitan and LitData do: ids and labels."""
+    """Deliver only ids and labels, like nanochat, torchtitan and LitData."""
     loader = TokenLoader(
         paths(folder)[:-1], "text", length=LENGTH, batch_size=ROWS, shuffle=True, lengths="tokens", num_threads=2,
         keys=["input_ids", "labels", "seq_lens"],
@@ -125,7 +125,7 @@ def ours_keys(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: 
 
 
 def rows(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: ARG001
-    """Deliver the documents as they are, about as many tokens in a batch: what packing costs."""
+    """Deliver documents without packing, with about as many tokens in a batch, to show the cost of packing."""
     loader = BatchedDataLoader(paths(folder)[:-1], 80, columns=["text"], shuffle=True, num_threads=2)
     if state is not None:
         loader.load_state_dict(state)

@@ -46,7 +46,7 @@ MOST_WINDOWS = 32
 
 
 def one_row_group(rows: int) -> tuple[Snapshot, RowSizes]:
-    """Return the footer of a row group of so many rows, as pyarrow writes it, and what the loader says of its rows."""
+    """Return the footer of a row group of `rows` rows, as pyarrow writes it, and the loader's sizes of its rows."""
     with tempfile.TemporaryDirectory() as folder:
         values = np.random.default_rng(0).random(rows, dtype=np.float32)
         pq.write_table(pa.table({f"c{n}": values for n in range(COLUMNS)}), f"{folder}/0.parquet", row_group_size=rows)

@@ -55,7 +55,7 @@ def records(number: int, batch_rows: int) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Moment:
-    """What had been done by a moment: `a - b` is what was done between two.
+    """Totals at a moment; `a - b` gives the work between two moments.
 
     Attributes:
         s: Seconds of the clock.
@@ -169,7 +169,7 @@ def disk_limit(path: str, seconds: float) -> float:
 
 
 def epoch_starts(path: str, files: int, new: int, rounds: int, filters: bool) -> dict[str, Any]:
-    """Time what a loader does before an epoch's first read, over so many files of which a few are new."""
+    """Time the work of a loader before an epoch's first read, over many files of which a few are new."""
     schema = Schema({"x": Scalar("float32"), "y": Scalar("int64")})
     store = SampleStore(path, schema=schema, options=StoreOptions(durable=False))
     rows = 64

@@ -95,7 +95,7 @@ def decode_seconds(folder: Path, threads: int) -> float:
 
 
 def copy_seconds(nbytes: int) -> float:
-    """Time a one-thread memory copy of as many bytes, 256 MiB at a time into warm memory."""
+    """Time a one-thread memory copy of `nbytes` bytes, 256 MiB at a time, into memory that is faulted in."""
     source = np.ones(256 * 2**20, np.uint8)
     target = np.ones_like(source)
     began = time.perf_counter()
@@ -139,7 +139,7 @@ def epoch_seconds(loader: BatchedDataLoader) -> tuple[float, dict[str, Any]]:
 
 
 def stall_steps(loader: BatchedDataLoader, batch_seconds: float) -> dict[str, Any]:
-    """Wait a fixed time a batch, 1.5 times what the loader needs; return the longest later wait in such steps."""
+    """Wait a fixed time per batch, 1.5 times the loader's; return the longest later wait in such steps."""
     step, waits = 1.5 * batch_seconds, []
     for _ in range(STALL_EPOCHS):
         for _ in loader:

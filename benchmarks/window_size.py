@@ -44,7 +44,7 @@ def one_pass(loader: BatchedDataLoader) -> dict[str, float]:
 
 
 def measure(cache: Path, rounds: int, threads: int) -> dict[str, Any]:
-    """Time all sizes in turn; the first pass of each loader is kept apart from the later ones."""
+    """Time all sizes in turn; the first epoch of each loader is separate from the later ones."""
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     for name, (write, row_bytes, arguments) in WORKLOADS.items():

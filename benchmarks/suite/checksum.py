@@ -21,7 +21,7 @@ _BLOCK_VALUES = 1 << 20
 
 
 class ChecksumError(Exception):
-    """What was delivered is not what was asked for."""
+    """The delivered rows differ from the expected rows."""
 
 
 class Checksum:

@@ -89,7 +89,7 @@ MAKERS: dict[str, Callable[[int, np.random.Generator], pa.Table]] = {
 
 
 def our_schema(data: DataSet, layout: str) -> Schema:
-    """Return what our writer is told."""
+    """Return the arguments of our writer."""
     if layout == "packed":
         return Schema(
             {

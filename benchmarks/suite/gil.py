@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """An epoch: seconds in all, in steps, and of each wait."""
+    """Figures of an epoch: total seconds, seconds in steps, and seconds of each wait."""
 
     seconds: float
     steps_s: float

@@ -205,7 +205,7 @@ writer = spark.read.parquet(source).coalesce(1).write
 
 
 def write_spark(kind: Kind, table: pa.Table, path: Path) -> None:
-    """Write by Spark, which writes a directory, from a file of pyarrow's."""
+    """Write a directory with Spark, from a file written by pyarrow."""
     source, target = path.with_suffix(".source"), path.with_suffix(".spark")
     pq.write_table(table, source, coerce_timestamps="us")
     command = [sys.executable, "-c", SPARK, str(source), str(target), kind.codec or ""]
@@ -225,7 +225,7 @@ WRITERS: dict[str, Callable[[Kind, pa.Table, Path], None]] = {
 
 
 def written(kind: Kind, writer: str, rows: int, home: Path) -> Path:
-    """Return the directory of a data set, which is written unless it is there whole."""
+    """Return the directory of a data set; write the data set if it is missing or incomplete."""
     folder = home / f"{KINDS.index(kind)}-{writer}-{rows}"
     marker = folder / "whole"
     if not marker.exists():
@@ -239,12 +239,12 @@ def written(kind: Kind, writer: str, rows: int, home: Path) -> Path:
 
 
 def schema_of(kind: Kind) -> Schema | None:
-    """Return what the loader has to be told: only that a mask is wanted."""
+    """Return the loader's arguments, which only request a mask."""
     return Schema({name: Text(null="mask") for name in kind.mask}, extra="infer") if kind.mask else None
 
 
 def verify(kind: Kind, folder: Path) -> None:
-    """Compare an epoch in order with what pyarrow reads.
+    """Compare an epoch in order with the rows that pyarrow reads.
 
     Raises:
         AssertionError: a value, a length or a mask differs.
@@ -324,7 +324,7 @@ def measure(kind: Kind, folder: Path, rows: int, arguments: argparse.Namespace) 
 
 
 def figures(epochs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return rates and ratios; the first epoch of each system is kept apart."""
+    """Return rates and ratios; the first epoch of each system is separate."""
     later = {name: found[1:] for name, found in epochs.items()}
     out: dict[str, Any] = {
         name: {

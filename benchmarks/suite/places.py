@@ -33,7 +33,7 @@ class Places:
     images: Path
 
     def data_set(self, data: DataSet, rows: int) -> Path:
-        """Return the directory of a data set of so many rows; below it lies one for each layout."""
+        """Return the directory of a data set with `rows` rows; it has a subdirectory for each layout."""
         return self.data / f"{data.name}-{rows}"
 
 

@@ -136,7 +136,7 @@ def curves(path: Path, panels: Sequence[Mapping[str, Any]]) -> None:
 
 
 def steps(path: Path, title: str, cases: Sequence[tuple[str, float, float, float]]) -> None:
-    """Draw epochs beside the spinning alone, which is 1: (label, spinning, slowing of it, waiting) each."""
+    """Draw epochs relative to the spinning alone, which is 1; each is (label, spinning, slowdown, waiting)."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(8.6, 0.9 + 0.42 * len(cases)))
         for place, (_, alone, slowing, waiting) in enumerate(reversed(cases)):

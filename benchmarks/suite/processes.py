@@ -17,7 +17,7 @@ from benchmarks.suite.places import ROOT
 
 
 class WorkerError(Exception):
-    """The process failed, ended, or took too long; the message says which, and where its output is."""
+    """The process failed, ended, or took too long; the message says which, and gives the path of its output."""
 
 
 class WorkerUnsupported(Exception):
@@ -25,7 +25,7 @@ class WorkerUnsupported(Exception):
 
 
 class Worker:
-    """A process that runs one system, in a process group of its own, which `close` ends."""
+    """A process that runs one system, in its own process group, which `close` ends."""
 
     def __init__(self, python: Path, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ class Worker:
         return line
 
     def close(self, grace_s: float = 10.0) -> None:
-        """Let the process end, and end what is left of its group."""
+        """Let the process end, and kill the rest of its group."""
         if self._requests < 0:
             return
         os.close(self._requests)

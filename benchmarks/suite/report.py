@@ -105,7 +105,7 @@ def unit_text(found: Results) -> str:
 
 
 def times_text(value: float) -> str:
-    """Return a ratio with as many digits as help."""
+    """Return a ratio with a useful number of digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 10 else f"{value:.2f}"
 
 
@@ -269,7 +269,7 @@ def _lake_cell(case: Results | None) -> str:
 
 
 def _machines(workloads: Mapping[str, Results], studies: Mapping[str, Results]) -> list[str]:
-    """Say what ran where, when, with which versions and by which command."""
+    """Return the section with dates, commands, machines and versions."""
     runs: dict[tuple[str, ...], list[str]] = {}
     versions: dict[str, str] = {}
     for name, found in workloads.items():

@@ -18,7 +18,7 @@ def now() -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Return what the machine says of itself."""
+    """Return the machine's description."""
     return {
         "processor": _first("/proc/cpuinfo", "model name") or platform.processor(),
         "machine": platform.machine(),

@@ -212,7 +212,7 @@ def _read_all(folder: Path) -> None:
 
 
 def _summary(running: Running) -> str:
-    """Return the first epoch's time beside that of later ones, and processor seconds by stage."""
+    """Return the times of the first and of later epochs, and processor seconds by stage."""
     first, seconds = running.first["seconds"], median(epoch["seconds"] for epoch in running.epochs)
     processor = median(epoch["processor_s"] for epoch in running.epochs)
     stages = running.epochs[-1]["figures"].get("cpu_s", {})

@@ -48,7 +48,7 @@ class Job:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Job:
-        """Make a job of what the parent process sent."""
+        """Make a job from the message of the parent process."""
         columns = tuple(Column(**column) for column in given["columns"])
         folder = Path(given["folder"])
         files = tuple(str(path) for path in sorted(folder.glob("*.parquet")))
@@ -66,7 +66,7 @@ class Job:
 
 
 class System(ABC):
-    """Opened on a job. `epoch` is what is timed: from the call to the last batch.
+    """A system that is opened on a job. `epoch` is timed from its call to its last batch.
 
     Attributes:
         delivers_tensors: Whether batches hold torch tensors; the limits' do not.
@@ -82,11 +82,11 @@ class System(ABC):
         """Deliver every row once: tensors by name, ``(values, offsets)`` for lists and texts."""
 
     def checked_epoch(self) -> Iterator[Batch]:
-        """Deliver the same for the checksum, where timed batches are not yet what can be added up."""
+        """Deliver the same rows for the checksum, if the timed batches do not have a suitable form."""
         return self.epoch()
 
     def figures(self) -> dict[str, Any]:
-        """Return what the system says of its last epoch."""
+        """Return the system's own figures of its last epoch."""
         return {}
 
     def close(self) -> None:  # noqa: B027  (most have nothing to let go of)

@@ -14,7 +14,7 @@ from benchmarks.suite.workloads import Column
 
 
 def tensors(job: Job, table: Any) -> dict[str, Any]:
-    """Turn a table or record batch into what a batch holds."""
+    """Convert a table or record batch to the columns of a batch."""
     return {column.name: tensor(column, table.column(column.name)) for column in job.columns}
 
 
@@ -59,5 +59,5 @@ def text_bytes(texts: Iterable[str]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _owned(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Arrow's memory is not writable, and torch wants memory that is: copy what would be a view."""
+    """Copy views, because Arrow's memory is not writable and torch wants writable memory."""
     return values if values.flags.writeable else values.copy()

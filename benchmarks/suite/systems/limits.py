@@ -15,7 +15,7 @@ PACKAGES = ("pyarrow", "polars", "duckdb", "numpy", "pillow")
 
 
 class PyarrowDecoding(System):
-    """Each row group into an Arrow table, on so many threads, and let go of at once."""
+    """Decodes each row group into an Arrow table, on the job's threads, and drops it at once."""
 
     delivers_tensors = False
 
@@ -114,7 +114,7 @@ class Copying(System):
 
 
 class JpegDecoding(System):
-    """All images into pixels, on so many threads; their bytes are in memory."""
+    """Decodes all images, on the job's threads; their bytes are in memory."""
 
     delivers_tensors = False
     _PIECE_IMAGES = 32
@@ -151,7 +151,7 @@ class JpegDecoding(System):
 
 
 def _arrays(job: Job, table: Any) -> dict[str, Any]:
-    """Return an Arrow table's columns as numpy arrays; packed groups are taken apart."""
+    """Return an Arrow table's columns as numpy arrays; packed groups are split into columns."""
     from benchmarks.suite.workloads import CATEGORIES, DENSE  # noqa: PLC0415
 
     out: dict[str, Any] = {}

@@ -59,7 +59,7 @@ class Ours(System):
         return iter(self.loader)
 
     def checked_epoch(self) -> Iterator[Batch]:
-        """Take matrices apart again."""
+        """Split matrices into columns again."""
         groups = {"dense": DENSE, "categories": CATEGORIES}
         for batch in self.loader:
             out: dict[str, Any] = {}

@@ -17,7 +17,7 @@ PACKAGES = ("ray", "pyarrow", "numpy", "torch", "pillow")
 
 
 class RayData(System):
-    """`read_parquet` on so many processors; images are decoded in `map_batches`."""
+    """`read_parquet` on the job's number of processors; images are decoded in `map_batches`."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
