@@ -1,10 +1,9 @@
-"""Samples of consecutive rows of one episode, and the rows that a window of samples needs: pure functions.
+"""Finds the samples of consecutive rows of an episode, and the rows that a window of samples needs: pure functions.
 
 A sample is an *anchor* row with some rows before and after it. Samples are numbered in the order of the snapshot. A
-sample belongs to the row group of its first row that exists. So an epoch of samples is planned as one of rows: each row
-group has a number of samples, and a slice of them is read by one cursor, forward. The rows that a slice needs and that
-are in the next row group (if an episode continues there) are read from that row group's beginning, in a slice of their
-own.
+sample belongs to the row group of its first existing row. So an epoch of samples is planned like one of rows: each row
+group has a number of samples, and one cursor reads its slices of samples forward. If an episode continues in the next
+row group, the needed rows are read from that row group's beginning, in a separate slice.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class SampleRule:
     Attributes:
         before, after: Rows before and after the anchor, at least 0.
         stride: Rows from one anchor to the next one of the same episode.
-        drops: Whether samples that are not whole are left out. If so, the first anchor of an episode is its row
-            `before`; if not, its first row.
+        drops: Whether incomplete samples are left out. If so, the first anchor of an episode is its row `before`; if
+            not, its first row.
     """
 
     before: int
@@ -66,7 +65,7 @@ class SampleRows(NamedTuple):
 
 
 class EpisodeSamples:
-    """The samples of all episodes; 16 bytes an episode.
+    """The samples of all episodes; takes 16 bytes an episode.
 
     Args:
         bounds: int64 ``[episodes + 1]``: the first row of each episode, counted over the rows that pass the filters;
@@ -118,7 +117,7 @@ class EpisodeSamples:
         return result
 
     def numbers(self, row_group: IntArray, sample: IntArray) -> IntArray:
-        """Return the numbers in the data set of samples that are counted in their row group."""
+        """Return the numbers in the data set of samples that are given by their numbers in their row groups."""
         found: IntArray = self._sample_begins[row_group] + sample
         return found
 
@@ -135,21 +134,21 @@ class EpisodeSamples:
         return SampleRows(anchor, first, self.bounds[episode + 1])
 
     def first_rows(self, numbers: IntArray) -> IntArray:
-        """Return the first row of each sample that exists; it rises with the number."""
+        """Return the first existing row of each sample; it ascends with the sample's number."""
         found = self.rows_of(numbers)
         result: IntArray = np.maximum(found.anchor - self.rule.before, found.first)
         return result
 
     def end_rows(self, numbers: IntArray) -> IntArray:
-        """Return the row after the last one of each sample that exists; it rises with the number."""
+        """Return the row after the last existing row of each sample; it ascends with the sample's number."""
         found = self.rows_of(numbers)
         result: IntArray = np.minimum(found.anchor + self.rule.after + 1, found.stop)
         return result
 
     def most_rows(self, samples: int) -> int:
-        """Return about the most rows that consecutive samples span, from the first row of one to the end of the last.
+        """Estimate the most rows that consecutive samples span, from the first row of the first to the end of the last.
 
-        It may be too small by the rows of one sample.
+        The result may be too small by the rows of one sample.
         """
         samples = min(samples, self.samples)
         if not samples:
@@ -160,9 +159,9 @@ class EpisodeSamples:
         return int((self.end_rows(first + samples - 1) - self.first_rows(first)).max())
 
     def in_window(self, rows: int) -> int:
-        """Return about how many consecutive samples span at most so many rows, wherever they are; at least 1.
+        """Estimate how many consecutive samples span at most `rows` rows, wherever they begin; at least 1.
 
-        They may span more rows by those of one sample.
+        They may exceed `rows` by the rows of one sample.
         """
         samples = max(1, min(rows, self.samples))
         while samples > 1 and (most := self.most_rows(samples)) > rows + self.rule.rows:
@@ -171,17 +170,17 @@ class EpisodeSamples:
 
 
 class WindowReads(NamedTuple):
-    """What a window reads for its samples; arrays have an element for each slice of samples, in their order.
+    """The rows that a window reads for its samples; arrays have an element for each slice of samples, in order.
 
     Attributes:
-        slices: The slices of rows that are read, in the order in which their rows are in the window.
-        rows: Their rows.
+        slices: The slices of rows that are read, in the order of their rows in the window.
+        rows: Their number of rows.
         sample: int64: the first sample of each slice.
-        begin: int64: the first row of each that this window reads, counted over the data set.
+        begin: int64: the first row that this window reads for each slice, counted over the data set.
         main_stop: int64: the row after the last one that the slice's own cursor reads.
         stop: int64: the row after the last one that its samples need.
-        place: int64: where row `begin` is in the window; the rows up to `stop` follow it.
-        run: The slice's cursor; slices of one run, in windows one after the other, continue each other.
+        place: int64: the index of row `begin` in the window; the rows up to `stop` follow it.
+        run: The slice's cursor; slices of one run in consecutive windows continue each other.
         begins_run: bool: whether the slice needs no rows of earlier windows.
         ends_run: bool: whether no later window continues the run.
     """
@@ -199,13 +198,13 @@ class WindowReads(NamedTuple):
 
 
 def window_reads(plan: Plan, samples: EpisodeSamples, window: int, first_window: int) -> WindowReads:
-    """Return what a window of samples reads.
+    """Return the rows that a window of samples reads.
 
     Args:
         plan: The epoch of samples.
         samples: The samples.
         window: The window.
-        first_window: The window with which the reading begins; it has no rows of earlier windows.
+        first_window: The first window that is read, which cannot use rows of earlier windows.
     """
     parts = plan.slices(window)
     table = np.array([(s.row_group, s.start, s.stop, s.first, s.last, s.key) for s in parts], np.int64).reshape(-1, 6)
@@ -221,8 +220,8 @@ def window_reads(plan: Plan, samples: EpisodeSamples, window: int, first_window:
     main_stop = np.minimum(stop, group_stop)
     run_begin = samples.first_rows(run_low) - group_begin
     run_stop = np.minimum(samples.end_rows(run_high - 1), group_stop) - group_begin
-    # The next slice holds the rest if it begins where this one's row group ends. If it begins soon after, as no sample
-    # of its own needs the first rows, it reads these, too.
+    # The next slice holds the rest if it begins where this one's row group ends. If it begins a few rows later, because
+    # its samples do not need the first rows, it also reads these.
     is_near = starts[1:] & (group_begin[1:] == group_stop[:-1]) & (begin[1:] - group_begin[1:] < samples.rule.rows)
     begin[1:] = np.where(is_near & (stop > group_stop)[:-1], group_begin[1:], begin[1:])
     needs_head = (stop > main_stop) & (np.append(begin[1:], -1) != group_stop)
@@ -245,7 +244,7 @@ def window_reads(plan: Plan, samples: EpisodeSamples, window: int, first_window:
 
 
 def _heads(samples: EpisodeSamples, begin: int, stop: int, key: int) -> Iterator[RowGroupSlice]:
-    """Yield slices of the rows from ``begin``, where a row group begins, to ``stop``."""
+    """Yield slices of the rows from ``begin``, the first row of a row group, to ``stop``."""
     group = int(np.searchsorted(samples.row_begins, begin, side="right")) - 1
     while begin < stop:
         first, last = int(samples.row_begins[group]), int(samples.row_begins[group + 1])
@@ -260,13 +259,13 @@ def _heads(samples: EpisodeSamples, begin: int, stop: int, key: int) -> Iterator
 class ReadPlan(Plan):
     """The rows that an epoch of samples reads, window by window, in the order of the data set.
 
-    It is the plan of the samples, with other windows: its rows are delivered one by one and unshuffled, and the samples
-    are made of them afterwards.
+    Its windows correspond to those of the plan of samples. Rows are delivered unshuffled, and samples are made from
+    them afterwards.
 
     Attributes:
         samples: The samples.
         planned: The epoch of samples.
-        first_window: The window with which the reading begins.
+        first_window: The first window that is read.
     """
 
     samples: EpisodeSamples
@@ -289,7 +288,7 @@ class ReadPlan(Plan):
         return np.cumsum(ends)
 
     def reads(self, window: int) -> WindowReads:
-        """Return what a window reads."""
+        """Return the rows that a window reads; see `window_reads`."""
         return window_reads(self.planned, self.samples, window, self.first_window)
 
     def slices(self, window: int) -> list[RowGroupSlice]:
@@ -315,7 +314,7 @@ class ReadPlan(Plan):
         return 0
 
     def order(self, window: int, begun_rows: int = 0, memory: object = None) -> None:  # noqa: ARG002
-        """Return None: rows are delivered as they are read."""
+        """Return None: rows are delivered in the order in which they are read."""
         return
 
     def left_out(self, window: int) -> int:  # noqa: ARG002
@@ -323,5 +322,5 @@ class ReadPlan(Plan):
         return 0
 
     def beginning_of(self, batch: int) -> tuple[int, int]:  # noqa: ARG002
-        """Return the window with which the reading begins; no row of it was delivered before."""
+        """Return the first window that is read; none of its rows was delivered before."""
         return self.first_window, 0

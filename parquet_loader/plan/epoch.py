@@ -22,13 +22,13 @@ from parquet_loader.common import IntArray, OrderMemory, Stream, permutation
 from parquet_loader.plan.row_group_order import dealt, spread_order
 from parquet_loader.plan.sharding import Division, PartRows, everything
 
-# How row groups are put into order and divided into lanes: the methods that states may name, the newest first.
+# Methods of ordering row groups and dividing them into lanes, which states name; the newest first.
 WINDOW_METHODS = ("spread-1", "lanes-1")
 WINDOW_METHOD = WINDOW_METHODS[0]
 
 # Row groups of at most 1/4 of a window are not cut at the end of a window.
 WHOLE_SHARE = 4
-# How many window counts are tried to find one with which windows end between row groups.
+# How many numbers of windows are tried to make windows end between row groups.
 TRIALS = 16
 
 
@@ -41,7 +41,7 @@ class RowGroupSlice:
         start, stop: The rows.
         first, last: The rows of this row group that this shard reads, in consecutive slices; all of its rows, unless
             two shards share it.
-        key: Tells apart the cursors of one row group: two shards of a rank may begin at the same row of it.
+        key: Distinguishes the cursors of one row group, because two shards of a rank may begin at the same row of it.
     """
 
     row_group: int
@@ -58,7 +58,7 @@ class RowGroupSlice:
 
     @property
     def run(self) -> tuple[int, int]:
-        """The slices that one cursor reads have this in common."""
+        """The identity of the cursor that reads this slice."""
         return self.row_group, self.key
 
 
@@ -72,13 +72,14 @@ class ShardWindows:
         lanes: Rows of the shard before each lane; the last element is all rows. A lane is a sequence of whole row
             groups; each lane gives the same share of its rows to every window.
         windows: Number of windows.
-        step_rows: Rows of each window except the last; 0: sizes differ by at most one row.
+        step_rows: Rows of each window except the last; 0 if sizes differ by at most one row.
         whole_rows: Row groups of at most this many rows are not cut at the end of a window: the window ends before or
             after them, whichever is nearer. Only with one lane.
-        ahead_rows: For each element of `lanes`, by how many rows the lanes before it together run ahead of an equal
-            share, between the ramps; empty if none does. Lanes run ahead or behind by different shares of a row group,
-            so that the beginnings of row groups do not come together.
-        ramp_rows: Rows of the shard in which lanes get ahead at its beginning, and lose their advance at its end.
+        ahead_rows: For each element of `lanes`, how many rows more than an equal share the lanes before it have read,
+            between the ramps; empty if none. Lanes are ahead or behind by different shares of a row group, so that row
+            groups do not begin in the same window in all lanes.
+        ramp_rows: The number of rows at the beginning of the shard in which lanes get ahead, and at its end in which
+            they lose this advance.
     """
 
     number: int
@@ -191,7 +192,7 @@ class Plan:
         drop_last: Whether a last batch that is not full is left out.
         shuffle, seed, epoch: The inputs of the permutations.
         start_window: The first window that is read.
-        stop_window: The window after the last one that is read; None: all are read.
+        stop_window: The window after the last one that is read; None reads all windows.
     """
 
     row_group: IntArray
@@ -219,7 +220,7 @@ class Plan:
 
     @property
     def row_groups_read(self) -> IntArray:
-        """Indices of the row groups read, int64 ``[n]``, sorted, each once."""
+        """Indices of the row groups read, int64 ``[n]``, sorted, without duplicates."""
         runs = [
             self.row_group[np.searchsorted(self.begins, p.first, side="right") - 1 : _end_of(self.begins, p.stop)]
             for p in self.parts
@@ -228,7 +229,7 @@ class Plan:
         return np.unique(np.concatenate([*runs, np.zeros(0, np.int64)]))
 
     def has_rows_of(self, other: Plan) -> bool:
-        """Whether this plan delivers the batches of another one of the same data set and arguments."""
+        """Whether this plan delivers all batches of another plan with the same data set and arguments."""
         is_equal = self.epoch == other.epoch and self.parts == other.parts and self.batches == other.batches
         return is_equal and np.array_equal(self.row_group, other.row_group)
 
@@ -275,15 +276,15 @@ class Plan:
         return self.window_begin(window) % self.batch_size
 
     def order(self, window: int, begun_rows: int = 0, memory: OrderMemory | None = None) -> IntArray | None:
-        """Return the permutation of a window: int64 ``[rows]``, for each delivered row its number among the rows read.
+        """Return the permutation of a window: int64 ``[rows]``, the number of each delivered row among the rows read.
 
-        None is the identity.
+        None means the identity.
 
         Args:
             window: Number of the window.
             begun_rows: Number of rows at the beginning of the order that were delivered before a resume; they move to
                 the end, after those `left_out`.
-            memory: Provides the memory of a permutation; None: the result has its own.
+            memory: Provides the memory of the permutation; None allocates it.
         """
         if len(self.parts) > 1:
             order = self._side_by_side(window)
@@ -300,7 +301,7 @@ class Plan:
         return permutation(rows, self.seed, Stream.ROWS, self.epoch, part.number << 40 | window, memory)
 
     def _side_by_side(self, window: int) -> IntArray:
-        """Interleave the shards, a batch's share of each at a time; rows that exceed a shard's share come last."""
+        """Return the order that interleaves the shards by batch shares; rows beyond a shard's share come last."""
         share = self.batch_size // len(self.parts)
         delivered = self.delivered_rows // len(self.parts)
         lists, before = [], 0
@@ -416,8 +417,8 @@ def _sums(rows: IntArray) -> IntArray:
 def _row_groups_of(part: PartRows, begins: IntArray) -> tuple[int, int]:
     """Return the positions of a shard's first and last row group.
 
-    Other shards may read the first rows of the first one and the last row of the last one, so that these two stay where
-    they are; those between belong to this shard.
+    Other shards may read the first rows of the first one and the last rows of the last one, so these two keep their
+    positions. The row groups between belong to this shard.
     """
     if not part.rows:
         return 0, 0
@@ -431,9 +432,9 @@ class _Lanes:
     Attributes:
         begins: As in `Plan`.
         most: The most lanes of a shard.
-        in_lanes: By the number of a shard, how many row groups each lane has, if they are dealt to the lanes: all but
-            the shard's last one, which stays last. If not, each lane takes consecutive row groups of about the same
-            number of rows.
+        in_lanes: By the number of a shard, the number of row groups in each lane, if row groups are dealt to the lanes
+            (except the shard's last one, which stays last). Otherwise each lane takes consecutive row groups with about
+            the same number of rows.
     """
 
     begins: IntArray
@@ -458,8 +459,8 @@ class _Lanes:
         cycle = min(part.rows // (high - low + 1), int(lanes.min()) // 2)
         if len(lanes) == 1 or not cycle:
             return ShardWindows(part.number, part.first, part.stop, bounds, windows)
-        # Lane l of n runs ahead by the share (l + 1/2) / n - 1/2 of a row group. Within the ramp it reads at least half
-        # of its usual share of each window, because the ramp is this long.
+        # Lane l of n is ahead by the share (l + 1/2) / n - 1/2 of a row group. The ramp is long enough that within it,
+        # each lane reads at least half of its usual share of each window.
         behind = [cycle * (len(lanes) - 1 - 2 * lane) // (2 * len(lanes)) for lane in range(len(lanes) // 2)]
         ahead = [-rows for rows in behind] + [0] * (len(lanes) % 2) + behind[::-1]
         ramp = -(-cycle * part.rows // int(lanes.min()))
@@ -498,9 +499,9 @@ def _in_steps(part: PartRows, divided: _Lanes, window_rows: int, share: int, div
 
 
 def _between_row_groups(part: ShardWindows, begins: IntArray, window_rows: int) -> ShardWindows:
-    """Let windows end between row groups, if then none is too large or less than half full.
+    """Let windows end between row groups, if no window becomes too large or less than half full.
 
-    Raises the number of windows, by at most a third, until this succeeds; otherwise row groups are cut.
+    Tries larger numbers of windows, by at most a third, until this succeeds; otherwise windows cut row groups.
     """
     fewest = part.windows
     for windows in sorted({fewest + fewest * trial // (3 * TRIALS) for trial in range(TRIALS + 1)}):

@@ -65,8 +65,8 @@ class ListingContext:
     Attributes:
         directories: Directories that were listed recursively.
         hidden: Files there whose names begin with ``_``.
-        root: The directory of the source, to which paths in rows are relative: the table's, or the one that was named;
-            of several, or of files, the one that holds them all. None: it is not known.
+        root: The directory to which paths in rows are relative: that of the table, or the source itself; for several
+            directories, or files, the deepest one that contains all. None if it is not known.
     """
 
     directories: tuple[str, ...] = ()

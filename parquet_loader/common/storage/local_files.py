@@ -1,4 +1,4 @@
-"""Steps on local files that several processes may take at once."""
+"""Operations on local files that are safe if several processes run them at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TEMPORARY = ".tmp"
 
 
 def remove_file(path: str) -> bool:
-    """Remove a file, and return whether it was there."""
+    """Remove a file; return whether it existed."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -18,9 +18,9 @@ def remove_file(path: str) -> bool:
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """Replace a small file so that it is whole at any instant, after a power cut too.
+    """Replace a small file atomically and durably: even after a power failure it is either the old or the new one.
 
-    A process that is killed may leave a hidden file next to it, whose name ends with `TEMPORARY`.
+    A killed process may leave a hidden file in the same directory, whose name ends with `TEMPORARY`.
     """
     folder, name = os.path.split(path)
     hidden = os.path.join(folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY}")
