@@ -1,4 +1,4 @@
-"""What the oldest supported pyarrow and numpy lack is replaced, or raises: `make test-oldest` runs these with them."""
+"""Features that the oldest pyarrow and numpy lack are replaced, or raise; see `make test-oldest`."""
 
 from __future__ import annotations
 

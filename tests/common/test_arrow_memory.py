@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# The limit is below what is in use, so that nothing more can be mapped.
+# The limit is below the memory in use, so no more can be mapped.
 SCARCE = """
 import resource, threading
 from parquet_loader.common import prepare_thread, use_returning_pool

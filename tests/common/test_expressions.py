@@ -1,4 +1,4 @@
-"""An expression is read as the tree that it was made of, from what Arrow pickles of it."""
+"""An expression that Arrow pickled is read back as the tree from which it was built."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_deep_expressions_are_read() -> None:
 
 
 def test_columns_that_are_numbered_are_refused_as_filters_since_files_differ(tmp_path: Path) -> None:
-    """Read wrong before: `pc.field(0) > 6` passed no row."""
+    """Without this check, `pc.field(0) > 6` would pass no row."""
     pq.write_table(pa.table({"a": range(10), "b": range(10)}), tmp_path / "a.parquet")
     with pytest.raises(ConfigurationError, match=r"name columns, as in pc.field\('label'\)"):
         BatchedDataLoader(str(tmp_path), 4, filters=pc.field(0) > 6)

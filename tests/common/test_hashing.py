@@ -1,4 +1,4 @@
-"""Hashes of byte strings: what the docstring says, by plain Python, wherever values lie in memory."""
+"""Hashes of byte strings equal a model in plain Python after the docstring, at any alignment in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_hash_is_the_documented_one(values: list[bytes | None], skipped: int
 
 
 def test_some_hashes_as_they_will_always_be() -> None:
-    """A change of these is a change of every split that anybody has made."""
+    """If these hashes change, every existing split changes."""
     values = pa.array([b"", b"a", b"a\0", b"user-17", "Größe".encode(), bytes(range(100))], pa.large_binary())
     assert hashed_bytes(values).tolist() == FIXED
 

@@ -1,4 +1,4 @@
-"""`LruCache` keeps the values used last within its limit."""
+"""`LruCache` keeps the most recently used values within its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the error of an import: of a package that is not installed, and of one that is broken."""
+"""Import errors: a package that is not installed, and one that is broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without torch every public name can be looked at; names that need torch raise ImportError when they are called."""
+"""Without torch every public name can be imported; names that need torch raise ImportError when they are called."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BROKEN = "OSError('libcudart.so.12: cannot open shared object file: No such file
 
 
 def run(code: str, error: str = MISSING) -> str:
-    """Run code in a process of its own where importing torch fails."""
+    """Run code in a new process in which importing torch fails."""
     program = BLOCKED.format(error=error) + code
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Permutations by the kernel are those of numpy's sort, bit for bit."""
+"""Permutations by the kernel equal those of numpy's sort, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def by_numpy(size: int, seed: int, stream: Stream, epoch: int, index: int = 0) -
 
 
 def by_kernel(words: npt.NDArray[np.uint64]) -> IntArray:
-    """The kernel's permutation of words that Philox would hardly make."""
+    """The kernel's permutation of words that Philox is very unlikely to generate."""
     if KERNELS is None:
         pytest.skip("the kernels were not compiled: no C compiler at hand")
     order: IntArray = np.full(len(words) + 1, -7, np.int64)

@@ -1,4 +1,4 @@
-"""Rows and columns put into order by the kernels and without them: equal to numpy's indexing."""
+"""Gathers of rows and columns, with and without kernels, equal numpy's indexing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_rows_that_differ_in_length_are_put_into_any_order(
     rng = np.random.default_rng(count)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     data = rng.integers(0, 256, offsets[-1] + 1).astype(np.uint8)
-    numbers = rng.integers(0, len(lengths), 2 * len(lengths)).astype(np.uint32)  # rows have values in common
+    numbers = rng.integers(0, len(lengths), 2 * len(lengths)).astype(np.uint32)  # rows overlap
     rows = rng.integers(0, len(numbers), count).astype(row_type)
     expected = [data[offsets[entry] : offsets[entry + 1]].tobytes() for entry in numbers[rows]]
     begins, starts = np.empty(count, np.int64), np.empty(count + 1, np.int64)

@@ -43,14 +43,14 @@ def namespace(module: ModuleType) -> dict[str, Any]:
 
 
 class AbsentType(type):
-    """Stands for a module that is not installed, and for what is in it; its classes are none of ours."""
+    """Stands for a module that is not installed and for its names; its classes are not this library's."""
 
     def __getattr__(cls, name: str) -> type:
         return AbsentType(name, (), {"__module__": "absent"})
 
 
 def hints_of(thing: Any, kind: type | None = None) -> dict[str, Any]:
-    """The types that a class, or a function of a class, mentions."""
+    """The types that a class, or its methods, mention."""
     if thing is parquet_loader.Ragged:
         return typing.get_type_hints(thing, globalns=namespace(ragged))
     names: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def hints_of(thing: Any, kind: type | None = None) -> dict[str, Any]:
 
 
 def members(kind: type) -> Iterator[tuple[str, Any]]:
-    """What users call or read: methods and properties, inherited ones of ours too."""
+    """The methods and properties that users may use, including those inherited from this library's classes."""
     for base in kind.__mro__:
         if not base.__module__.startswith("parquet_loader"):
             continue

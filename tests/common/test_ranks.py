@@ -24,7 +24,7 @@ Remainder = Literal["drop", "pad", "uneven"]
 
 
 def delivered_rows(rows: list[int], batch_size: int, ranks: int, options: ShardOptions, **plan: Any) -> list[list[int]]:
-    """What each rank delivers, by the plan alone: the numbers of the rows."""
+    """Return the numbers of the rows that each rank delivers, by the plan alone."""
     counts = np.array(rows, np.int64)
     numbers = np.concatenate([[0], np.cumsum(counts)])
     found: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Whoever may write into a shared directory cannot make another user's process touch or delete files elsewhere.
+"""A user who can write to a shared directory cannot make another user's process touch or delete files elsewhere.
 
 Each of these tests failed on commit 519114a, but for `test_a_private_cache_is_used`,
 `test_a_journal_still_removes_what_lies_in_its_data_set`, names that no file can have, and the tables of names and
@@ -60,7 +60,7 @@ def load(store: pafs.FileSystem, remote: RemoteOptions | None = None, cache: Loc
 
 @pytest.fixture
 def thesis(tmp_path: Path) -> Path:
-    """A file of the user's that no cache has to do with."""
+    """A file of the user that does not belong to a cache."""
     os.makedirs(tmp_path / "home")
     path = tmp_path / "home" / "thesis.tex"
     path.write_text("ten years of work" * 100, encoding="utf-8")

@@ -26,7 +26,7 @@ def kind_of(path: Path) -> str:
 
 
 def without_column_data(path: Path) -> Path:
-    """Overwrite everything but the footer, so that whoever reads a page fails."""
+    """Overwrite everything except the footer, so that reading a page fails."""
     raw = path.read_bytes()
     footer = int.from_bytes(raw[-8:-4], "little") + 8
     path.write_bytes(b"PAR1" + b"\xff" * (len(raw) - footer - 4) + raw[-footer:])

@@ -1,4 +1,4 @@
-"""The window that a memory limit allows follows from the bytes of the rows that are read, and from nothing else."""
+"""The window that a memory limit allows depends only on the bytes of the rows that are read."""
 
 from __future__ import annotations
 

@@ -104,12 +104,12 @@ def written(tmp_path: Path) -> Path:
 
 
 def read_of_columns(handler: LoggedFiles) -> Reads:
-    """Return the reads that do not lie in the 64 KiB at a file's end, where its footer is."""
+    """Return the reads outside of the last 64 KiB of a file, where its footer is."""
     return [read for read in handler.reads if read[1] < Path(read[0]).stat().st_size - 2**16]
 
 
 def without_column_data(path: Path) -> None:
-    """Overwrite everything but the footer, so that whoever reads a page fails."""
+    """Overwrite everything except the footer, so that reading a page fails."""
     raw = path.read_bytes()
     footer = int.from_bytes(raw[-8:-4], "little") + 8
     path.write_bytes(b"PAR1" + b"\xff" * (len(raw) - footer - 4) + raw[-footer:])

@@ -1,4 +1,4 @@
-"""Text and bytes decoded by the kernels: equal to what Arrow decodes, and left to Arrow wherever they are not sound."""
+"""Text and bytes decoded by the kernels equal Arrow's; damaged pages are left to Arrow."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_any_text_and_bytes_are_those_that_arrow_decodes(
 
 
 def test_arrays_of_text_are_left_to_arrow(tmp_path: Path) -> None:
-    """Kernels deliver views, to the window alone; and none of columns whose nulls they have nothing for."""
+    """Kernels deliver views to the window only, and not for columns with nulls that nothing replaces."""
     write(tmp_path / "a.parquet", pa.array(["x", None]), "PLAIN")
     assert known(tmp_path / "a.parquet").names == []
     write(tmp_path / "b.parquet", pa.array(["x", "y"]), "PLAIN")
@@ -137,7 +137,7 @@ def test_arrays_of_text_are_left_to_arrow(tmp_path: Path) -> None:
 
 
 def test_views_stay_valid_until_they_are_released(tmp_path: Path) -> None:
-    """Also if their pages, many of a slice, were left long before."""
+    """Also if the slice has many pages, and the views' pages were left long before."""
     array = words(2000, 500, 40, 0)
     write(tmp_path / "a.parquet", array, "PLAIN", data_page_size=500, write_batch_size=10)
     with NativeChunks(str(tmp_path / "a.parquet"), known(tmp_path / "a.parquet")) as native_chunks:
@@ -177,7 +177,7 @@ def is_utf8(value: bytes) -> bool:
 
 
 def candidates() -> list[bytes]:
-    """Sequences at the limits of UTF-8, at the begin and around the end of the blocks that are checked at once."""
+    """Sequences at the limits of UTF-8, at the begin and around the end of the checked blocks."""
     leads = [0x7F, 0x80, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0xFF]
     tails = [b"", b"\x7f", b"\x80", b"\x8f", b"\x90", b"\x9f", b"\xa0", b"\xbf", b"\xc0", b"\xc3\xbc"]
     found = [bytes([lead]) + tail + more for lead in leads for tail in tails for more in (b"", b"\x80", b"\x80\xbf")]

@@ -1,4 +1,4 @@
-"""JPEG by libjpeg-turbo gives what Pillow gives, to the last pixel and the last word of an error."""
+"""Decoding JPEG with libjpeg-turbo gives the same pixels, and the same errors, as Pillow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAST = [name for name in DECODERS if name != "Pillow"]
 
 
 def picture(height: int, width: int, mode: str, seed: int = 0) -> Image.Image:
-    """Smooth shapes with noise: what JPEG keeps, and what it does not."""
+    """Smooth shapes, which JPEG preserves, with noise, which it does not."""
     rng = np.random.default_rng(seed)
     channels = len(Image.new(mode, (1, 1)).getbands())
     y, x = np.mgrid[:height, :width]
@@ -53,7 +53,7 @@ def outcome(data: bytes, channels: int) -> Any:
 
 
 def both(decoder: str, data: bytes, channels: int) -> tuple[Any, Any]:
-    """What is made of an image by a decoder, and by Pillow."""
+    """Return the results of a decoder and of Pillow for an image."""
     with decoded_by(decoder):
         found = outcome(data, channels)
     with decoded_by("Pillow"):

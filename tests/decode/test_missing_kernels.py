@@ -1,4 +1,4 @@
-"""Missing kernels are said once in a process, with the reason, the cost and the remedy.
+"""A process warns once about missing kernels, with the reason, the cost and the remedy.
 
 Each of these tests failed on commit 519114a, except those named `*_still_*`.
 """

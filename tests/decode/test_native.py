@@ -1,4 +1,4 @@
-"""Numbers decoded by the kernels: equal to what Arrow decodes, and left to Arrow wherever pages are not as expected."""
+"""Numbers decoded by the kernels equal Arrow's; unexpected pages are left to Arrow."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TYPES = [
 LISTS = pa.list_(pa.int32(), 3)
 CODECS = ["none", "snappy", "lz4", *(codec for codec in ("gzip", "zstd") if is_known_codec(codec))]
 
-# By physical type, what pyarrow writes besides dictionaries.
+# By physical type, the encodings that pyarrow writes in addition to dictionaries.
 ENCODINGS = {
     "bool": ["PLAIN", "RLE"],
     "int": ["PLAIN", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"],
@@ -88,7 +88,7 @@ def encodings_of(type_: pa.DataType) -> list[str]:
 
 
 def with_nulls(array: pa.Array, share: float, seed: int) -> pa.Array:
-    """The array with so many of its rows null, in runs and mixed."""
+    """Return the array with the given share of null rows, in runs and mixed."""
     rng = np.random.default_rng([seed, 1])
     null = rng.random(len(array)) < share
     null[: len(array) // 3] &= rng.integers(0, 2, len(array) // 300 + 1).astype(bool).repeat(100)[: len(array) // 3]
@@ -195,7 +195,7 @@ def test_any_numbers_are_those_that_arrow_decodes(
 
 
 def differences(dtype: type[np.signedinteger[Any]], bits: int, rows: int) -> npt.NDArray[Any]:
-    """Numbers whose differences, modulo the range of the type, take so many bits each."""
+    """Numbers whose differences, modulo the range of the type, have the given number of bits."""
     rng = np.random.default_rng(bits)
     steps = rng.integers(0, 2**bits - 1, rows, np.uint64, endpoint=True) if bits else np.full(rows, 3, np.uint64)
     return np.cumsum(steps, dtype=np.uint64).astype(np.dtype(f"u{np.dtype(dtype).itemsize}")).view(dtype)
@@ -487,7 +487,7 @@ def without_kernels(root: Path, options: list[dict[str, Any]]) -> list[Any]:
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """Row groups that the kernels know whole, in part, and not at all."""
+    """Row groups of which the kernels can decode all, some or no columns."""
     rng = np.random.default_rng(0)
     kinds: list[dict[str, Any]] = [
         {},
@@ -622,7 +622,7 @@ def test_a_page_that_kernels_refuse_sends_only_its_column_to_arrow(tmp_path: Pat
     table = pa.table({name: values(pa.int32(), rows, 3000, seed) for seed, name in enumerate("abcd")})
     pq.write_table(table, path, use_dictionary=False, data_page_size=1000, write_batch_size=100)
     file = pages_of(path)
-    for number in (1, 3):  # Arrow passes over index pages, the kernels refuse them
+    for number in (1, 3):  # Arrow skips index pages, the kernels refuse them
         header = {KIND: (INT32, 1), PLAIN_BYTES: (INT32, 3), PAGE_BYTES: (INT32, 3)}
         file.chunks[number].pages.insert(9, Page(header, b"abc"))
     file.write(path)
@@ -667,7 +667,7 @@ def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
 
 
 def test_options_that_the_kernels_lack_are_arrows(tmp_path: Path) -> None:
-    """The kernels do not look at checksums."""
+    """The kernels do not verify checksums."""
     table = pa.table({"a": pa.array(range(1000), pa.int64())})
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
     pq.write_table(table, tmp_path / "a.parquet", **plain)
@@ -801,7 +801,7 @@ def library_of(compiler: str, name: str) -> str:
 def test_no_byte_is_touched_that_is_not_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: tuple[str, ...]
 ) -> None:
-    """The tests of damage again, with kernels that look at every access."""
+    """Repeats the tests of damage with kernels that were compiled with sanitizers."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("no gcc, whose address sanitizer this needs")

@@ -1,4 +1,4 @@
-"""The memory that kernels decompress pages into: used again, and given back."""
+"""The memory into which kernels decompress pages is reused and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values read straight from pages: equal to what Arrow reads, and left to Arrow wherever a page is not as expected."""
+"""Values read straight from pages equal Arrow's; unexpected pages are left to Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The route of each column: decided from the schema, the file's schema and the options alone."""
+"""The route of each column depends only on the schema, the file's schema and the options."""
 
 from __future__ import annotations
 

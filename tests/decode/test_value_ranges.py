@@ -1,4 +1,4 @@
-"""Byte ranges of values: those of a file of any shape, or an error."""
+"""Byte ranges of values are correct for files of any layout, or an error is raised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = st.lists(st.binary(max_size=40) | st.binary(min_size=5000, max_size=500
 
 
 def values_of(path: Path, column: str = "v") -> list[bytes]:
-    """Return the values of a column, cut from the file at the ranges that are found."""
+    """Return the values of a column, read from the file at their byte ranges."""
     snapshot = open_snapshot(str(path))
     ranges = ValueRanges(snapshot, [{"found": column}] * len(snapshot.schemas))
     data, values = path.read_bytes(), []

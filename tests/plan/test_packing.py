@@ -1,4 +1,4 @@
-"""Packing of documents into bins, by the kernels and without them: equal to a plain model."""
+"""Packing of documents into bins, with and without kernels, equals a plain model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pieces_of(lengths: list[int], length: int, overflow: str) -> list[tuple[int,
 
 
 def best_fit(lengths: list[int], length: int, overflow: str) -> list[list[tuple[int, int, int]]]:
-    """Method best-fit-1 as its description says, one piece at a time."""
+    """Method best-fit-1 by its description, one piece at a time."""
     bins: list[list[tuple[int, int, int]]] = []
     filled: list[int] = []
     for turn, piece in enumerate(sorted(pieces_of(lengths, length, overflow), key=lambda p: -p[2])):

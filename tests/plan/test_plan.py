@@ -1,4 +1,4 @@
-"""The plan at the sizes it was made for, and the formulas by which any window is found by its number."""
+"""Plans of large data sets, and the formulas that find any window by its number."""
 
 from __future__ import annotations
 

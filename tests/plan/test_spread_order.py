@@ -1,4 +1,4 @@
-"""The order of row groups: whole, spread evenly, the same in every release; and lanes that share its rows."""
+"""The order of row groups is complete, evenly spread and stable across releases; lanes share its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bytes a row takes, and that no layout of pages gives another row."""
+"""Reading a row reads only its pages, and no layout of pages gives a wrong row."""
 
 from __future__ import annotations
 

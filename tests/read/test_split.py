@@ -1,4 +1,4 @@
-"""Splits by the hash of a column: exact, disjoint, complete, even, and the same whatever files there are."""
+"""Splits by the hash of a column are exact, disjoint, complete, even, and independent of the files."""
 
 from __future__ import annotations
 

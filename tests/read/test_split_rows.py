@@ -1,4 +1,4 @@
-"""Splits by row position: as documented, disjoint, complete, stable as files come, go and move, and cheap."""
+"""Splits by row position are as documented, disjoint, complete, cheap, and stable if files come, go or move."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ids_of(source: Any, chosen: pc.Expression, **more: Any) -> list[int]:
 
 
 def hash_of(file: Path, unit: Any, row_group: int, row: int, seed: int) -> int:
-    """By the words of the docstring alone."""
+    """A model that follows only the docstring."""
     raw = file.read_bytes()
     footer = raw[-8 - int.from_bytes(raw[-8:-4], "little") :]
     digest = int.from_bytes(hashlib.blake2b(footer, digest_size=8).digest(), "little")

@@ -78,7 +78,7 @@ def test_codes_are_stored_for_whoever_asks(tmp_path: Path) -> None:
 
 
 def test_files_written_with_codes_load_as_before(tmp_path: Path) -> None:
-    """The footer is one that earlier versions wrote: nothing in it says how the category is stored."""
+    """Earlier versions wrote such footers, without the storage of the category."""
     field = {"name": "city", "kind": "Category", "vocabulary": list(CITIES), "dtype": "int64"}
     carried = json.dumps({"version": 1, "fields": [field]}, separators=(",", ":"))
     table = pa.table({"city": pa.array(CODES, pa.int8())}).replace_schema_metadata({METADATA_KEY: carried})

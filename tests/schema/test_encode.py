@@ -1,4 +1,4 @@
-"""What goes into a file comes out of it, whatever form it had; what would be lost is refused, by field and row."""
+"""Values of any form survive a round trip through a file; lossy values are refused, with field and row."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def through_parquet(table: pa.Table) -> pa.Table:
 
 
 def encoded(field: Any, values: Any) -> pa.Array:
-    """Return the stored column, after a trip through a file."""
+    """Return the stored column after a round trip through a file."""
     schema = Schema({"x": field})
     table = to_table({"x": values}, schema)
     assert table.schema.equals(schema.arrow_schema(), check_metadata=True)

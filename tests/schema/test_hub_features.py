@@ -1,4 +1,4 @@
-"""What the `datasets` library writes into footers is understood: classes, images, recordings, arrays of fixed shape.
+"""Features that `datasets` writes into footers are understood: classes, images, audio, arrays of fixed shape.
 
 `data/hub_features.parquet` was written by datasets 5.2.0 and pyarrow 26.0.1.
 """

@@ -57,7 +57,7 @@ def load(source: Any, **options: Any) -> dict[str, Any]:
 
 
 def pasted(message: str) -> Schema:
-    """The schema that an error prints, as whoever pastes it gets it."""
+    """Return the schema that an error prints, as if a user pasted it."""
     names: dict[str, Any] = {}
     exec(message.partition("\n\n")[2], names)
     schema = names["schema"]

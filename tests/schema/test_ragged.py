@@ -205,7 +205,7 @@ def library_of(ragged: Ragged) -> str:
 
 
 class Stub:
-    """Stands for a tensor in memory that this machine does not have: records what is asked of it."""
+    """Stands for a tensor on a device that this machine lacks; records the calls."""
 
     def __init__(self, log: list[Any]) -> None:
         self.log = log

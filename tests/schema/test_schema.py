@@ -1,4 +1,4 @@
-"""A schema says the same after a trip through a footer, and refuses what cannot be delivered."""
+"""A schema survives a round trip through a footer, and refuses fields that cannot be delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modules of `schemas/` are examples of what a user's project holds: one schema each, whole in a file's footer."""
+"""The modules of `schemas/` are examples for users: each has one schema, which a file's footer preserves."""
 
 from __future__ import annotations
 

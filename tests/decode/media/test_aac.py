@@ -1,4 +1,4 @@
-"""M4A and AAC become samples as other recordings do."""
+"""M4A and AAC are decoded to samples like other recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings become samples at one rate and of one length."""
+"""Recordings are decoded to samples of one rate and one length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images in the size and form that their field says: the pixels are Pillow's, the crops torchvision's."""
+"""Images are delivered in their field's size and form: pixels equal Pillow's, and crops torchvision's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 def smooth(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
-    """A picture with edges, gradients and some noise, as photographs have them."""
+    """A picture with edges, gradients and some noise, like a photograph."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
     planes = [np.sin(x / (9 + c) + seed) * np.cos(y / (7 + c)) * 100 + 128 + 30 * (x > width / 2) for c in range(3)]
@@ -87,7 +87,7 @@ def test_random_parts_are_inside_and_as_the_field_says(
     assert box.top + box.height <= height
     assert random_box(height, width, scale, ratio, again) == box
     random_box(7, 5, SCALE, RATIO, fresh := generator(seed))
-    assert rng.random() == fresh.random()  # as many numbers are drawn whatever the size
+    assert rng.random() == fresh.random()  # the same number of random numbers is drawn for all sizes
     is_fallback = box.left == (width - box.width) // 2 and box.top == (height - box.height) // 2
     if not is_fallback:  # whole pixels: the share of the area is off by half a pixel on each side
         slack = (box.width + 0.5) * (box.height + 0.5) - (box.width - 0.5) * (box.height - 0.5)
@@ -195,7 +195,7 @@ def test_pixels_are_the_same_by_all_decoders_of_jpeg(decoder: str, channels: int
 def test_centers_are_the_same_if_only_they_are_decoded(
     interpolation: Any, size: tuple[int, int], resize: int | None
 ) -> None:
-    """Pixels around the center have a part in the result, too."""
+    """Pixels around the center also affect the result."""
     field = Image(size=size, crop="center", resize=resize, interpolation=interpolation)
     for shape in ((150, 220), (151, 133), (90, 417)):
         data = encoded(smooth(*shape), subsampling=2)
@@ -223,7 +223,7 @@ def test_floats_are_normalised_in_either_layout(first: bool, flip: float) -> Non
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("is_contiguous", [False, True])
 def test_floats_are_rounded_after_each_step(channels: int, first: bool, is_contiguous: bool) -> None:
-    """As numpy does it, and no processor's combined instruction."""
+    """The result equals numpy's, without a processor's fused instructions."""
     mean, std = (0.485, 0.456, 0.406, 0.1)[:channels], (0.229, 0.224, 0.225, 0.3)[:channels]
     field = Image((None, None, channels), size=(9, 21), dtype="float32", mean=mean, std=std, channels_first=first)
     pixels = np.random.default_rng(0).integers(0, 256, (9, 21, channels), np.uint8)
@@ -519,7 +519,7 @@ def test_fields_survive_json() -> None:
 
 
 def damaged(count: int) -> list[bytes]:
-    """Images of all formats with changed, cut and repeated bytes."""
+    """Images of all formats with changed, removed and repeated bytes."""
     rng = generator(7)
     picture = smooth(40, 56)
     sound = [encoded(picture, format_) for format_ in ("JPEG", "PNG", "GIF", "TIFF")]
@@ -570,7 +570,7 @@ def test_a_limit_that_decoded_batches_exceed_is_refused_with_their_size(tmp_path
 
 
 def test_random_numbers_are_those_of_the_raw_stream() -> None:
-    """So that crops and flips stay the same if numpy changes what its own methods draw."""
+    """Crops and flips must stay the same if numpy changes the results of its own methods."""
     words = np.random.Philox(key=[1, 2]).random_raw(3).tolist()
     drawn = uniform(np.random.Generator(np.random.Philox(key=[1, 2])), 3)
     assert drawn.tolist() == [(word >> 11) / 2**53 for word in words]

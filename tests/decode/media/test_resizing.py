@@ -1,4 +1,4 @@
-"""Resized images are Pillow's to the bit, whether the kernels resize or Pillow does."""
+"""Resized images equal Pillow's bit for bit, with and without kernels."""
 
 from __future__ import annotations
 

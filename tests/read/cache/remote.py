@@ -1,4 +1,4 @@
-"""Data sets that are not local to a loader, and caches looked at from outside."""
+"""Data sets that a loader takes for remote ones, and functions that inspect caches."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def copies(cache: Path) -> list[Path]:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return what a directory takes of the disk, its directories included."""
+    """Return the disk space of a directory, including its subdirectories."""
     found = [os.lstat(folder)]
     for at, folders, files in os.walk(folder):
         found += [os.lstat(os.path.join(at, name)) for name in (*folders, *files)]
@@ -89,7 +89,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 def account(cache: Path) -> int:
-    """Return what a cache's ledger says is taken."""
+    """Return the used bytes in a cache's ledger."""
     text = (cache / "ledger").read_bytes()
     assert text[:1] == b"=", "somebody changed the account and did not finish"
     return int(text[9:])

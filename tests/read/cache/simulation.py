@@ -1,4 +1,4 @@
-"""A cache without a disk: what the policy keeps of sequences of reads, beside the least recently used."""
+"""A cache without a disk, to compare its policy with an LRU cache on sequences of reads."""
 
 from __future__ import annotations
 

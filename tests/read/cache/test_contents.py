@@ -1,4 +1,4 @@
-"""What the command line says of a cache, and that it removes nothing else."""
+"""The command line shows the contents of a cache, and removes only these."""
 
 from __future__ import annotations
 

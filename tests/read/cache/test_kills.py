@@ -1,4 +1,4 @@
-"""Kill -9 at random moments, two processes at a time on one cache: never a wrong row, and nothing is left behind."""
+"""Two processes at a time on one cache, killed at random: never a wrong row, and nothing is left behind."""
 
 from __future__ import annotations
 

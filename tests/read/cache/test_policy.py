@@ -1,4 +1,4 @@
-"""What stays in a cache that is too small: the share of hits is that of the bytes it has room for, in every epoch."""
+"""In a cache that is too small, the hit rate of each epoch equals the share of the bytes that fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_epoch_after_the_first_finds_what_there_is_room_for(
         cache.lease(f"rank {rank}", range(len(sizes)))
     rates = [cache.hit_rate(epoch(sizes, seed + number, ranks)) for number in range(4)]
     best = min(limit, sum(sizes)) / sum(sizes)
-    # Of what was not let in, the smallest did not fit into the room that was left.
+    # The smallest row group that was not cached did not fit into the remaining space.
     assert rates[0] == 0
     assert rates[1] == rates[2] == rates[3] <= best
     assert rates[1] > best - max(sizes) / sum(sizes) or rates[1] == 1
