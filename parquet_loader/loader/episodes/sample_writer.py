@@ -20,6 +20,8 @@ from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocation, Allocator, nbytes_of
 
 _LINE_BYTES = 64
+# Rows of samples that are not consecutive are copied by way of memory of at most so many bytes.
+_COPIED_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +232,17 @@ def _take(array: Any, other: Any, places: _Places, out: npt.NDArray[Any]) -> Non
         take_runs(array, runs.rows, runs.numbers, out)
     if len(others.numbers) == len(out):
         np.take(array, others.rows, axis=0, out=out, mode="clip")
-    elif len(others.numbers):
-        out[others.numbers] = array[others.rows]
-    if len(bridged.numbers):
-        out[bridged.numbers] = other[bridged.rows]
+    else:
+        _take_some(array, others, out)
+    _take_some(other, bridged, out)
+
+
+def _take_some(array: Any, chosen: _Chosen, out: npt.NDArray[Any]) -> None:
+    """Write rows of an array for these samples, some at a time."""
+    step = max(1, _COPIED_BYTES // max(1, out[:1].nbytes))
+    for first in range(0, len(chosen.numbers), step):
+        some = slice(first, first + step)
+        out[chosen.numbers[some]] = array[chosen.rows[some]]
 
 
 def _take_ragged(array: Ragged, other: Ragged | None, place: IntArray, from_other: BoolArray | None) -> Ragged:
