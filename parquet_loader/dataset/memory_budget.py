@@ -52,6 +52,9 @@ MOST_OPEN_ROW_GROUPS = 16
 ENOUGH_ROW_GROUPS = 4
 # Open cursors may take this multiple of the memory of the windows.
 CURSORS_PER_WINDOWS = 1.0
+# Decoded rows that are kept for later windows count if they take more than this multiple of the memory of the windows.
+# The rest of the limit covers fewer, so that orders do not depend on them.
+_KEPT_PER_WINDOWS = 0.5
 # The largest window without loss of speed, as measured (benchmarks/README.md, `benchmarks/window_size.py`). Each
 # doubling improves mixing equally; at twice this size, narrow columns take 10 % more processor time, and the first
 # batch twice as long.
@@ -468,6 +471,11 @@ def divide(
     cursor = row.cursor_bytes
     # Kept rows are held once, and for each of two windows joined with as many others.
     opened = cursor + int(5 * kept_rows * row.media)
+    kept = int(5 * kept_rows * row.decoded)
+
+    def opened_bytes(window: int, lanes: int) -> int:
+        """Return the bytes of an open row group; decoded rows that are kept count if they take much of the windows."""
+        return opened + (kept if lanes * kept > _KEPT_PER_WINDOWS * window * row.in_windows else 0)
 
     def lanes_of(window: int) -> int:
         """Return how many row groups share a window; this depends on the window's size, not on the limit."""
@@ -480,8 +488,9 @@ def divide(
     def shared(window: int) -> int:
         if not shuffle or largest_rows * ENOUGH_ROW_GROUPS <= window or window >= total_rows:
             return 1
-        cursors = int(window * row.in_windows * CURSORS_PER_WINDOWS) // max(opened, 1)
-        lanes = min(MOST_OPEN_ROW_GROUPS, cursors, int(np.count_nonzero(counts)))
+        most, windows_bytes = min(MOST_OPEN_ROW_GROUPS, int(np.count_nonzero(counts))), window * row.in_windows
+        lanes = min(most, int(windows_bytes * CURSORS_PER_WINDOWS) // max(opened, 1))
+        lanes = min(lanes, int(windows_bytes * CURSORS_PER_WINDOWS) // max(opened_bytes(window, lanes), 1))
         return lanes if lanes > window // largest_rows else 1
 
     def extra_bytes(window: int) -> float:
@@ -496,7 +505,8 @@ def divide(
         """Return the limit that a window of this size needs."""
         lanes = lanes_of(window)
         streams = lanes > 1 or largest_rows > window
-        windows = window * row.in_windows + extra_bytes(window) + batches + (lanes * opened if streams else 0)
+        windows = window * row.in_windows + extra_bytes(window) + batches
+        windows += lanes * opened_bytes(window, lanes) if streams else 0
         at_once = min(window, largest_rows, 1024)
         streaming = cursor + DECODING_FACTOR * row_bytes * at_once
         whole = DECODING_FACTOR * row_bytes * largest_rows * READS_AT_ONCE
@@ -521,7 +531,8 @@ def divide(
         default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / (row_bytes + row.media)), 16 * batch_size, smallest)
         window_rows = _largest(smallest, default, lambda window: needed_bytes(window) <= limit_bytes)
     lanes = lanes_of(window_rows)
-    windows = window_rows * row.in_windows + extra_bytes(window_rows) + batches + (lanes * opened if lanes > 1 else 0)
+    windows = window_rows * row.in_windows + extra_bytes(window_rows) + batches
+    windows += lanes * opened_bytes(window_rows, lanes) if lanes > 1 else 0
     left = max(0.0, SHARE_WINDOWS * limit_bytes - windows)
     fetched = 0
     if snapshot.remote is not None:
@@ -542,7 +553,7 @@ def divide(
         open_row_groups=lanes,
         whole_rows=whole_rows,
         stream_rows=stream_rows,
-        cursor_bytes=opened + int(stream_rows * at_most),
+        cursor_bytes=opened_bytes(window_rows, lanes) + int(stream_rows * at_most),
         reads_bytes=reads,
         batches_bytes=batches,
         num_threads=num_threads,

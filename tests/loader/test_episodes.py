@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import threading
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ from parquet_loader import (
 )
 from parquet_loader.engine import WindowMedia
 from parquet_loader.loader.episodes.sample_windows import SampleCutter
+from parquet_loader.loader.episodes.sample_writer import _Chosen, _take_some
 from tests.support.gloo import on_ranks
 
 NUMPY = OutputOptions(format="numpy")
@@ -423,6 +425,50 @@ def test_images_that_later_windows_need_count_within_the_memory_limit(
         for _ in zip(range(100), loader, strict=False):
             pass
     assert most < 32 * 2**20
+
+
+def test_rows_that_later_windows_need_count_within_the_memory_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, row_groups, width = 4000, 8, 1024
+    numbers = np.arange(rows * row_groups)
+    values = np.repeat(numbers.astype(np.uint8), width)
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
+    table = pa.table({"episode": numbers // rows, "row": numbers, "x": wide})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=rows, use_dictionary=False, compression="none")
+    join, most = SampleCutter._bridge, 0
+
+    def counted(self: SampleCutter, arrays: Any, reads: Any) -> Any:
+        nonlocal most
+        joined = join(self, arrays, reads)
+        held = [tail["x"].nbytes for tail in self._tails.values()]
+        held += [] if joined is None else [2 * joined.arrays["x"].nbytes]
+        most = max(most, sum(held))
+        return joined
+
+    monkeypatch.setattr(SampleCutter, "_bridge", counted)
+    episodes = Episodes(by="episode", deltas={"x": [-1500, 0]})
+    options = OutputOptions(format="numpy")
+    with ParquetDataset(tmp_path).batches(
+        16, episodes=episodes, shuffle=True, memory_limit="64MiB", output_options=options
+    ) as loader:
+        for batch in loader:
+            first = np.maximum(batch["row"] - 1500, batch["episode"] * rows)
+            assert (batch["x"][:, :, 0] == np.stack([first, batch["row"]], 1) % 256).all()
+    assert 0 < most < 12 * 2**20
+
+
+def test_rows_of_samples_are_copied_some_at_a_time() -> None:
+    array = np.arange(100, dtype=np.uint8)[:, None].repeat(2**18, 1)
+    chosen = np.arange(0, 40, 2)
+    out = np.zeros((40, 2, 2**18), np.uint8)
+    tracemalloc.start()
+    _take_some(array, _Chosen(chosen, np.stack([chosen, chosen + 1], 1)), out)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (out[chosen, 1, 0] == chosen + 1).all()
+    assert not out[1::2].any()
+    assert peak < 2 * 2**20
 
 
 def test_an_error_of_a_transform_comes_in_the_place_of_its_batch(folder: Path) -> None:

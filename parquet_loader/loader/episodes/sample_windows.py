@@ -142,7 +142,7 @@ class SampleCutter:
         """Join the rows kept from earlier windows with those of this window, and keep the last rows of this window."""
         most = self._samples.rule.rows - 1
         shift = np.zeros(len(reads.run), np.int64)
-        pieces: list[dict[str, Any]] = []
+        pieces: dict[str, list[Any]] = {name: [] for name in arrays}
         rows = 0
         for number, run in enumerate(reads.run):
             begin, place = int(reads.begin[number]), int(reads.place[number])
@@ -150,10 +150,10 @@ class SampleCutter:
             kept = 0 if before is None else _rows(before)
             if before is not None and kept:
                 stop = place + min(most, int(reads.stop[number]) - begin)
-                joined = {name: cat([before[name], array[place:stop]]) for name, array in arrays.items()}
+                for name, array in arrays.items():
+                    pieces[name] += (before[name], array[place:stop])
                 shift[number] = rows - (begin - kept)
-                pieces.append(joined)
-                rows += _rows(joined)
+                rows += kept + stop - place
             if not reads.ends_run[number]:
                 own = min(most, int(reads.main_stop[number]) - begin)
                 end = place + int(reads.main_stop[number]) - begin
@@ -161,9 +161,9 @@ class SampleCutter:
                     name: _tail(None if before is None else before[name], array[end - own : end], most)
                     for name, array in arrays.items()
                 }
-        if not pieces:
+        if not rows:
             return None
-        return Bridge(shift, {name: cat([piece[name] for piece in pieces]) for name in arrays})
+        return Bridge(shift, {name: cat(some) for name, some in pieces.items()})
 
 
 def cat(arrays: list[Any]) -> Any:
