@@ -1,4 +1,4 @@
-"""Petastorm's names on this library: the same values, and order, shuffling and sharding that can be relied upon."""
+"""Petastorm's names on this library: the same values, with reliable order, shuffling and sharding."""
 
 from __future__ import annotations
 
@@ -429,7 +429,7 @@ def waits_for_a_result(frame: FrameType) -> bool:
 
 
 def test_a_consumer_that_waits_does_nothing_meanwhile() -> None:
-    """In Petastorm it asks for results again and again, without a pause where rows are shuffled."""
+    """Petastorm polls for results, without a pause if rows are shuffled."""
     gate, begun = threading.Event(), threading.Event()
     calls: list[int] = [0]
 

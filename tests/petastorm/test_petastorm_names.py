@@ -30,7 +30,7 @@ WITH_INSTANCES = {("reader", "Reader", "batched_output")}
 
 
 def begins_with(found: list[str] | None, wanted: list[str]) -> bool:
-    """Whether arguments are those of Petastorm; more may follow. Names of `**` are nobody's business."""
+    """Whether arguments equal Petastorm's; more may follow, and the names of `**` arguments do not matter."""
     return found is not None and all(
         theirs in (ours, "kargs") for ours, theirs in zip(found[: len(wanted)], wanted, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Petastorm's Spark side on this library: what is written with `materialize_dataset` and read from data frames."""
+"""Petastorm's interface to Spark on this library: `materialize_dataset`, and readers of data frames."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ EVERYTHING = f"file://{oracle.EVERYTHING}"
 SERIES = f"file://{oracle.SERIES}"
 PLAIN = f"file://{oracle.PLAIN}"
 IN_ORDER: dict[str, Any] = {"shuffle_row_groups": False, "workers_count": 2}
-# What TensorFlow has a type for, and so no nulls.
+# Fields of types that TensorFlow has, which excludes nulls.
 FIELDS = [name for name, value in oracle.rows()[0].items() if value is not None and not name.endswith("_null")]
 
 

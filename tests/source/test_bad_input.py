@@ -188,7 +188,7 @@ def _total_rows(footer: ThriftStruct) -> None:
 
 
 def _rows_of_a_row_group(rows: int) -> Callable[[ThriftStruct], None]:
-    """The row group and the file agree with each other, and not with the columns."""
+    """Row group and file agree with each other, but not with the columns."""
 
     def change(footer: ThriftStruct) -> None:
         put(row_group(footer, 1), 3, rows)

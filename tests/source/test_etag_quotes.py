@@ -1,4 +1,4 @@
-"""Servers quote an ETag in one answer and not in another; it names the same content.
+"""Servers quote an ETag in some responses only; the content is the same.
 
 The first test failed on commit 6579bfc; the second guards what it must not weaken.
 """

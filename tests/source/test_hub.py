@@ -219,7 +219,7 @@ def test_tokens_come_from_the_standard_places(hub: Hub, monkeypatch: pytest.Monk
     (tmp_path / "elsewhere").write_text("hf_good")
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "elsewhere"))
     assert ids(source) == list(range(1000, 1100))
-    monkeypatch.setenv("HF_TOKEN", "hf_other")  # which goes before the file
+    monkeypatch.setenv("HF_TOKEN", "hf_other")  # it takes precedence over the file
     assert "may not read it" in refusal(source)
     monkeypatch.setenv("HF_TOKEN", " hf_good\n")
     assert ids(source) == list(range(1000, 1100))

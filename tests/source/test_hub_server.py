@@ -1,4 +1,4 @@
-"""The Hub of the tests answers huggingface_hub's own client as the real one does."""
+"""The tests' Hub server answers huggingface_hub's own client like the real Hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of columns open in proportion. Lists of one length are found out together, as if each were alone."""
+"""Opening takes time proportional to the columns. Lists of one length are found together, as if each were alone."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_lists_are_looked_at_together(tmp_path: Path, statistics: bool, most: in
     ragged = {name for name, kind in kinds.items() if kind != "Tensor"}
     assert ragged >= {"uneven", "holes", "within", "empty"}
 
-    # Each by itself is found to be the same.
+    # Each column alone gives the same result.
     for name in ("even3", "long1", "uneven", "holes", "within", "empty"):
         with BatchedDataLoader(tmp_path, 10, columns=[name], output_options=NUMPY, on_error="skip") as loader:
             assert loader.schema[name] == schema[name]

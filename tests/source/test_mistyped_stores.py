@@ -1,4 +1,4 @@
-"""A mistyped address of a store is told as what it is.
+"""A mistyped address of a store is reported as such.
 
 Each of these tests failed on commit 6579bfc, but for `test_a_store_that_speaks_https_is_not_refused_for_it`,
 `test_a_directory_of_such_a_name_is_read` and `test_a_path_of_a_filesystem_may_be_a_url_of_it[bucket/train]`.
@@ -28,7 +28,7 @@ CONNECTIONS = ["obstore", "native"]
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let neither proxies nor credentials of this machine have a say."""
+    """Ignore this machine's proxies and credentials."""
     for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -1,4 +1,4 @@
-"""No Parquet file of a directory or glob is dropped for its name, and no other file is taken for one.
+"""No Parquet file of a directory or glob is ignored because of its name, and no other file is read as Parquet.
 
 Each of these tests failed on commit 519114a, except those named `test_plain_*`.
 """

@@ -1,4 +1,4 @@
-"""Which bytes a row group takes: everything Arrow reads, in few requests."""
+"""The requests for a row group cover everything that Arrow reads, and are few."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ CONNECTIONS = ["obstore", "native"]
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let neither proxies nor credentials of this machine have a say."""
+    """Ignore this machine's proxies and credentials."""
     for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -101,7 +101,7 @@ def test_a_wrong_host_or_port_is_told_at_once(connections: str, endpoint: str, t
     began = time.monotonic()
     with pytest.raises(RemoteError, match=rf"^s3://\.\.\.@bucket/train\?\.\.\.: {told}") as caught:
         load(url("s3", "bucket/train", endpoint.format(closed=closed_port())), connections)
-    if "connect" in told:  # how long a name server takes to answer is its own affair
+    if "connect" in told:  # the time of a name server's answer is not under control of this test
         assert time.monotonic() - began < 1.5
     assert SECRET not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Files in an S3 store that is far away and unreliable: the same batches, few requests, and an end to everything."""
+"""A slow and unreliable S3 store gives the same batches with few requests, and nothing waits forever."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def write(path: Path, seed: int, rows: int = ROWS) -> None:
 
 
 def write_apart(path: Path) -> None:
-    """Two columns with so much between them that it pays to leave that out."""
+    """Two columns with a gap that is too large to fetch."""
     path.parent.mkdir()
     between = pa.FixedSizeBinaryArray.from_buffers(pa.binary(2**12), GROUP, [None, pa.py_buffer(bytes(GROUP * 2**12))])
     table = pa.table({"c0": np.arange(GROUP), "between": between, "id": np.arange(GROUP)})
@@ -186,7 +186,7 @@ def test_a_row_group_is_one_request_and_footers_are_read_once(store: Store) -> N
 
 @pytest.mark.parametrize("begun", [0, 12])
 def test_the_window_with_which_a_pass_begins_has_the_line_for_itself(store: Store, begun: int) -> None:
-    line = Line(latency_s=0.05)  # so that requests that are made at once are on the way at once
+    line = Line(latency_s=0.05)  # so that concurrent requests overlap
     with far(store.endpoint, line) as proxy, opened(proxy, remote("obstore", hedge=False)) as loader:
         plan, snapshot = loader._plan(0), loader._dataset.snapshot
         needed = {snapshot.row_group(s.row_group) for s in plan.slices(plan.beginning_of(begun)[0])}
@@ -203,7 +203,7 @@ def test_the_window_with_which_a_pass_begins_has_the_line_for_itself(store: Stor
 
 
 def row_group_of(store: Store, span: str, target: str) -> tuple[str, int]:
-    """Return the file of a request, and the first row group that ends behind its first byte."""
+    """Return the file of a request, and the first row group that ends after its first byte."""
     name = target.partition("?")[0].rpartition("/")[2]
     footer = pq.read_metadata(store.folder / name)
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
@@ -636,7 +636,7 @@ def test_a_fork_reads_through_connections_of_its_own(store: Store) -> None:
 
 
 class Recording(Arenas):
-    """Counts what it is asked for."""
+    """Counts requests."""
 
     def __init__(self) -> None:
         super().__init__(10**9)

@@ -1,4 +1,4 @@
-"""What a start asks a store for: a listing, each footer once, and the second time the listing alone."""
+"""The first start requests a listing and each footer once, the second start only the listing."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_files_that_changed_or_came_are_read_and_what_is_damaged_too(bucket: tup
 
 
 def remembered(tmp_path: Path) -> tuple[Path, Callable[[], Snapshot]]:
-    """Write a source that is not local, and return its snapshot cache, and what starts with it."""
+    """Write a remote source; return its snapshot cache, and a function that opens the source with it."""
     (tmp_path / "data").mkdir()
     for number in range(3):
         write(tmp_path / "data" / f"{number}.parquet", number)
@@ -225,7 +225,7 @@ def remembered(tmp_path: Path) -> tuple[Path, Callable[[], Snapshot]]:
 
 
 def rows_without_the_store(snapshot: Snapshot, data: Path) -> list[int]:
-    """Return the rows of each file, from footers that are kept: the files are gone meanwhile."""
+    """Return the rows of each file from cached footers; the files have been removed."""
     snapshot.footers.clear()
     away = data.rename(data.with_name("away"))
     try:

@@ -1,4 +1,4 @@
-"""Requests to a store that is made up: what their deadlines count, and what becomes of a thread that cannot start."""
+"""Requests to a fake store: what their deadlines count, and a thread that cannot start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answer = Callable[[ByteRange, Callable[[], None]], Awaitable[None]]
 
 
 class Scripted:
-    """A store that answers as a function says; `tells_progress` as in `Client`."""
+    """A store that answers by a function; `tells_progress` as in `Client`."""
 
     def __init__(self, answer: Answer, *, tells_progress: bool = True) -> None:
         self.answer = answer

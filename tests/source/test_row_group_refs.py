@@ -1,4 +1,4 @@
-"""A row group of a snapshot is a value that is made when it is asked for."""
+"""A row group of a snapshot is a value that is made on demand."""
 
 from __future__ import annotations
 

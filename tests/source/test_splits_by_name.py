@@ -35,7 +35,7 @@ NUMPY = OutputOptions(format="numpy")
 
 
 def names_in(source: Any, **options: Any) -> set[str]:
-    """The files that are read, by what each says of itself."""
+    """Return the names of the files that are read, which each of their rows holds."""
     with BatchedDataLoader(source, 64, columns=["name"], output_options=NUMPY, **options) as loader:
         return {name for batch in loader for name in batch["name"].to_list()}
 

@@ -1,4 +1,4 @@
-"""A file read from a store a part of each column at a time: the same bytes, and no more in memory than it may."""
+"""A file streamed from a store, a part of each column at a time, gives the same bytes within its memory limit."""
 
 from __future__ import annotations
 

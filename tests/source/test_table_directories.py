@@ -76,7 +76,7 @@ def test_a_table_is_refused_however_it_is_named(table: tuple[Path, str], way: st
 
 @pytest.mark.parametrize("way", list(SOURCES))
 def test_a_table_in_a_store_is_refused_however_it_is_named(table: tuple[Path, str], way: str) -> None:
-    """What is taken for a store has only listings: the directories above a source are asked for one by one."""
+    """A store has only listings, so the directories above a source are requested one by one."""
     root, name = table
     top = root.parent.parent
     source = SOURCES[way](root)
@@ -135,7 +135,7 @@ def test_rewriting_and_info_and_petastorm_refuse_a_table(table: tuple[Path, str]
 def test_no_file_is_written_into_a_table(table: tuple[Path, str], mode: Any, below: str) -> None:
     root, name = table
     if below and name in ("a DuckLake table", "a transactional Hive table"):
-        below = ""  # these are known by the names of their files, and a new directory has none
+        below = ""  # these are recognised by the names of their files, and a new directory has no files
     before = sorted(root.rglob("*"))
     with pytest.raises(WriteError, match=rf"{name}.*write to another directory"):
         write_dataset({"id": [1]}, root / below, SCHEMA, mode=mode)

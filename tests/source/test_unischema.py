@@ -235,7 +235,7 @@ def test_archives_that_numpy_does_not_write_are_refused() -> None:
     with pytest.raises(BlobProblem, match="not an archive"):
         npz_array(data[: end + 16] + (int.from_bytes(place, "little") + 9).to_bytes(4, "little") + data[end + 20 :])
     name = data.rindex(b"arr.npy")
-    flags = name - 46 + 8  # of the directory's entry: the name is UTF-8
+    flags = name - 46 + 8  # in the directory's entry: the name is UTF-8
     changed = data[:flags] + b"\x00\x08" + data[flags + 2 : name] + b"\xff" + data[name + 1 :]
     with pytest.raises(BlobProblem, match="not an archive"):
         npz_array(changed)
@@ -295,7 +295,7 @@ def test_png_keeps_every_pixel_of_8_and_16_bits(pixels: np.ndarray[Any, Any]) ->
 
 @given(st.data())
 def test_columns_of_arrays_are_cut_as_one_by_one(data: st.DataObject) -> None:
-    """Whether headers are alike, in Fortran's order, or of another byte order: the values are the same."""
+    """The values are the same for equal and different headers, in Fortran's order and in another byte order."""
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, max_side=3))
     rows = data.draw(st.lists(hnp.arrays(np.int32, shape), max_size=6))
     changes = data.draw(

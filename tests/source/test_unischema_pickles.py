@@ -1,4 +1,4 @@
-"""Petastorm's metadata are pickles: what it writes is read, anything else is refused, and nothing is ever run."""
+"""Pickles that Petastorm writes are read, all others are refused, and nothing in them is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delta tables for tests: what the package `deltalake` reads, and logs written by hand for what it does not write."""
+"""Delta tables for tests: reads them with the package `deltalake`, and writes by hand the logs that it cannot write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def filled(rows: Iterable[Mapping[str, Any]], schema: Schema) -> list[dict[str, Any]]:
-    """Return rows with the schema's values in the place of nulls, and its columns alone."""
+    """Return rows with only the schema's columns, and its fill values instead of nulls."""
     return [
         {name: getattr(field, "fill", None) if row[name] is None else row[name] for name, field in schema.items()}
         for row in rows
@@ -113,7 +113,7 @@ def remove(name: str, **more: Any) -> dict[str, Any]:
 
 
 def bitmap(positions: Iterable[int]) -> bytes:
-    """Return what a deletion vector holds, made by pyroaring and by hand."""
+    """Return the bytes of a deletion vector, made with pyroaring."""
     parts: dict[int, list[int]] = {}
     for position in positions:
         parts.setdefault(position >> 32, []).append(position & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""Writes Iceberg tables by hand: positional deletes, deletion vectors and what else `pyiceberg` does not write.
+"""Writes Iceberg tables by hand, with positional deletes, deletion vectors and what else `pyiceberg` cannot write.
 
 A table knows the rows of each of its snapshots, which are what readers are compared with.
 """

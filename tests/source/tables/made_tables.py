@@ -38,7 +38,7 @@ class MadeTable:
 
 
 def widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Allow what tests promote."""
+    """Allow the promotions of the tests."""
     kinds = pa.types
     numbers = kinds.is_integer(stored) and (kinds.is_integer(wanted) or kinds.is_floating(wanted))
     decimals = kinds.is_decimal(wanted) and (kinds.is_integer(stored) or kinds.is_decimal(stored))

@@ -1,4 +1,4 @@
-"""Changes bytes of a table's metadata, and compares what is delivered then with the rows of the table."""
+"""Changes bytes of a table's metadata, and compares the delivered rows with the rows of the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change: TypeAlias = tuple[bytes, bytes]
 
 @dataclass
 class Outcomes:
-    """What happened: counts by kind of file, and the changes after which other rows came, with kind and name."""
+    """The results: counts by kind of file, and the changes that led to other rows, with kind and name."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     other: list[tuple[str, str, Change]] = field(default_factory=list)

@@ -26,7 +26,7 @@ PATTERNS = ("none", "one", "all", "few", "many", "first", "last", "block", "alte
 
 
 def columns_of(rows: int, seed: int) -> dict[str, pa.Array]:
-    """Return a column of each way in which rows travel to a window."""
+    """Return a column for each route to a window."""
     rng = np.random.default_rng(seed)
     numbers = rng.integers(0, 2**31, rows)
 

@@ -110,7 +110,7 @@ def test_opening_a_named_table_takes_a_request_a_file_and_follows_with_fewer(sto
             source, 7, filesystem=home(proxy.endpoint), read_options=reading, output_options=NUMPY
         ) as loader:
             opened = len(proxy.log.requests)
-            # a listing, 2 commits, 4 footers; vectors of files of several row groups, a few for the probe and retries
+            # a listing, 2 commits, 4 footers, vectors of files with several row groups; some for the probe and retries
             assert opened <= 1 + 2 + 4 + 3 + 4
             assert len([x for batch in loader for x in batch["x"]]) == len(EXPECTED) + 3
             before = len(proxy.log.asked_ranges)

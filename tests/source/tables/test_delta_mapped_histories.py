@@ -60,7 +60,7 @@ class File:
 
 
 class History:
-    """A table, and the rows that each of its versions has.
+    """A table, and the rows of each of its versions.
 
     Args:
         path: Where it is written.
@@ -96,7 +96,7 @@ class History:
         self.versions.append(rows)
 
     def written_file(self, rows: list[dict[int, int | None]], partition: str | None, rng: random.Random) -> Any:
-        """Write a data file with the columns of now, and return the action that adds it."""
+        """Write a data file with the current columns, and return the action that adds it."""
         ids = [id_ for id_ in self.names if id_ > 1 or not self.partitioned]
         rng.shuffle(ids)
         fields, columns = [], []
@@ -164,7 +164,7 @@ class History:
             free = {"a", "b", "c", "d", "e"} - set(self.names.values())
             if free:
                 self.names[self.last_id] = rng.choice(sorted(free))
-                # Without a mapping, a column that comes again is the one that it was.
+                # Without a mapping, a column that is added again has its old values.
                 self.physical[self.last_id] = self.names[self.last_id] if self.mode is None else f"col-{self.last_id}"
                 self.commit(self.metadata())
         elif name == "drop" and self.mode is not None and len(others) > 1:

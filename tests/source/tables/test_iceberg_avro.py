@@ -1,4 +1,4 @@
-"""The reader of Avro files takes the fields it is asked for, and refuses damaged files without ending the process."""
+"""The reader of Avro files returns the requested fields, and refuses damaged files without a crash."""
 
 from __future__ import annotations
 

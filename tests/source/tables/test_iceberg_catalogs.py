@@ -56,7 +56,7 @@ class _Rest(BaseHTTPRequestHandler):
 
 
 def _told(table: HandTable) -> dict[str, Any]:
-    """Return what a catalog says of a table, but for the configuration of its store."""
+    """Return a catalog's answer about a table, without the configuration of its store."""
     location = f"{table.location}/metadata/{table.metadata_file.name}"
     told: dict[str, Any] = json.loads(json.dumps({"metadata-location": location, "metadata": table.metadata()}))
     return told

@@ -51,7 +51,7 @@ UNIX = at(1970, 1, 1)
 
 
 def check(table: HandTable) -> None:
-    """Compare all snapshots with what the table knows of them."""
+    """Compare all snapshots with the rows that the table recorded."""
     for snapshot in table.snapshots:
         schema = table.schemas[snapshot.schema_id]
         names = [field.name for field in schema.fields]

@@ -105,7 +105,7 @@ def test_two_tables_in_one_directory_are_refused(table: HandTable) -> None:
     first.rename(folder / "00000-a.metadata.json")
     second.rename(folder / "00001-a.metadata.json")
     other = json.loads((folder / "00000-a.metadata.json").read_text())
-    (folder / "00000-b.metadata.json").write_text(json.dumps(other))  # of a commit that failed
+    (folder / "00000-b.metadata.json").write_text(json.dumps(other))  # left by a failed commit
     assert number_of(table.root) == table.snapshots[-1].number
     (folder / "00000-b.metadata.json").write_text(json.dumps(other | {"table-uuid": "0" * 32}))
     with pytest.raises(SourceError, match="files of two tables"):

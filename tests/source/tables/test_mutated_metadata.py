@@ -1,4 +1,4 @@
-"""Changed bytes in a table's metadata: an error or the same rows, but for what docs/design/tables.md names."""
+"""Changed bytes in a table's metadata give an error or the same rows, except as in docs/design/tables.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all table formats share: names, promoted types, constants, missing columns and deleted rows of a version."""
+"""The common form of all table formats: names, promoted types, constants, missing columns and deleted rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def xs(source: Any, **options: Any) -> list[int]:
 
 
 def with_file(made: MadeTable, **changes: Any) -> MadeTable:
-    """Return a table of one file, of which the metadata say something else."""
+    """Return a table of one file that contradicts the table's metadata."""
     return MadeTable(replace(made.version, files=(made.version.files[0]._replace(**changes),)))
 
 
