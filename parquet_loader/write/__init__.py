@@ -1,4 +1,4 @@
-"""Writing data sets: turns batches of any form into whole Parquet files, laid out for training."""
+"""Writes data sets: turns batches of any form into complete Parquet files, laid out for training."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""How each column is stored: compressed or not, with a dictionary or not, with statistics or not.
+"""Chooses how each column is stored: compressed or not, with a dictionary or not, with statistics or not.
 
-The choice is made from the data by writing a sample to memory, once plain and once with dictionaries, and comparing
-the sizes of each column. Tensors, encoded images and other incompressible data end up plain, which decodes
-at the speed of a memory copy.
+A sample is written to memory, once plain and once with dictionaries, and the sizes of each column are compared.
+Tensors, encoded images and other incompressible data stay plain, which decodes at the speed of a memory copy.
 """
 
 from __future__ import annotations
@@ -25,23 +24,25 @@ _NO_ROW_LIMIT: dict[str, Any] = (
 )
 _PAGES = _NO_ROW_LIMIT | {"data_page_size": _PAGE_BYTES, "write_page_checksum": True}
 
-# Parquet's writers look at the size of a page once a batch, 1024 rows by default: rows of 16 KiB then fill pages of
-# 16 MiB, in memory that is touched for the first time. Measured, one core writes such rows 1.4 times as fast in
-# batches of 256 KiB, page checksums included.
+# Parquet's writers check the size of a page once for each batch, of 1024 rows by default: rows of 16 KiB then fill
+# pages of 16 MiB, in newly mapped memory. Measured, one core writes such rows 1.4 times as fast in batches of 256 KiB,
+# including page checksums.
 _MOST_BATCH_ROWS = 1024
 _BATCH_BYTES = 2**18
 
-# Decoding pays for both, so a column has to become this much smaller. Measured by benchmarks/layout.py, one thread,
-# from the page cache: LZ4 that halves a column takes its decoding from 8 to 2 GB/s, which pays if files arrive at
-# less than about 2 GB/s a thread; a dictionary of few values takes it from 8 to 6, and the column to a sixth.
+# Compression and dictionaries slow decoding, so a column has to shrink to this share. Measured by benchmarks/layout.py,
+# one thread, from the page cache: LZ4 that halves a column slows its decoding from 8 to 2 GB/s, which pays if files
+# arrive at less than about 2 GB/s a thread. A dictionary of few values slows it from 8 to 6 GB/s, and shrinks the
+# column to a sixth.
 _WORTH_COMPRESSION = 0.6
-# Rows of bytes (tensors, packed groups) that are neither compressed nor encoded are read straight into the window.
-# Measured on groups packed into rows of 104 bytes, which LZ4 halves: without it an epoch takes a third fewer processor
-# seconds, and as little as the copies that are left.
+# Rows of bytes (tensors, packed groups) that are neither compressed nor encoded are read directly into the window.
+# Measured on groups packed into rows of 104 bytes, which LZ4 halves: without LZ4 an epoch takes a third fewer processor
+# seconds.
 _WORTH_COMPRESSION_OF_BYTES = 1 / 3
 _WORTH_DICTIONARY = 0.5
-# Measured on numbers, one thread: a plain one decodes in 0.1 to 0.2 ns, one from a dictionary in 1 ns, and LZ4 adds 1
-# to 7 ns. Reading 4 bytes less saves 1 ns at 4 GiB/s: only wider numbers gain from a dictionary, none from a codec.
+# Measured on numbers, one thread: a plain number decodes in 0.1 to 0.2 ns, one from a dictionary in 1 ns, and LZ4 adds
+# 1 to 7 ns. Reading 4 bytes less saves 1 ns at 4 GiB/s, so only wider numbers gain from a dictionary, and none from a
+# codec.
 _NARROW_BITS = 32
 _HARDLY_SMALLER = 0.97
 
@@ -53,12 +54,12 @@ class Layout:
     """How the columns of a file are stored; columns are named by their path in the Parquet schema.
 
     Attributes:
-        compressed: Columns that the codec shrinks.
-        dictionaries: Columns that are stored as positions in a dictionary of their values.
-        statistics: Columns with minimum, maximum and null count a row group, by which filters prune.
-        plain: All other columns, and so with `compressed` all columns there are.
+        compressed: Columns that are compressed.
+        dictionaries: Columns that are stored as indices into a dictionary of their values.
+        statistics: Columns with minimum, maximum and null count of each row group, by which filters prune.
+        plain: Columns that are not compressed.
         codec: The codec of `compressed`.
-        batch_rows: Rows that are encoded at a time; a page ends behind such a batch.
+        batch_rows: Rows that are encoded at a time; pages end at the end of such a batch.
     """
 
     compressed: frozenset[str]
@@ -85,13 +86,13 @@ class Layout:
 def choose_layout(table: pa.Table, codec: str = "lz4", goal: Goal = "balance") -> Layout:
     """Return how to store columns like those of `table`, typically the first row group.
 
-    The choice follows from sizes alone, so that equal rows give an equal layout on any machine.
+    The choice depends on sizes alone, so equal rows get an equal layout on any machine.
 
     Args:
-        table: Rows to judge by; a sample of about 4 MiB from all over it is tried.
+        table: Rows to judge by; a sample of about 4 MiB from all over the table is tried.
         codec: ``"lz4"``, ``"snappy"``, ``"zstd"`` or ``"none"``.
         goal: ``"balance"`` uses a dictionary or the codec if they shrink a column well. ``"speed"`` does so except for
-            numbers, which it stores plain, or in a dictionary if they are wider than 4 bytes. ``"size"`` takes the
+            numbers, which it stores plain, or in a dictionary if they are wider than 4 bytes. ``"size"`` chooses the
             smallest form of each column.
     """
     sample = _sample(table)
@@ -125,9 +126,9 @@ def _way(
 
     Args:
         goal: As in `choose_layout`.
-        type_: Of the column's values.
+        type_: The type of the column's values.
         plain: Its bytes without and with the codec.
-        dictionary: The same if it has a dictionary.
+        dictionary: Its bytes without and with the codec, if it has a dictionary.
         is_words: Whether it holds words of a vocabulary.
     """
     if goal == "size":
@@ -143,7 +144,7 @@ def _way(
 
 
 def leaf_paths(schema: pa.Schema) -> dict[str, tuple[str, pa.DataType]]:
-    """Return for each stored column the path of its leaf in the Parquet schema, and the type of the values there."""
+    """Return the path of each stored column's leaf in the Parquet schema, and the type of its values."""
     leaves: dict[str, tuple[str, pa.DataType]] = {}
     for field in schema:
         path, type_ = field.name, field.type
@@ -154,18 +155,18 @@ def leaf_paths(schema: pa.Schema) -> dict[str, tuple[str, pa.DataType]]:
 
 
 def _words_of_categories(schema: pa.Schema) -> frozenset[str]:
-    """Return the columns that hold words of a vocabulary: readers look each word up once a dictionary."""
+    """Return the columns with words of a vocabulary: with a dictionary, readers look each word up once."""
     fields = _fields_of(schema)
     return frozenset(name for name, field in fields if isinstance(field, Category) and field.storage == "words")
 
 
 def _read_in_place(schema: pa.Schema) -> frozenset[str]:
-    """Return the columns of which parts of values are read, so that they have to be plain."""
+    """Return the columns that have to be plain, because readers read parts of their values."""
     return frozenset(name for name, field in _fields_of(schema) if isinstance(field, Video) and field.ranges)
 
 
 def _fields_of(schema: pa.Schema) -> list[tuple[str, object]]:
-    """Return the fields of a schema by column, those of groups by member."""
+    """Return the fields of a schema by column; groups are replaced by their members."""
     found: list[tuple[str, object]] = []
     if METADATA_KEY in (schema.metadata or {}):
         for name, field in Schema.from_arrow(schema).items():
@@ -174,7 +175,7 @@ def _fields_of(schema: pa.Schema) -> list[tuple[str, object]]:
 
 
 def _batch_rows(table: pa.Table) -> int:
-    """Return how many rows of the widest column make a batch that stays in the cache until its page is written."""
+    """Return the rows of a batch that stays in the CPU cache until its page is written, for the widest column."""
     widest = max((column.nbytes for column in table.columns), default=0) / max(1, table.num_rows)
     return max(1, min(_MOST_BATCH_ROWS, int(_BATCH_BYTES / max(1.0, widest))))
 
@@ -189,7 +190,7 @@ def _sample(table: pa.Table) -> pa.Table:
 
 
 def _trial(sample: pa.Table, codec: str, *, use_dictionary: bool) -> dict[str, tuple[int, int]]:
-    """Return for each column its size without and with compression, in bytes."""
+    """Return the size of each column without and with compression, in bytes."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -215,6 +216,6 @@ def columns_with_order(schema: pa.Schema) -> frozenset[str]:
 
 
 def _has_order(type_: pa.DataType) -> bool:
-    """Whether filters can ask for values of the type by order: numbers, times and text."""
+    """Return whether filters can compare values of the type: numbers, times and text."""
     t = pa.types
     return bool(t.is_primitive(type_) or t.is_boolean(type_) or t.is_decimal(type_) or t.is_string(type_))

@@ -1,4 +1,4 @@
-"""`write_dask`: what Dask computes, to a data set that loads fast, on any scheduler."""
+"""`write_dask`: writes a Dask collection as a data set, on any scheduler."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from parquet_loader.write.target import WriteMode
 
 _INFER_ROWS_BYTES = 2**20
 
-# Iterators that were begun in this process, by identity: they need not be hashable. Those that cannot be referenced
-# weakly (of lists, `map`, `zip`) are kept alive, the last few of them; used up, they hold next to nothing, and one
-# that broke off keeps its source until that many others have come.
+# Iterators that were begun in this process, by `id`, because they may not be hashable. The latest iterators without
+# weak references (of lists, `map`, `zip`) are kept alive. An exhausted one holds almost nothing; one that failed keeps
+# its source alive until it is displaced.
 _begun_lock = threading.Lock()
 _begun: weakref.WeakValueDictionary[int, Iterator[Any]] = weakref.WeakValueDictionary()
 _begun_and_kept: deque[Iterator[Any]] = deque(maxlen=1024)
@@ -48,40 +48,40 @@ def write_dask(
     scheduler: Any = None,
     progress: bool = False,
 ) -> JobSummary:
-    """Write a Dask collection as a data set: computed and written on the workers, published when all of it is there.
+    """Write a Dask collection as a data set: workers compute and write it, and it is published when it is complete.
 
-    Readers see nothing before the end, and nothing of a job that fails or is killed. Tasks may fail, be
-    run again, or run twice at once: each partition's rows are published once. Row groups and files are sized by
-    bytes, however the collection is partitioned: small files of partitions are written again together.
-    With ``mode="append"`` to a directory that holds files, the new ones come as a directory ``job-<id>`` in it.
+    Readers see nothing before the end, and nothing of a job that fails or is killed. Tasks may fail, be run again, or
+    run twice at the same time: each partition's rows are published once. Row groups and files are sized by bytes,
+    independently of the partitions: small files are merged. With ``mode="append"`` to a directory that holds files, the
+    new ones appear in a subdirectory ``job-<id>``.
 
     Memory of a worker: the partition it computes, and about three row groups; with `shuffle` also twice
     `bucket_bytes`.
 
     Args:
         data: A Dask DataFrame, a bag of row dicts, or a list of delayed batches, each of any form that
-            `DatasetWriter.write` takes. A partition's index is not written. Iterators have to be made by the function
-            of their partition: one that is persisted, or made by a task before, is refused.
+            `DatasetWriter.write` accepts. A partition's index is not written. An iterator has to be made by the
+            function of its partition; one that is persisted, or made by an earlier task, is refused.
         path: Directory of the data set, local or a URL, or a `SampleStore`, to which rows are added; the driver and all
-            workers need the same storage there.
-        schema: The schema of the columns; None infers it from the first rows of the first partition, which is computed
-            once more for it. A store has its own.
+            workers need the same storage at this path.
+        schema: The schema of the columns; None infers it from the first rows of the first partition, which is then
+            computed twice. A store has its own schema.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; not for a store.
         options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
-        shuffle: Put all rows of the job into a seeded order, through files in the job's directory.
+        shuffle: Whether to put all rows of the job into a seeded order, through files in the job's directory.
         seed: From 0 to 2**64 - 1. The order depends on it and on the partitions, not on scheduler or workers.
-        bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time; at most 1 GiB with columns of
-            text, bytes, images or lists.
-        retries: How often a task that fails is tried again, on the distributed scheduler. Rows that do not fit the
+        bucket_bytes: With `shuffle`, bytes of rows that a task permutes at a time; at most 1 GiB with columns of text,
+            bytes, images or lists.
+        retries: How often a failed task is tried again, on the distributed scheduler. Tasks whose rows do not fit the
             schema are never tried again.
         scheduler: As in `dask.compute`: ``"threads"``, ``"processes"``, ``"synchronous"``, a client, or None for the
             current one.
         progress: Show a progress bar (needs tqdm).
 
     Raises:
-        DataError, SchemaError: rows do not fit the schema; partition, field and row within the partition are named.
-        WriteError: the directory is not empty, not replaceable, or the file system refuses.
+        DataError, SchemaError: Rows do not fit the schema; the message names partition, field and row.
+        WriteError: The directory is not empty, not replaceable, or the file system refuses.
         ConfigurationError: `data` is not such a collection, or an argument has the wrong kind.
 
     Example:
@@ -118,7 +118,7 @@ class _DaskRunner:
         self._retries = retries
 
     def completed(self, schema: Schema | None) -> Schema:
-        """Return the schema with what it leaves to be inferred, from the first partition that has rows."""
+        """Return the schema with its missing parts inferred from the first partition that has rows."""
         for part in self._parts:
             tasks = self._made_where_read([part], lambda _, rows, is_own: self._dask.delayed(_first_rows)(rows, is_own))
             for columns in self._compute(tasks, no_progress):
@@ -130,7 +130,7 @@ class _DaskRunner:
         """See `Runner`."""
 
         def call(number: int, part: Any, is_own: bool) -> Any:
-            # The job is not a task: Dask can fuse a task with its partition if it depends on nothing else.
+            # The spec is not a task: Dask can fuse this task with its partition only if it depends on nothing else.
             return self._dask.delayed(partial(_write_part, (spec, task), is_own), pure=False)(number, part)
 
         return flatten(self._compute(self._made_where_read(self._parts, call), show))
@@ -145,15 +145,15 @@ class _DaskRunner:
     def _made_where_read(self, parts: list[Any], call: Callable[[int, Any, bool], Any]) -> list[Any]:
         """Return ``call(number, part, is_own)`` for each partition, fused with the task that makes the partition.
 
-        So another attempt makes it again. If Dask cannot fuse them (the partition is persisted, or shared with other
-        tasks), `is_own` is False: an iterator would come from a task that ran before, and may have been read from.
+        So another attempt makes the partition again. If Dask cannot fuse them (the partition is persisted, or shared
+        with other tasks), `is_own` is False: an iterator would come from an earlier task and may be partly consumed.
         """
         if self._client() is None:
             return [call(number, part, True) for number, part in enumerate(parts)]
         numbers = [n for n, part in enumerate(parts) if _is_task(part)]
         joined: dict[int, Any] = {}
         with contextlib.suppress(AttributeError), self._dask.config.set({"optimization.fuse.delayed": True}):
-            # Dask fails on literals and futures in the positions where it looks for tasks.
+            # Only tasks are optimized: Dask fails on literals and futures here.
             optimized = self._dask.optimize(*[call(n, parts[n], True) for n in numbers])
             left = _keys_used(optimized[0]) if optimized else set()
             joined = {n: task for n, task in zip(numbers, optimized, strict=True) if parts[n].key not in left}
@@ -165,7 +165,7 @@ class _DaskRunner:
         return self._on_cluster(client, tasks, show) if client is not None else self._locally(tasks, show)
 
     def _client(self) -> Any:
-        """Return the client of the distributed scheduler, if that is the one in force."""
+        """Return the client of the distributed scheduler if that scheduler is current; else None."""
         if "distributed" not in sys.modules:
             return None
         from distributed import Client  # noqa: PLC0415  (loaded already; without it there is no client)
@@ -218,7 +218,7 @@ def _write_part(shared: tuple[JobSpec, PartitionTask], is_own: bool, partition: 
 
 
 def _run_step(shared: tuple[JobSpec, StepTask], index: int) -> list[WrittenFile]:
-    """Do a task of the second step, on a worker."""
+    """Run a task of the second step, on a worker."""
     spec, task = shared
     return task(spec, index)
 
@@ -232,16 +232,16 @@ def _first_rows(data: Any, is_own: bool) -> dict[str, Any] | None:
 
 
 def _unread(data: Any, what: str, is_own: bool) -> Any:
-    """Return rows that nobody has begun to read: what is left of an iterator is not a partition's rows.
+    """Return the rows; refuse an iterator that may be partly consumed, because it lacks rows of the partition.
 
     Args:
         data: The rows.
-        what: For the error.
-        is_own: Whether the task that asks has made them itself.
+        what: The partition, for the error message.
+        is_own: Whether the calling task has made the rows itself.
 
     Raises:
-        WriteError: an iterator that was read from before, by an attempt that failed, or to infer the schema; or one
-            that may have been, for a copy that came from another worker does not show it.
+        WriteError: An iterator was read from before (by a failed attempt, or to infer the schema), or another task made
+            it: a copy from another worker does not show that it was read from.
     """
     if isinstance(data, Iterator) and (not is_own or not _begins(data)):
         found = "was kept and has been read from before" if is_own else "another task made"
@@ -253,7 +253,7 @@ def _unread(data: Any, what: str, is_own: bool) -> Any:
 
 
 def _begins(data: Iterator[Any]) -> bool:
-    """Return whether nobody has asked about this iterator before."""
+    """Return whether this is the first call for this iterator."""
     with _begun_lock:
         if _begun.get(id(data)) is data or any(kept is data for kept in _begun_and_kept):
             return False
@@ -265,13 +265,13 @@ def _begins(data: Iterator[Any]) -> bool:
 
 
 def _is_task(part: Any) -> bool:
-    """Whether something is to be computed for a partition: it is neither there already nor a literal."""
+    """Return whether a partition has to be computed; False if it is a literal or already computed."""
     graph = part.__dask_graph__() if hasattr(part, "__dask_graph__") else {}
     return hasattr(graph.get(part.key), "dependencies")
 
 
 def _keys_used(collection: Any) -> set[Any]:
-    """Return the keys of a graph's tasks, and of what they depend on."""
+    """Return the keys of a graph's tasks and of their dependencies."""
     graph = dict(collection.__dask_graph__())
     return set(graph).union(*(getattr(node, "dependencies", ()) for node in graph.values()))
 

@@ -12,7 +12,7 @@ _GROUP_BYTES = 8 * 2**20
 _COLUMN_BYTES = 32 * 2**10
 _MOST_GROUP_BYTES = 64 * 2**20
 
-# How much may be put into another order at once: Arrow joins no more than 2 GiB of text, bytes or a list's values.
+# The most bytes that are permuted at once: Arrow joins no more than 2 GiB of text, bytes or values of lists.
 TAKE_BYTES = 2**30
 
 CODECS = ("lz4", "snappy", "zstd", "none")
@@ -27,8 +27,8 @@ class WriteOptions:
             reads whole row groups, one on each thread, and shuffles the rows of at least 8 of them together. None: 8
             MiB, or 32 KiB for each column if that is more, up to 64 MiB.
         file_bytes: A file is closed once it holds at least this many bytes, as stored.
-        compression: Codec for the columns that it shrinks to six tenths or less, tensors and packed groups to a third
-            or less: ``"lz4"`` (raw), ``"snappy"``, ``"zstd"``, or ``"none"`` for no column.
+        compression: Codec of the columns that it shrinks to at most 0.6 (tensors and packed groups: to a third):
+            ``"lz4"`` (raw), ``"snappy"``, ``"zstd"``, or ``"none"`` for no column.
 
     The defaults rest on ``benchmarks/layout.py`` (two threads over row groups, page cache warm, two cores):
 
@@ -40,10 +40,10 @@ class WriteOptions:
       each column of each row group costs a few microseconds in every step.
     - Opening a file of 40 columns takes 0.15 ms, and 0.02 ms more for each row group: 512 MiB, or 64 row groups, is
       1.3 ms. Smaller files cost more requests, larger ones more work lost when a writer dies.
-    - LZ4 that halves a column takes its decoding from 8 to 2 GB/s a thread, zstd to 1 GB/s; on data that do not shrink
-      it still costs a fifth. So only columns that shrink well are compressed. Tensors and packed groups that are not
-      are read straight into the window, at a third less CPU time an epoch than if LZ4 halves them.
-    - The size of pages (64 KiB to 8 MiB) makes no difference; verifying their checksums takes tensors from 9 to
+    - LZ4 that halves a column slows its decoding from 8 to 2 GB/s a thread, zstd to 1 GB/s; data that do not shrink
+      still decode a fifth slower. So only columns that shrink well are compressed. Uncompressed tensors and packed
+      groups are read directly into the window, with a third less CPU time an epoch than if LZ4 halves them.
+    - The size of pages (64 KiB to 8 MiB) makes no difference; verifying their checksums slows tensors from 9 to
       2.8 GB/s a thread.
     """
 
@@ -61,12 +61,12 @@ class WriteOptions:
             )
 
     def group_bytes(self, columns: int) -> int:
-        """Return the size of a row group of that many columns, once decoded."""
+        """Return the decoded size of a row group with this number of columns."""
         if self.row_group_bytes is not None:
             return int(self.row_group_bytes)
         return max(_GROUP_BYTES, least_group_bytes(columns))
 
 
 def least_group_bytes(columns: int) -> int:
-    """Return how large a row group of many columns has to be, once decoded, to be fast to read."""
+    """Return the least decoded size of a row group with this number of columns that is fast to read."""
     return min(columns * _COLUMN_BYTES, _MOST_GROUP_BYTES)

@@ -25,11 +25,11 @@ def storage_errors(path: str, message: str = _UNPUBLISHED) -> Iterator[None]:
     except ParquetLoaderError:
         raise
     except MemoryError:
-        raise  # memory that ran out says nothing about the data
+        raise  # a lack of memory says nothing about the data
     except (OSError, pa.ArrowException) as error:
         raise WriteError(f"{path}: {message.format(reason(error))}") from error
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, without its number."""
+    """Return the message of an error, without its errno."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

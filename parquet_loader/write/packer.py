@@ -22,16 +22,16 @@ class Packer:
     it cannot be used; its owner discards the files.
 
     Args:
-        path: The data set, for errors.
+        path: The data set, for error messages.
         schema: The schema of the columns; None infers it from the first batch.
         options: Sizes and codec.
         new_file: Returns the next file, not open yet.
 
     Attributes:
         schema: The schema of the columns, once known.
-        rows: Rows in files so far.
-        added_rows: Rows that it was given.
-        bytes: Size of the finished files as stored.
+        rows: Rows written to files so far.
+        added_rows: Rows added so far.
+        bytes: Stored size of the finished files.
         files: The finished files, not published yet.
     """
 
@@ -54,8 +54,8 @@ class Packer:
         """Add the rows of a batch of any form; afterwards the caller may reuse it.
 
         Raises:
-            DataError, SchemaError: the batch does not fit the schema.
-            WriteError: the file system refuses.
+            DataError, SchemaError: The batch does not fit the schema.
+            WriteError: The file system refuses.
         """
         for table in iter_tables(batch, self.schema):
             if self.schema is None or self.schema.extra == "infer":
@@ -64,13 +64,13 @@ class Packer:
         self._buffer.own()
 
     def write_stored(self, table: pa.Table, layout: Layout) -> None:
-        """Add a table in the stored form; its columns are stored as `layout` says, from the first table on."""
+        """Add a table in the stored form; the `layout` of the first table applies to all."""
         self._layout = self._layout or layout
         self.add(table)
         self._buffer.own()
 
     def add(self, table: pa.Table) -> None:
-        """Add a table in the stored form, and write the row groups that are full; it is kept, not copied."""
+        """Add a table in the stored form without a copy, and write the full row groups."""
         if not self._buffer.rows:
             self._buffer = RowGroupBuffer(self._options.group_bytes(table.num_columns))
         self._buffer.add(table)

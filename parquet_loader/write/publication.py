@@ -28,9 +28,9 @@ class Publication:
     """The files of one writer: staged one by one, published or discarded together.
 
     Locally, ``replace=True`` stages in a hidden directory next to `path` and exchanges the two. If that is impossible
-    (object stores, mount points, a read-only parent), files are staged in `path` itself, published, and the old ones
-    deleted after: a reader that lists in between sees both. When all new files are published, nothing removes them any
-    more, even if old ones cannot be deleted.
+    (object stores, mount points, a read-only parent), files are staged in `path` itself and published, and the old ones
+    are deleted afterwards: a reader that lists in between sees both. After all new files are published, they stay, even
+    if old ones cannot be deleted.
 
     Args:
         filesystem: The file system of the data set.
@@ -69,9 +69,9 @@ class Publication:
         """Publish all files and return their paths.
 
         Raises:
-            OSError: one cannot be renamed; none is published then.
-            UnfinishedCommitError: all are published, but old files could not be deleted; or some are, and cannot be
-                removed.
+            OSError: A file cannot be renamed; none is published then.
+            UnfinishedCommitError: All files are published, but old ones could not be deleted; or some are published,
+                and cannot be removed.
         """
         names = [f"part-{self._id}-{number:06}.parquet" for number in range(len(self._staged))]
         if self._sibling is not None:
@@ -81,7 +81,7 @@ class Publication:
         return [join(self.path, name) for name in names]
 
     def discard(self) -> None:
-        """Remove all files that are not published; never raises. In a forked child it does nothing."""
+        """Remove all files that are not published; never raises. A forked child only stops writing."""
         if self._process != os.getpid():
             for file in self._staged:
                 file.release()
@@ -97,7 +97,7 @@ class Publication:
             remove_tree(self._sibling)
         elif self._created and is_local(self.filesystem):
             with contextlib.suppress(OSError):
-                os.rmdir(self.path)  # only if it is empty
+                os.rmdir(self.path)  # fails if it is not empty
 
     def _make_sibling(self) -> str | None:
         parent, name = os.path.split(os.path.realpath(self.path))

@@ -1,4 +1,4 @@
-"""Rows of batches, joined and cut into row groups of even size."""
+"""Joins the rows of batches and cuts them into row groups of even size."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pyarrow as pa
 
 
 class RowGroupBuffer:
-    """Rows that are not written yet. One thread at a time.
+    """Rows that are not written yet. Used by one thread at a time.
 
     Args:
-        goal_bytes: Size of a row group once decoded.
-        slack: The share by which a row group may exceed this size, if it then ends with a batch: so no remainder of
-            the batch has to be copied.
+        goal_bytes: Decoded size of a row group.
+        slack: The share by which a row group may exceed this size if it then ends with a batch, which saves a copy of
+            the batch's remaining rows.
 
     Attributes:
-        rows: Rows waiting.
+        rows: Number of rows in the buffer.
     """
 
     def __init__(self, goal_bytes: int, slack: float = 0.0) -> None:
@@ -46,7 +46,7 @@ class RowGroupBuffer:
                 self._join()
 
     def peek(self, *, last: bool) -> pa.Table | None:
-        """Return the rows of the next row group, or None; with `last`, those too that do not fill one."""
+        """Return the rows of the next full row group, or None; with `last`, also of one that is not full."""
         if not self._full and self._waiting and last:
             self._join()
         return self._full[0] if self._full else None
@@ -57,7 +57,7 @@ class RowGroupBuffer:
         self._owned_full = max(0, self._owned_full - 1)
 
     def own(self) -> None:
-        """Copy the rows that lie in the caller's memory, which may then be changed or freed."""
+        """Copy the rows that are still in the caller's memory, so that the caller may change or free it."""
         for number in range(self._owned_full, len(self._full)):
             self._full[number] = owned(self._full[number])
         self._owned_full = len(self._full)
@@ -65,7 +65,7 @@ class RowGroupBuffer:
         self._owned_waiting = len(self._waiting)
 
     def clear(self) -> None:
-        """Release everything."""
+        """Release all rows."""
         self._full.clear()
         self.rows = self._owned_full = 0
         self._forget_waiting()
@@ -79,7 +79,7 @@ class RowGroupBuffer:
 
 
 def owned(table: pa.Table) -> pa.Table:
-    """Return a copy that shares no memory with the caller and holds no more than its rows."""
+    """Return a copy in memory of its own that holds only the table's rows."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

@@ -1,4 +1,4 @@
-"""`write_spark`: what Spark computes, to a data set that loads fast, written by the Python workers of its executors."""
+"""`write_spark`: writes a Spark DataFrame as a data set, in the Python workers of Spark's executors."""
 
 from __future__ import annotations
 
@@ -52,37 +52,38 @@ def write_spark(
     bucket_bytes: int | str = "128MiB",
     progress: bool = False,
 ) -> JobSummary:
-    """Write a Spark DataFrame as a data set: executors run our writer on Arrow batches (`mapInArrow`).
+    """Write a Spark DataFrame as a data set: executors run the library's writer on Arrow batches (`mapInArrow`).
 
-    The Python workers of the executors need this package, numpy and pyarrow, and no torch; see `package_archive`.
-    Readers see nothing before the end, and nothing of a job that fails or is killed. Tasks may fail, be
-    run again, or run twice at once (speculation): each partition's rows are published once. Row groups and files are
-    sized by bytes, however the frame is partitioned: small files of partitions are written again together.
-    With ``mode="append"`` to a directory that holds files, the new ones come as a directory ``job-<id>`` in it.
+    The Python workers of the executors need this package, numpy and pyarrow, but not torch; see `package_archive`.
+    Readers see nothing before the end, and nothing of a job that fails or is killed. Tasks may fail, be run again, or
+    run twice at the same time (speculation): each partition's rows are published once. Row groups and files are sized
+    by bytes, independently of the partitions: small files are merged. With ``mode="append"`` to a directory that holds
+    files, the new ones appear in a subdirectory ``job-<id>``.
 
-    ``ArrayType`` columns and ML vectors, dense and sparse, are taken for `Tensor` fields of as many values, nested
-    arrays for those of more dimensions; ``BinaryType`` for images, bytes and raw tensors.
+    ``ArrayType`` columns and ML vectors, dense and sparse, fit `Tensor` fields with the same number of values; nested
+    arrays fit tensors of more dimensions; ``BinaryType`` fits images, bytes and raw tensors.
 
-    Memory of a Python worker: batches of about 32 MiB as Spark makes them, and about three row groups; with `shuffle`
-    also twice `bucket_bytes`.
+    Memory of a Python worker: Spark's batches of about 32 MiB, and about three row groups; with `shuffle` also twice
+    `bucket_bytes`.
 
     Args:
         df: The DataFrame.
         path: Directory of the data set, local or a URL as in `DatasetWriter` (``s3://``, not ``s3a://``), or a
-            `SampleStore`, to which rows are added; the driver and all executors need the same storage there.
-        schema: The schema of the columns; None infers it from Spark's types and the first row. A store has its own.
+            `SampleStore`, to which rows are added; the driver and all executors need the same storage at this path.
+        schema: The schema of the columns; None infers it from Spark's types and the first row. A store has its own
+            schema.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`; not for a store.
         options: Sizes and codec; a store has its own.
         filesystem: A `pyarrow.fs.FileSystem`, which has to pickle; `path` is then a path within it.
-        shuffle: Put all rows of the job into a seeded order, through files in the job's directory.
+        shuffle: Whether to put all rows of the job into a seeded order, through files in the job's directory.
         seed: From 0 to 2**64 - 1. The order depends on it, on the partitions and on the order within them.
-        bucket_bytes: With `shuffle`, how many bytes of rows a task permutes at a time; at most 1 GiB with columns of
-            text, bytes, images or lists.
+        bucket_bytes: With `shuffle`, bytes of rows that a task permutes at a time; at most 1 GiB with columns of text,
+            bytes, images or lists.
         progress: Show a progress bar (needs tqdm) next to Spark's own.
 
     Raises:
-        DataError, SchemaError: rows do not fit the schema; partition, field and row within the partition are named.
-        WriteError: the directory is not empty, not replaceable, or the file system refuses.
+        DataError, SchemaError: Rows do not fit the schema; the message names partition, field and row.
+        WriteError: The directory is not empty, not replaceable, or the file system refuses.
         ConfigurationError: `df` is not a Spark DataFrame, or an argument has the wrong kind.
         MissingPackageError: Spark's Python workers lack this package, numpy or pyarrow.
 
@@ -118,7 +119,7 @@ def write_spark(
 
 
 class _SparkRunner:
-    """Runs tasks as partitions of `mapInArrow`: Spark returns what one successful attempt of each yielded."""
+    """Runs tasks as partitions of `mapInArrow`: Spark returns the rows of one successful attempt of each."""
 
     def __init__(self, df: Any) -> None:
         self._df = df
@@ -162,7 +163,7 @@ def _write_part(
     spec: JobSpec, task: PartitionTask, names: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write one partition, on an executor; `names` are those of the columns."""
-    from pyspark import TaskContext  # noqa: PLC0415  (only there on executors)
+    from pyspark import TaskContext  # noqa: PLC0415  (used only on executors)
 
     context = TaskContext.get()
     assert context is not None
@@ -177,7 +178,7 @@ def _named_as(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 
 def _run_steps(spec: JobSpec, task: StepTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do tasks of the second step, on an executor."""
+    """Run tasks of the second step, on an executor."""
     for batch in batches:
         for index in batch.column(0).to_pylist():
             with _marked(index):
@@ -185,7 +186,7 @@ def _run_steps(spec: JobSpec, task: StepTask, batches: Iterator[pa.RecordBatch])
 
 
 def _reported(reports: Any) -> pa.RecordBatch:
-    """Return what a task yields: a row for each report, and one for the task."""
+    """Return the rows that a task yields: one for each report, and one for the task."""
     kinds = [*(type(report).__name__ for report in reports), _DONE]
     texts = [*(json.dumps(dataclasses.asdict(report)) for report in reports), ""]
     return pa.record_batch([pa.array(kinds, pa.string()), pa.array(texts, pa.string())], ["kind", "report"])
@@ -193,7 +194,7 @@ def _reported(reports: Any) -> pa.RecordBatch:
 
 @contextlib.contextmanager
 def _marked(partition: int) -> Iterator[None]:
-    """Mark our errors so that the driver finds them in what Spark makes of them."""
+    """Mark the library's errors, so that the driver finds them in Spark's error text."""
     try:
         yield
     except ParquetLoaderError as error:
@@ -202,7 +203,7 @@ def _marked(partition: int) -> Iterator[None]:
 
 
 def _marked_failure(text: str) -> Failure | None:
-    """Return the error that `_marked` put into what Spark reports, which holds tracebacks and their source as well."""
+    """Return the error that `_marked` put into Spark's error text, which also holds tracebacks with source code."""
     for rest in text.split(_MARK)[1:]:
         with contextlib.suppress(ValueError):
             return Failure(**json.JSONDecoder().raw_decode(rest)[0])
@@ -210,18 +211,18 @@ def _marked_failure(text: str) -> Failure | None:
 
 
 def _rows_of_a_batch(schema: Schema) -> int:
-    """Return how many rows Spark may put into an Arrow batch, so that one of wide rows stays small."""
+    """Return the most rows of an Arrow batch, so that a batch of wide rows stays small."""
     row_bytes = 0
     for field in schema.values():
         if isinstance(field, Tensor | Group):
-            row_bytes += 2 * field.width_bytes  # Spark holds float64 where float32 is wanted, and the like
+            row_bytes += 2 * field.width_bytes  # Spark may hold wider types, such as float64 for float32
         else:
             row_bytes += _IMAGE_BYTES if isinstance(field, Image) else 64
     return max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, row_bytes)))
 
 
 class _RequestedRows:
-    """The limits of rows of an Arrow batch that the jobs of one session request: the lowest is set."""
+    """The limits of rows in an Arrow batch that the jobs of one session request; the lowest applies."""
 
     def __init__(self, before: str | None) -> None:
         self._before = before
@@ -244,9 +245,9 @@ _requested: weakref.WeakKeyDictionary[Any, _RequestedRows] = weakref.WeakKeyDict
 
 @contextlib.contextmanager
 def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
-    """Lower the rows of Arrow batches for the plans made in the body; a lower setting of the user's stays.
+    """Lower the limit of rows in Arrow batches for plans made in the body; a lower limit of the user stays.
 
-    Jobs of several threads share a session: the last one to leave restores the previous value.
+    Jobs on several threads share a session: the last one restores the previous value.
     """
     with _requested_lock:
         requested = _requested.get(spark) or _RequestedRows(spark.conf.get(_BATCH_ROWS, None))
@@ -266,14 +267,14 @@ def _batch_rows(spark: Any, rows: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(spark: Any, show: ShowProgress) -> Iterator[None]:
-    """Show finished tasks of the stages under way while the body runs; a thread of ours asks Spark for them."""
+    """Show the finished tasks of active stages while the body runs; a thread asks Spark for them."""
     if show is no_progress:
         yield
         return
     stop = threading.Event()
 
     def watch() -> None:
-        with contextlib.suppress(Exception):  # Spark Connect has no tracker: there is no bar then
+        with contextlib.suppress(Exception):  # Spark Connect has no tracker, so there is no bar
             tracker = spark.sparkContext.statusTracker()
             while not stop.wait(_POLL_S):
                 stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
@@ -295,7 +296,7 @@ def _empty_batch(df: Any) -> pa.Table | None:
 
     try:
         arrow = to_arrow_schema(df.schema)
-    except Exception:  # a type that Spark cannot send as Arrow: the job itself says so, in Spark's words
+    except Exception:  # Spark cannot send a type as Arrow; the job will raise Spark's own error
         return None
     return arrow.empty_table()
 
@@ -315,7 +316,7 @@ def _with_arrays(df: Any, vectors: Sequence[str]) -> Any:
 
 
 def _infer(df: Any, vectors: Sequence[str]) -> Schema:
-    """Return fields by Spark's types; columns that were vectors are tensors of the length of the first one."""
+    """Infer fields from Spark's types; columns of vectors become tensors with the length of the first vector."""
     row = df.limit(1)
     table = row.toArrow() if hasattr(row, "toArrow") else pa.Table.from_batches(row._collect_as_arrow())
     if vectors and table.num_rows == 0:

@@ -1,7 +1,7 @@
-"""Files written under hidden names and published by a rename, and directories that are exchanged.
+"""Writes files under hidden names and publishes them by a rename; exchanges directories.
 
-Readers skip names that begin with ``.``, so they never see a partial file. A process that is killed leaves its hidden
-files, which may be deleted: nothing refers to them.
+Readers skip names that begin with ``.``, so they never see a partial file. A killed process leaves its hidden files.
+They may be deleted, because nothing refers to them.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _NO_METADATA: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class StagedFile:
-    """One Parquet file that is being written under a name that readers skip. One thread at a time.
+    """One Parquet file that is being written under a name that readers skip. Used by one thread at a time.
 
     Args:
         filesystem: Its file system.
-        path: Where it is written, in an existing directory.
-        metadata: Added to its footer.
+        path: Its hidden path, in an existing directory.
+        metadata: Metadata to add to its footer.
 
     Attributes:
-        path: Where it is written.
-        rows, row_groups, bytes: Written so far; `finish` adds the footer's bytes.
+        path: Its hidden path.
+        rows, row_groups, bytes: Rows, row groups and bytes written so far; `finish` adds the footer's bytes.
         decoded_bytes: The size of these rows in memory.
     """
 
@@ -68,7 +68,7 @@ class StagedFile:
         self.decoded_bytes += table.nbytes
 
     def finish(self, *, durable: bool = True) -> None:
-        """Write the footer and close the file; if it is local and to be durable, force it to the disk."""
+        """Write the footer and close the file; with `durable`, force a local file to the disk."""
         self._parquet.close()
         self.bytes = int(self._stream.tell())
         self._stream.close()
@@ -82,17 +82,17 @@ class StagedFile:
             self._filesystem.delete_file(self.path)
 
     def release(self) -> None:
-        """Write no more to the file, and leave it as it is; never raises."""
+        """Stop writing, and leave the file as it is; never raises."""
         if self._stream is not None:
             with contextlib.suppress(OSError, pa.ArrowException):
                 self._stream.close()
         if self._parquet is not None:
-            self._parquet.is_open = False  # else its destructor writes a footer
+            self._parquet.is_open = False  # else its destructor would write a footer
             self._parquet = None
 
 
 def move_file(filesystem: pafs.FileSystem, source: str, target: str) -> None:
-    """Give a file another name, under which it appears whole."""
+    """Rename a file; it appears as a whole under the new name."""
     if is_local(filesystem):
         os.replace(source, target)
         return
@@ -105,7 +105,7 @@ def move_file(filesystem: pafs.FileSystem, source: str, target: str) -> None:
                     sink.write(data)
         except BaseException:
             with contextlib.suppress(OSError, pa.ArrowException):
-                filesystem.delete_file(target)  # closed, so it holds a part of the data
+                filesystem.delete_file(target)  # the stream is closed, so a partial file may be visible
             raise
         filesystem.delete_file(source)
 
@@ -116,7 +116,7 @@ def join(directory: str, name: str) -> str:
 
 
 def make_directory(filesystem: pafs.FileSystem, path: str) -> None:
-    """Create a directory and those above it, if the filesystem has directories at all."""
+    """Create a directory and its parents, if the file system has directories."""
     if filesystem.type_name not in _NO_DIRECTORIES:
         filesystem.create_dir(path, recursive=True)
 
@@ -128,9 +128,9 @@ def sync_directory(filesystem: pafs.FileSystem, path: str) -> None:
 
 
 def exchange(staged: str, path: str) -> None:
-    """Swap two local directories; on Linux in one step, so that `path` always names a whole data set.
+    """Exchange two local directories; on Linux in one step, so that `path` always names a complete data set.
 
-    If the kernel or the file system cannot exchange names, `path` does not exist between two renames.
+    If the kernel or the file system cannot exchange names, `path` does not exist for a moment between two renames.
 
     Raises:
         OSError: `path` cannot be renamed, because it is a mount point or its parent is read-only.
@@ -148,10 +148,10 @@ def exchange(staged: str, path: str) -> None:
 
 
 def finish_exchange(staged: str, path: str) -> None:
-    """Restore `path` if an `exchange` was cut short between its two renames.
+    """Restore `path` if an `exchange` was interrupted between its two renames.
 
     Raises:
-        OSError: it cannot be renamed.
+        OSError: It cannot be renamed.
     """
     aside = f"{staged}{_ASIDE}"
     if os.path.lexists(aside) and not os.path.lexists(path):
@@ -159,17 +159,17 @@ def finish_exchange(staged: str, path: str) -> None:
 
 
 def copy_mode(source: str, target: str) -> None:
-    """Give a directory the permissions of another."""
+    """Copy the permissions of a directory to another one."""
     os.chmod(target, stat.S_IMODE(os.stat(source).st_mode))
 
 
 def remove_tree(path: str) -> None:
-    """Remove a local directory and all it holds; never raises."""
+    """Remove a local directory and its content; never raises."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def _renameat2_exchange(first: str, second: str) -> bool:
-    """Return False if the exchange is not supported."""
+    """Exchange two names in one step; return False if that is not supported."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError, TypeError):  # not Linux, or a C library without it; TypeError: Windows
@@ -186,7 +186,7 @@ def _renameat2_exchange(first: str, second: str) -> bool:
 def fsync(path: str) -> None:
     """Force a local file, or the names in a local directory, to the disk."""
     if os.name == "nt" and os.path.isdir(path):
-        return  # Windows opens no directory
+        return  # Windows cannot open directories
     descriptor = os.open(path, (os.O_RDWR if os.name == "nt" else os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
     try:
         os.fsync(descriptor)

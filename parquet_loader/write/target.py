@@ -15,7 +15,7 @@ from parquet_loader.source import read_file_schema, table_to_write_to
 
 _MOST_SHOWN = 20
 
-# What jobs leave in a directory that they may not write next to: see `jobs.job` and `jobs.lease`.
+# Names of jobs' files inside the data set, used if a job cannot write next to it; see `jobs.job` and `jobs.lease`.
 _OF_JOB = re.compile(r"\.job-[0-9a-f]{32}(-dead|\.lease(\.[0-9a-f]{32}|\.new)?)?")
 
 WriteMode: TypeAlias = Literal["error", "append", "overwrite"]
@@ -29,20 +29,20 @@ _OURS = re.compile(
 def check_target(
     filesystem: pafs.FileSystem, path: str, mode: WriteMode, schema: Schema | None
 ) -> tuple[Schema | None, bool]:
-    """Check that `mode` allows to write to a directory.
+    """Check that `mode` allows writing to a directory.
 
     Args:
         filesystem, path: The directory.
         mode: As in `DatasetWriter`.
-        schema: What will be written, if it is known.
+        schema: The schema to write, if known.
 
     Returns:
-        The schema with which to write, and whether rows are added to existing files. The schema of those files then
-        replaces an unknown one, completes one with ``extra="infer"``, and says how categories are stored.
+        The schema to write, and whether rows are added to existing files. If they are, the schema of these files
+        replaces an unknown one, completes one with ``extra="infer"``, and tells how categories are stored.
 
     Raises:
         WriteError: `mode` does not allow it.
-        SchemaError: rows would be added to files of another schema.
+        SchemaError: The existing files have another schema.
     """
     found = [i for i in listing(filesystem, path) if not _is_of_job(i.path, path)]
     if mode == "error":
@@ -64,7 +64,7 @@ def check_target(
 
 
 def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
-    """Return everything in a directory and below it, hidden names included; nothing if there is no directory.
+    """Return everything below a directory, including hidden names; nothing if there is no directory.
 
     Raises:
         WriteError: `path` is a file or a sample store, or belongs to a table of Delta, Iceberg or another format.
@@ -89,7 +89,7 @@ def parquet_files(found: list[pafs.FileInfo], path: str) -> list[str]:
 
 
 def check_new(found: list[pafs.FileInfo], path: str) -> None:
-    """Refuse a directory that holds something."""
+    """Refuse a directory that is not empty."""
     if found:
         raise WriteError(
             f"{path}: the directory is not empty, it holds {found[0].base_name!r}; "
@@ -119,15 +119,15 @@ def existing_schema(filesystem: pafs.FileSystem, path: str) -> pa.Schema:
 
 
 def check_appendable(schema: Schema, there: pa.Schema, path: str) -> None:
-    """Refuse to add files that differ from those in the directory.
+    """Refuse to add files whose schema differs from that of the existing ones.
 
     Args:
-        schema: What will be written.
-        there: The Arrow schema of a file that is there.
-        path: That file.
+        schema: The schema to write.
+        there: The Arrow schema of an existing file.
+        path: The existing file.
 
     Raises:
-        SchemaError: they differ; names the differences.
+        SchemaError: The schemas differ; the message names the differences.
     """
     if METADATA_KEY in (there.metadata or {}):
         old: dict[str, object] = dict(Schema.from_arrow(there))
@@ -149,7 +149,7 @@ def check_appendable(schema: Schema, there: pa.Schema, path: str) -> None:
 
 
 def _storage(type_: pa.DataType) -> str:
-    """Name a type up to what makes no difference in a file: widths of offsets, names and nullability of items."""
+    """Name a type without details that make no difference in a file: widths of offsets, names of items, nullability."""
     type_ = plain_type(type_)
     if is_text(type_) or is_bytes(type_):
         return "text" if is_text(type_) else "bytes"

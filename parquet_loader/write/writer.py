@@ -39,8 +39,8 @@ class WriteSummary:
 class DatasetWriter:
     """Writes a data set: a directory of Parquet files with row groups of even size, published all at once.
 
-    Nothing is seen by readers before `close`; then each file appears whole. An exception in the ``with`` body, or in
-    any method, publishes nothing and removes what was written. A process that is killed leaves hidden files behind
+    Readers see nothing before `close`; then each file appears as a whole. After an exception in the ``with`` body, or
+    in any method, nothing is published and the written files are removed. A killed process leaves hidden files
     (``.part-*.tmp``, or ``.<name>-*.tmp`` next to the directory), which readers skip and which may be deleted.
 
     Memory: about one row group, and slices of the current batch; a batch may be reused or changed after `write`.
@@ -49,23 +49,23 @@ class DatasetWriter:
     one directory at the same time, from any number of processes or machines.
 
     Args:
-        path: Directory of the data set, local or a URL; created if need be.
-        schema: The schema of the columns; None takes that of existing files (``mode="append"``), or infers it from the
-            first batch (see `parquet_loader.schema.to_table`).
-        mode: ``"error"`` refuses a directory that is not empty. ``"append"`` adds files to those there, which must
-            have the same schema. ``"overwrite"`` replaces the directory by the new files when the writer is closed:
-            on Linux, on a local file system, in one atomic exchange of two directories; elsewhere by two renames (a
-            kill between them leaves the old one next to it, as ``.<name>-*.tmp.old``). On object stores and mount
-            points the new files appear one by one, and the old ones are deleted after, so a reader that lists in
-            between, or after a delete that failed, sees both. It refuses directories that hold anything but Parquet
-            files.
+        path: Directory of the data set, local or a URL; created if necessary.
+        schema: The schema of the columns; None takes the schema of existing files (``mode="append"``), or infers it
+            from the first batch (see `parquet_loader.schema.to_table`).
+        mode: ``"error"`` refuses a directory that is not empty. ``"append"`` adds files to the existing ones, which
+            must have the same schema. ``"overwrite"`` replaces the directory by the new files when the writer is
+            closed: on Linux, on a local file system, in one atomic exchange of two directories; elsewhere by two
+            renames (a kill between them leaves the old directory next to it, as ``.<name>-*.tmp.old``). On object
+            stores and mount points the new files appear one by one, and the old ones are deleted afterwards, so a
+            reader that lists in between, or after a failed delete, sees both. Directories with other files than
+            Parquet are refused.
         options: Sizes and codec.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
     Raises:
-        WriteError: the directory is not empty, not replaceable, or the file system refuses.
-        SchemaError: appending to files of another schema, or a batch that does not fit the schema.
-        DataError: a value that does not fit its field; field, row within the batch and value are named.
+        WriteError: The directory is not empty, not replaceable, or the file system refuses.
+        SchemaError: The existing files have another schema, or a batch does not fit the schema.
+        DataError: A value does not fit its field; the message names field, row within the batch and value.
 
     Example:
         >>> with DatasetWriter("train", schema) as writer:
@@ -125,8 +125,8 @@ class DatasetWriter:
             batch: As in `write_dataset`; readers and iterables are consumed in parts.
 
         Raises:
-            DataError, SchemaError: the batch does not fit the schema.
-            WriteError: the file system refuses (a full disk), or the writer is closed or aborted.
+            DataError, SchemaError: The batch does not fit the schema.
+            WriteError: The file system refuses (a full disk), or the writer is closed or aborted.
         """
         self._check_open()
         try:
@@ -145,10 +145,10 @@ class DatasetWriter:
         """Write the buffered rows, publish all files, and return a summary; a second call returns it again.
 
         Raises:
-            WriteError: the file system refuses; nothing was published.
-            UnfinishedCommitError: with ``mode="overwrite"``: the new files are published, but old ones could not be
-                deleted; or some are, and could not be taken back.
-            SchemaError: nothing was written and there is no schema to write an empty file with.
+            WriteError: The file system refuses; nothing was published.
+            UnfinishedCommitError: With ``mode="overwrite"``, the new files are published, but old ones could not be
+                deleted; or some new files are published and could not be removed.
+            SchemaError: Nothing was written, and without a schema there can be no empty file.
         """
         if self._summary is not None:
             return self._summary
@@ -215,8 +215,8 @@ def write_dataset(
     Args:
         data: A dict of columns, a list of row dicts, a pandas or Polars frame, Arrow data, a `datasets.Dataset`, or an
             iterable: of row dicts, or of any of these. An iterable is never held as a whole. A dict that an iterable
-            yields is a row if any of its values cannot be a column; a dict of lists or arrays is what the schema says,
-            and refused without one.
+            yields is a row if any of its values cannot be a column. For a dict of lists or arrays the schema decides;
+            without a schema it is refused.
         path: Directory of the data set, local or a URL.
         schema: The schema of the columns.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``; this and the others as in `DatasetWriter`.
@@ -224,7 +224,7 @@ def write_dataset(
         filesystem: A `pyarrow.fs.FileSystem`.
 
     Raises:
-        WriteError, SchemaError, DataError: as in `DatasetWriter`; nothing is published then.
+        WriteError, SchemaError, DataError: As in `DatasetWriter`; nothing is published then.
     """
     with DatasetWriter(path, schema, mode=mode, options=options, filesystem=filesystem) as writer:
         writer.write(data)

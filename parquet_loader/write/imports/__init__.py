@@ -1,10 +1,10 @@
-"""Imports of data sets that are not Parquet: streaming, in bounded memory, continued after an interruption.
+"""Imports data sets that are not Parquet: streaming, in bounded memory, resumable after an interruption.
 
 importing  the journal of an import, and its publication
-records    what every format hands to it: chunks of rows, and the tally of what was skipped
+records    the interface of formats: chunks of rows, and the tally of skipped records
 report     the result
 images     folders of images
-sharded    what files of records have in common; values: their fields, and their encoding
+sharded    base class of formats with files of records; values: their fields, and their encoding
 webdataset tars of samples
 tfrecord   files of tf.train.Example; crc32c, protobuf: its checksums and messages
 mosaicml   MDS shards

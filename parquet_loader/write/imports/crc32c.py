@@ -1,4 +1,4 @@
-"""CRC-32C, the checksum of TFRecord files: by a kernel, or in Python, which is some hundred times slower."""
+"""CRC-32C, the checksum of TFRecord files: by a kernel, or in Python, some hundred times slower."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def crc32c(data: bytes, length: int) -> int:
 
 
 def crc32c_in_python(data: bytes, length: int) -> int:
-    """Do the same without kernels."""
+    """Return the checksum of the first `length` bytes, without kernels."""
     table, checksum = _table(), 0xFFFFFFFF
     for byte in memoryview(data)[:length]:
         checksum = checksum >> 8 ^ table[(checksum ^ byte) & 255]

@@ -1,4 +1,4 @@
-"""The table beside a folder of images, as `datasets` reads it: ``metadata.csv`` or ``metadata.jsonl``."""
+"""Reads the metadata of a folder of images in the form of `datasets`: ``metadata.csv`` or ``metadata.jsonl``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FolderMetadata:
 
     Args:
         path: The file.
-        read: Its columns, as they are in the file.
+        read: Its columns, unchanged.
     """
 
     path: str
@@ -55,13 +55,13 @@ class FolderMetadata:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Columns that are left out, because they hold nothing but nulls."""
+        """Notes about columns that are left out because they hold only nulls."""
         empty = (field.name for field in self.read.schema if pa.types.is_null(field.type))
         return tuple(f"column {name!r} of {self.name} holds no values, and is left out" for name in empty)
 
     @cached_property
     def schema(self) -> Schema:
-        """The schema of the other columns; those that have nulls get masks."""
+        """The schema of the other columns; columns with nulls get masks."""
         if not self._columns:
             return Schema({})
         fields = infer_schema(self._columns)
@@ -83,7 +83,7 @@ def find_metadata(folder: str) -> FolderMetadata | None:
     """Return the metadata of a folder; None if there is none.
 
     Raises:
-        SourceError: it cannot be read, names no files, or there are two files of it.
+        SourceError: The metadata cannot be read or names no files, or there are two files of metadata.
     """
     found = [name for name in METADATA_NAMES if os.path.isfile(os.path.join(folder, name))]
     if not found:

@@ -1,8 +1,8 @@
-"""`import_images`: a folder of images to Parquet. The bytes stay as they are; only their signature is looked at.
+"""`import_images`: a folder of images to Parquet. The bytes stay unchanged; only their signatures are checked.
 
-Order: by name within a directory, files before subdirectories. The position behind a row is the number of directory
-entries before it, and a digest of their names, sizes and times: a resumed import walks them again without reading
-them, and refuses a folder in which any of them has changed.
+Order: by name within a directory, files before subdirectories. A position is a number of directory entries, and a
+digest of their names, sizes and times. A resumed import walks these entries again without reading files, and refuses
+the folder if any of them has changed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def import_images(
     """Import a folder of images into a new directory, or continue the import that was interrupted.
 
     The columns are ``image`` (the bytes of the file), ``label`` if directories are classes, ``path`` relative to the
-    folder, and those of a ``metadata.csv`` or ``metadata.jsonl``.
+    folder, and the columns of a ``metadata.csv`` or ``metadata.jsonl``.
 
-    Memory: about six row groups, or the six largest images if these are larger; and the names of one directory.
+    Memory: about six row groups, or the six largest images if these are larger; and the names in one directory.
 
     Args:
         folder: A directory of classes, or of images.
@@ -54,8 +54,8 @@ def import_images(
         progress: Show a progress bar (needs tqdm).
 
     Raises:
-        SourceError: the folder cannot be read, holds no image, or has changed since the interrupted run.
-        WriteError: the target is not empty, or the file system refuses.
+        SourceError: The folder cannot be read, holds no image, or has changed since the interrupted run.
+        WriteError: The target is not empty, or the file system refuses.
     """
     return run_import(ImageFolder(folder), target, options=options, progress=progress)
 
@@ -65,11 +65,11 @@ class _Entry:
     """A name in the folder.
 
     Attributes:
-        path: Relative to the folder.
-        size, time_ns: Of the file.
+        path: The path relative to the folder.
+        size, time_ns: Size and modification time of the file.
         label: Number of its class, or -1.
         row: Its row in the metadata, or -1.
-        reason: Why it is left out; empty: it is an image by its name.
+        reason: Why it is left out; "" for an image by its name.
     """
 
     path: str
@@ -98,7 +98,7 @@ class ImageFolder(ImportSource):
         self._classes: tuple[list[str] | None, tuple[str, ...]] = (None, ())
 
     def identity(self) -> Any:
-        """Return the file of metadata, or the classes; the images are compared by the digest in each position."""
+        """Return a digest of the metadata, or the classes; positions have a digest of the images."""
         self._metadata = find_metadata(self.path)
         if self._metadata is not None:
             return self._metadata.identity()
@@ -106,7 +106,7 @@ class ImageFolder(ImportSource):
         return self._classes[0]
 
     def prepare(self) -> Prepared:
-        """Return the schema, by what `identity` has found."""
+        """Return the schema; `identity` has found the metadata or the classes."""
         fields: dict[str, Field] = {"image": Image()}
         if self._metadata is not None:
             fields |= {"path": Text(), **self._metadata.schema}
@@ -170,7 +170,7 @@ class ImageFolder(ImportSource):
             taken = self._metadata.table.take(pa.array(read.rows, pa.int64()))
             columns |= {name: taken.column(name) for name in taken.column_names}
         arrow = schema.arrow_schema()
-        if "label" in columns:  # `datasets` takes the names of classes of a column only if it may hold nulls
+        if "label" in columns:  # `datasets` reads names of classes only from a nullable column
             at = arrow.get_field_index("label")
             arrow = arrow.set(at, arrow.field(at).with_nullable(True))
         return pa.table([columns[field.name] for field in arrow], schema=arrow)
@@ -178,7 +178,7 @@ class ImageFolder(ImportSource):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The images of some entries, and which of these they are."""
+    """The images of some entries, with their paths, labels and rows of the metadata."""
 
     images: pa.Array
     paths: list[str]
@@ -188,7 +188,7 @@ class _Block:
 
 
 def _blocks(entries: Iterator[_Entry], most_bytes: int) -> Iterator[list[_Entry]]:
-    """Gather entries until their files fill a row group, or there are very many of them."""
+    """Divide entries into blocks whose files fill a row group, of at most `_MOST_ENTRIES` entries."""
     block: list[_Entry] = []
     held = 0
     for entry in entries:
@@ -231,7 +231,7 @@ def _read_block(folder: str, block: list[_Entry]) -> _Block:
 
 
 def _read_file(path: str, into: memoryview, time_ns: int) -> None:
-    """Read a file of this size and time."""
+    """Read a file, and check that its size and time have not changed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         try:
@@ -250,7 +250,7 @@ def _read_file(path: str, into: memoryview, time_ns: int) -> None:
 def _walk(
     folder: str, inner: str, labels: dict[str, int] | None, label: int, above: tuple[tuple[int, int], ...]
 ) -> Iterator[_Entry]:
-    """Yield what is below a directory, in order; links are followed, except to a directory above."""
+    """Yield the entries below a directory, in order; links are followed, except to a directory above."""
     directories: list[str] = []
     here = os.stat(os.path.join(folder, inner))
     above = (*above, (here.st_dev, here.st_ino))
@@ -319,7 +319,7 @@ def _listed(folder: str, metadata: FolderMetadata) -> Iterator[_Entry]:
 
 
 def _classes(folder: str) -> tuple[list[str] | None, tuple[str, ...]]:
-    """Return the names of classes: the directories that hold images; None: directories are not classes."""
+    """Return the names of classes (directories with images; None if directories are not classes), and notes."""
     directories: list[str] = []
     without: list[str] = []
     has_images = False
@@ -343,7 +343,7 @@ def _classes(folder: str) -> tuple[list[str] | None, tuple[str, ...]]:
 
 
 def _is(of_kind: Callable[[], bool]) -> bool:
-    """Whether an entry is of a kind; a link to itself is of none."""
+    """Return whether an entry is of a kind; False for a link to itself."""
     try:
         return of_kind()
     except OSError:

@@ -1,13 +1,13 @@
-"""Runs an import: rows become files in a hidden directory next to the target, which is renamed to it at the end.
+"""Runs an import: writes files to a hidden directory next to the target, and renames it to the target at the end.
 
     <parent>/.<name>.import/     survives Ctrl-C, kill -9 and errors
-        journal.jsonl            line 1: what is imported; then one line for each finished file; at the end "done"
-        data/                    the files, as they will be published; one that is not in the journal is not whole
+        journal.jsonl            line 1: the source and the arguments; one line for each finished file; last "done"
+        data/                    the files to publish; one that is not in the journal is incomplete
         lock                     held while the process lives
 
-Invariants: a file is durable under its name before its line is; a line holds the position of the source behind the
+Invariants: a file is durable under its name before its line is. A line holds the position of the source after the
 file's last row. So the next run removes files without a line, and continues at the last line's position. Files begin
-and end at the same rows whether or not the import was interrupted: the result is the same to the byte.
+and end at the same rows even if the import was interrupted: the result is the same to the byte.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def run_import(
         progress: Show a progress bar (needs tqdm).
 
     Raises:
-        SourceError: the source cannot be read, holds nothing to import, or has changed since the interrupted run.
-        WriteError: the target is not empty, or the file system refuses.
+        SourceError: The source cannot be read, holds nothing to import, or has changed since the interrupted run.
+        WriteError: The target is not empty, or the file system refuses.
     """
     began_s = time.monotonic()
     filesystem, path = resolve(target)
@@ -71,7 +71,7 @@ def run_import(
     stopped = f"the import stopped: {{}}; it is continued by the same command, from {staging.root}"
     with storage_errors(path, stopped), staging.held() as journal:
         if journal.is_done and os.path.isdir(path) and not os.path.isdir(staging.data):
-            return _finished(source, staging, journal, began_s)  # it was published, and killed before the end
+            return _finished(source, staging, journal, began_s)  # an earlier run was killed after it had published
         _check_empty(path)
         prepared = _begin(source, staging, journal, options)
         with shown_progress(bar, desc=source.format) as show:
@@ -83,15 +83,15 @@ def run_import(
 
 
 class ImportJournal:
-    """What an import has done so far, in memory and in its file. One process at a time.
+    """The progress of an import, in memory and in its file. Used by one process at a time.
 
     Attributes:
-        head: The first line: what is imported; None if nothing was begun.
+        head: The first line: the source and the arguments; None if the import has not begun.
         files: Bytes of the finished files, by name.
-        tally: Of these files.
-        position: Where the source continues; None: at its beginning.
-        is_done: Whether all files are there.
-        resumed_rows: Rows of the files that were there when it was opened.
+        tally: The tally of these files.
+        position: Where the source continues; None for its beginning.
+        is_done: Whether all files are finished.
+        resumed_rows: Rows of the files that existed when the journal was opened.
         resumed_bytes: Bytes of their records.
     """
 
@@ -106,7 +106,7 @@ class ImportJournal:
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
-                    break  # cut short by a kill: its file counts as not finished
+                    break  # cut off by a kill: its file counts as unfinished
                 self._take(json.loads(line))
                 kept += len(line)
         self._kept_bytes = kept
@@ -160,9 +160,9 @@ class ImportDirectory:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[ImportJournal]:
-        """Lock the directory, which is made if need be, and yield its journal.
+        """Make the directory if necessary, lock it, and yield its journal.
 
-        It stays if the body fails after the import has begun.
+        If the body fails after the import has begun, the directory stays.
         """
         with storage_errors(self.path, f"the import cannot begin: {self.root} cannot be made: {{}}"):
             os.makedirs(self.root, exist_ok=True)
@@ -185,14 +185,14 @@ class ImportDirectory:
 
     @property
     def anew(self) -> str:
-        """How to begin the import anew, for errors."""
+        """How to begin the import anew, for error messages."""
         return f"to begin anew, delete {self.root}"
 
     def clean(self, journal: ImportJournal) -> None:
-        """Remove files that are not whole, and check that all others are there.
+        """Remove incomplete files, and check that all others exist.
 
         Raises:
-            WriteError: one is not there as it was written.
+            WriteError: A file is missing or has another size.
         """
         os.makedirs(self.data, exist_ok=True)
         there = {entry.name: entry.stat().st_size for entry in os.scandir(self.data)}
@@ -218,7 +218,7 @@ def _check_empty(path: str) -> None:
 
 
 def _begin(source: ImportSource, staging: ImportDirectory, journal: ImportJournal, options: WriteOptions) -> Prepared:
-    """Return what is known of the source; check that the interrupted import was the same one."""
+    """Return the prepared source; check that an interrupted import had the same source and arguments."""
     asked = {
         "version": _VERSION,
         "format": source.format,
@@ -270,7 +270,7 @@ def _write(
     options: WriteOptions,
     show: ShowProgress,
 ) -> None:
-    """Write all rows behind the journal's position."""
+    """Write all rows after the journal's position."""
     if journal.is_done:
         return
     group_bytes = options.group_bytes(len(prepared.schema))
@@ -308,11 +308,11 @@ class _FileWriter:
         if not table.num_rows:
             return
         if self._file is None:
-            # By the first rows of each file, so that a resumed import chooses alike.
+            # Chosen by the first rows of each file, so that a resumed import makes the same choice.
             layout = choose_layout(table, self._options.compression)
             hidden = os.path.join(self._staging.data, f".{self._name()}.tmp")
             self._file = StagedFile(pafs.LocalFileSystem(), hidden)
-            # Beside the schema, as `datasets` writes it: metadata of the footer alone is not read with the schema.
+            # In the schema, as `datasets` writes it: metadata of the footer alone is not read with the schema.
             schema = table.schema.with_metadata({**(table.schema.metadata or {}), **self._metadata})
             self._file.open(schema, layout.writer_arguments())
         self._file.write(table)
@@ -320,7 +320,7 @@ class _FileWriter:
             self.finish()
 
     def finish(self, *, is_last: bool = False) -> None:
-        """Finish the file, and write its line; the last line also says that all is done."""
+        """Finish the file, and write its line; the last line also says that the import is done."""
         line: dict[str, Any] = {"tally": self._tally.to_json()}
         if self._file is not None:
             name = self._name()
@@ -335,7 +335,7 @@ class _FileWriter:
         self._tally = Tally()
 
     def discard(self) -> None:
-        """Remove the file that is not finished."""
+        """Remove the unfinished file."""
         if self._file is not None:
             self._file.discard()
 

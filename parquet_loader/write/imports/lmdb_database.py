@@ -15,7 +15,7 @@ from parquet_loader.write.imports.report import ImportReport
 from parquet_loader.write.imports.sharded import Record, ShardedSource
 from parquet_loader.write.options import WriteOptions
 
-_DATABASE_BYTES = 48  # of what LMDB keeps of a named database, in the main one
+_DATABASE_BYTES = 48  # bytes of a named database's entry in the main database
 _ABOUT = re.compile(rb"__[a-z_]+__")
 
 
@@ -24,8 +24,8 @@ def import_lmdb(
 ) -> ImportReport:
     """Import an LMDB into a new directory, or continue the import that was interrupted.
 
-    The columns are ``key`` and ``value``. The database is read twice: once to find what keys and values are, once for
-    the rows.
+    The columns are ``key`` and ``value``. The database is read twice: once to find the types of keys and values, once
+    for the rows.
 
     Args:
         source: The directory of the database, or its file.
@@ -34,9 +34,9 @@ def import_lmdb(
         progress: Show a progress bar (needs tqdm).
 
     Raises:
-        SourceError: the database cannot be read, holds pickles, or has changed since the interrupted run.
-        WriteError: the target is not empty, or the file system refuses.
-        MissingPackageError: the package `lmdb` is not installed.
+        SourceError: The database cannot be read, holds pickles, or has changed since the interrupted run.
+        WriteError: The target is not empty, or the file system refuses.
+        MissingPackageError: The package `lmdb` is not installed.
     """
     return run_import(LMDBSource(source), target, options=options, progress=progress)
 
@@ -74,7 +74,7 @@ class LMDBSource(ShardedSource):
 
 
 def _check_size(path: str, environment: Any) -> None:
-    """Check that all pages are in the file: reading one behind its end kills the process (SIGBUS)."""
+    """Check that the file holds all pages: reading a page beyond its end kills the process (SIGBUS)."""
     size, needed = os.path.getsize(path), (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     if size < needed:
         raise SourceError(
@@ -84,7 +84,7 @@ def _check_size(path: str, environment: Any) -> None:
 
 
 def _is_database(lmdb: Any, environment: Any, transaction: Any, key: bytes) -> bool:
-    """Whether an entry is that of a database in the database."""
+    """Return whether an entry is a named database."""
     try:
         environment.open_db(key, txn=transaction, create=False)
     except (lmdb.IncompatibleError, lmdb.NotFoundError):

@@ -1,7 +1,7 @@
 """`import_mosaicml`: shards of MosaicML Streaming (MDS) to Parquet, without its package.
 
 ``index.json`` lists the shards and their columns. A shard holds, little-endian: the number of samples (uint32), the
-offset of each sample and that of the end (uint32), the columns again as JSON, and the samples. A sample holds the size
+offset of each sample and of the end (uint32), the columns again as JSON, and the samples. A sample holds the size
 (uint32) of each column without a fixed size, then the columns' values.
 """
 
@@ -51,8 +51,8 @@ def import_mosaicml(
 ) -> ImportReport:
     """Import the shards of a MosaicML data set into a new directory, or continue the import that was interrupted.
 
-    The shards are read twice: once to find the shapes of arrays and what bytes are, once for the rows. A compressed
-    shard is decompressed in memory.
+    The shards are read twice: once to find the shapes of arrays and the content of bytes, once for the rows. A
+    compressed shard is decompressed in memory.
 
     Args:
         source: The directory that holds ``index.json``.
@@ -62,8 +62,8 @@ def import_mosaicml(
         progress: Show a progress bar (needs tqdm).
 
     Raises:
-        SourceError: a shard cannot be read, is damaged, holds a pickle, or has changed since the interrupted run.
-        WriteError: the target is not empty, or the file system refuses.
+        SourceError: A shard cannot be read, is damaged, holds a pickle, or has changed since the interrupted run.
+        WriteError: The target is not empty, or the file system refuses.
     """
     return run_import(MosaicMLSource(source, columns), target, options=options, progress=progress)
 
@@ -148,7 +148,7 @@ def _index_of(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def _file_of(folder: str, shard: dict[str, Any]) -> str:
-    """Return the file of a shard: as it is, or else its compressed form."""
+    """Return the file of a shard, or else its compressed file."""
     names = [part["basename"] for part in (shard["raw_data"], shard.get("zip_data")) if part]
     for name in names:
         if not isinstance(name, str) or not is_plain_name(name):
@@ -209,7 +209,7 @@ def _raw(path: str, shard: dict[str, Any]) -> bytes:
 
 
 def _reader_of(where: str, encoding: str) -> Callable[[memoryview], Any]:
-    """Return what reads the values of an encoding."""
+    """Return a function that reads the values of an encoding."""
     kind, _, options = encoding.partition(":")
     if kind == "pkl":
         raise SourceError(f"{where}: pickles are never loaded, because they may run code; leave it out by --columns")
@@ -253,7 +253,7 @@ def _array(value: memoryview, dtype: np.dtype[Any] | None, shape: tuple[int, ...
 
 
 def _pixels(value: memoryview) -> Any:
-    """Return an image as MDS stores those of Pillow: uint8 ``[height, width]`` or ``[height, width, channels]``."""
+    """Return an image of Pillow in MDS as pixels: uint8 ``[height, width]`` or ``[height, width, channels]``."""
     width, height, length = np.frombuffer(value[:12], "<u4").tolist()
     mode = str(value[12 : 12 + length], "utf-8")
     if mode not in _MODES:

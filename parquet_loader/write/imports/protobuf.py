@@ -1,4 +1,4 @@
-"""The wire format of Protocol Buffers, as far as records need it: fields of a message, and packed numbers."""
+"""The parts of the Protocol Buffers wire format that records need: fields of a message, and packed numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fields_of(data: memoryview) -> Iterator[tuple[int, int, Any]]:
     """Yield number, wire type and value of each field: an int, or the bytes of all other types.
 
     Raises:
-        WireError: the bytes end within a field, or are of no known type.
+        WireError: The bytes end within a field, or a field has an unknown type.
     """
     at, end = 0, len(data)
     while at < end:
@@ -49,7 +49,7 @@ def varints_of(data: memoryview) -> npt.NDArray[np.int64]:
     """Return packed int64, two's complement.
 
     Raises:
-        WireError: the last one is cut short, or one has more than 10 bytes.
+        WireError: The last number is cut short, or a number has more than 10 bytes.
     """
     raw = np.frombuffer(data, np.uint8)
     if not len(raw):

@@ -1,4 +1,4 @@
-"""What a format hands to `importing`: a schema, then chunks of rows, each with the position behind it."""
+"""The interface of a format to `importing`: a schema, then chunks of rows, each with the position after it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MOST_EXAMPLES = 20
 
 @dataclass(slots=True)
 class Tally:
-    """What an import has read and left out.
+    """Counts the rows that an import has read, and the records that it has skipped.
 
     Attributes:
-        rows: Rows.
+        rows: Number of rows.
         nbytes: Bytes of their records.
-        kinds: How many media of each kind they hold.
-        skipped: By reason, how many records were left out, and the first of them.
+        kinds: Number of media of each kind.
+        skipped: The number of skipped records, and the names of the first ones, by reason.
     """
 
     rows: int = 0
@@ -37,7 +37,7 @@ class Tally:
     skipped: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
 
     def skip(self, reason: str, name: str) -> None:
-        """Count a record that is left out."""
+        """Count a skipped record."""
         count, examples = self.skipped.get(reason, (0, []))
         self.skipped[reason] = count + 1, (examples if len(examples) >= _MOST_EXAMPLES else [*examples, name])
 
@@ -51,26 +51,26 @@ class Tally:
             self.skipped[reason] = before + count, [*known, *examples][:_MOST_EXAMPLES]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the tally as JSON values."""
         return {"rows": self.rows, "nbytes": self.nbytes, "kinds": self.kinds, "skipped": self.skipped}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Tally:
-        """Return what `to_json` returned."""
+        """Return the tally of values from `to_json`."""
         skipped = {reason: (count, examples) for reason, (count, examples) in values["skipped"].items()}
         return cls(values["rows"], values["nbytes"], Counter(values["kinds"]), skipped)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is known of a source before its first row; kept in the journal, so that a resumed import goes on alike.
+    """Everything known about a source before its first row; the journal keeps it for a resumed import.
 
     Attributes:
-        schema: Of the rows.
+        schema: The schema of the rows.
         facts: JSON values for `ImportSource.chunks`.
         metadata: Text for the footers of the files, by key.
-        notes: For the report.
-        total: How much there is to read, in the unit of `ImportedRows.done`; 0 if that is not known.
+        notes: Notes for the report.
+        total: The amount to read, in the unit of `ImportedRows.done`; 0 if not known.
     """
 
     schema: Schema
@@ -85,10 +85,10 @@ class ImportedRows:
     """Rows that become one row group.
 
     Attributes:
-        table: In the stored form of the schema; it may be without rows.
-        position: Where the source continues behind them.
-        tally: What was read since the chunk before.
-        done: How much of the source is read up to here.
+        table: The rows in the stored form of the schema; may be empty.
+        position: Where the source continues after them.
+        tally: The tally since the previous chunk.
+        done: The amount read so far.
     """
 
     table: pa.Table
@@ -110,7 +110,7 @@ class ImportSource(ABC):
 
     @abstractmethod
     def identity(self) -> Any:
-        """Return JSON values that differ if the source is another, or has changed."""
+        """Return JSON values that differ for another source, or for a source that has changed."""
 
     @abstractmethod
     def prepare(self) -> Prepared:
@@ -121,12 +121,12 @@ class ImportSource(ABC):
         """Yield the rows in order, from a position on.
 
         Args:
-            prepared: What `prepare` returned, now or in the run that was interrupted.
-            position: That of the last chunk that was kept; None: from the beginning.
-            group_bytes: About how many bytes a chunk has.
+            prepared: The result of `prepare`, in this run or in the interrupted one.
+            position: The position of the last chunk in a finished file; None for the beginning.
+            group_bytes: Approximate bytes of a chunk.
 
         Raises:
-            SourceError: the source has changed since the interrupted run read what lies before the position.
+            SourceError: The part of the source before the position has changed since the interrupted run.
         """
 
 
@@ -134,7 +134,7 @@ def listed(path: str) -> list[os.DirEntry[str]]:
     """Return the entries of a directory by name.
 
     Raises:
-        SourceError: it cannot be listed.
+        SourceError: The directory cannot be listed.
     """
     try:
         with os.scandir(path) as entries:

@@ -11,12 +11,12 @@ from parquet_loader.common import format_bytes, format_count
 
 @dataclass(frozen=True, slots=True)
 class SkippedRecords:
-    """Records that an import left out for one reason.
+    """Records that an import skipped for one reason.
 
     Attributes:
-        reason: Why.
-        count: How many.
-        examples: The first of them.
+        reason: The reason.
+        count: Number of records.
+        examples: The names of the first ones.
     """
 
     reason: str
@@ -29,17 +29,17 @@ class ImportReport:
     """The result of an import. `to_dict` returns JSON values, `str` shows lines.
 
     Attributes:
-        format: Of the source.
-        source: Its path.
+        format: The format of the source.
+        source: The path of the source.
         path: Directory of the new data set.
-        rows, files: Of the new data set.
-        resumed_rows: Those of the rows that an earlier, interrupted run wrote.
+        rows, files: Rows and files of the new data set.
+        resumed_rows: The part of `rows` that an earlier, interrupted run wrote.
         bytes_read: Bytes of the records.
         bytes_stored: Bytes of the new files.
-        kinds: How many media of each kind the rows hold, by their first bytes.
-        skipped: What was left out, and why.
+        kinds: Number of media of each kind in the rows, by their first bytes.
+        skipped: The skipped records, by reason.
         notes: Anything else that a user should know.
-        seconds: How long this run took.
+        seconds: The time of this run.
         run_bytes: Bytes of the records that this run read.
     """
 
@@ -59,7 +59,7 @@ class ImportReport:
 
     @property
     def skipped_count(self) -> int:
-        """How many records were left out."""
+        """Number of skipped records."""
         return sum(skipped.count for skipped in self.skipped)
 
     @property
@@ -68,7 +68,7 @@ class ImportReport:
         return (self.rows - self.resumed_rows) / max(self.seconds, 1e-9)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as values that `json.dumps` takes."""
+        """Return everything as JSON values."""
         plain = asdict(self) | {"kinds": dict(self.kinds), "notes": list(self.notes)}
         plain["skipped"] = [asdict(one) | {"examples": list(one.examples)} for one in self.skipped]
         return plain | {"skipped_count": self.skipped_count, "rows_per_s": self.rows_per_s}

@@ -1,4 +1,4 @@
-"""Sources that are a list of files, each a sequence of records: what tars, TFRecords, MDS and LMDB have in common.
+"""Sources that are a list of files, each a sequence of records: the base of tars, TFRecords, MDS and LMDB.
 
 Two passes: `prepare` reads all records to find the fields, `chunks` reads them again and encodes them. A position is
 the number of a file and of a record in it.
@@ -27,10 +27,10 @@ class Record:
     """A record of a file.
 
     Attributes:
-        values: By column; empty if the record is left out.
+        values: The values, by column; empty if the record is skipped.
         nbytes: Its size.
-        name: For the report, if it is left out.
-        reason: Why it is left out; empty: it is a row.
+        name: The name for the report, if it is skipped.
+        reason: Why it is skipped; "" if it is not.
     """
 
     values: Mapping[str, Any]
@@ -44,7 +44,7 @@ class ShardedSource(ImportSource):
 
     Args:
         source: A file, a directory, or a pattern with ``*``.
-        columns: Names to import; None: all.
+        columns: Names to import; None for all.
     """
 
     def __init__(self, source: PathLike, columns: Sequence[str] | None = None) -> None:
@@ -57,7 +57,7 @@ class ShardedSource(ImportSource):
         """Return the files, in order.
 
         Raises:
-            SourceError: there are none.
+            SourceError: No file was found.
         """
 
     @abstractmethod
@@ -66,10 +66,10 @@ class ShardedSource(ImportSource):
 
         Args:
             path: The file.
-            scans: Whether only the fields are wanted: the first bytes of images suffice.
+            scans: Whether only the fields are needed; then the first bytes of images suffice.
 
         Raises:
-            SourceError: the file is damaged, or holds what is not imported.
+            SourceError: The file is damaged, or holds values that cannot be imported.
         """
 
     def wants(self, column: str) -> bool:
@@ -83,7 +83,7 @@ class ShardedSource(ImportSource):
         return {"files": files, "columns": None if self.columns is None else list(self.columns)}
 
     def prepare(self) -> Prepared:
-        """Read all records, and return the fields that hold them."""
+        """Read all records, and return fields that hold all values."""
         found: dict[str, ColumnValues] = {}
         rows = 0
         for path in self.files:
@@ -163,15 +163,16 @@ class _Batch:
 
 
 def files_of(path: str, suffixes: Sequence[str], what: str) -> list[str]:
-    """Return the file, the files that a pattern matches, or those in a directory whose names hold a suffix.
+    """Return the file, the files that a pattern matches, or the files in a directory with one of the suffixes.
 
     Args:
         path: File, directory or pattern.
-        suffixes: Of the files in a directory, such as ``".tar"``; another extension may follow, such as ``".gz"``.
-        what: The files in words, for errors.
+        suffixes: Suffixes of the files in a directory, such as ``".tar"``; one for compression, such as ``".gz"``, may
+            follow.
+        what: The files in words, for error messages.
 
     Raises:
-        SourceError: there are none.
+        SourceError: No file was found.
     """
     if os.path.isdir(path):
         names = sorted(os.listdir(path))
@@ -188,6 +189,6 @@ def files_of(path: str, suffixes: Sequence[str], what: str) -> list[str]:
 
 
 def _matches(name: str, endings: tuple[str, ...]) -> bool:
-    """Whether a name has an ending, or a suffix and a number of shards behind it, as ``x.tfrecord-00000-of-00002``."""
+    """Return whether a name has an ending, perhaps followed by the number of a shard: ``x.tfrecord-00000-of-00002``."""
     stem, dash, rest = name.partition("-of-")
     return name.endswith(endings) or (bool(dash) and rest.isdigit() and stem.rpartition("-")[0].endswith(endings))

@@ -40,8 +40,8 @@ def import_tfrecord(
 ) -> ImportReport:
     """Import TFRecord files of ``tf.train.Example`` into a new directory, or continue an interrupted import.
 
-    The columns are the features. The files are read twice: once to find the columns and their types, once for the rows.
-    The checksums of all records are verified.
+    Each feature becomes a column. The files are read twice: once to find the columns and their types, once for the
+    rows. The checksums of all records are verified.
 
     Args:
         source: A file, a directory of ``.tfrecord`` files, or a pattern; files may be compressed by gzip or zlib.
@@ -51,9 +51,9 @@ def import_tfrecord(
         progress: Show a progress bar (needs tqdm).
 
     Raises:
-        SourceError: a file cannot be read, is damaged or truncated, holds other records, or has changed since the
+        SourceError: A file cannot be read, is damaged or truncated, holds other records, or has changed since the
             interrupted run.
-        WriteError: the target is not empty, or the file system refuses.
+        WriteError: The target is not empty, or the file system refuses.
     """
     return run_import(TFRecordSource(source, columns), target, options=options, progress=progress)
 
@@ -82,7 +82,7 @@ class TFRecordSource(ShardedSource):
 
 
 def _frames(path: str) -> Iterator[memoryview]:
-    """Yield the data of the records, checksums verified."""
+    """Yield the data of the records, after checking their checksums."""
     with _open(path) as file:
         number = 0
         while head := file.read(_HEAD.size):
@@ -104,14 +104,14 @@ def _frames(path: str) -> Iterator[memoryview]:
 
 
 def _open(path: str) -> Any:
-    """Open a file that may be compressed; TensorFlow's names do not say so."""
+    """Open a file that may be compressed; TensorFlow's file names do not tell."""
     with open(path, "rb") as file:
         first = file.read(_HEAD.size)
     if first[:2] == b"\x1f\x8b":
         return gzip.open(path, "rb")
     is_plain = len(first) == _HEAD.size and _masked(first, 8) == _HEAD.unpack(first)[1]
     if not is_plain and len(first) > 2 and first[0] == 0x78 and int.from_bytes(first[:2], "big") % 31 == 0:
-        return pa.input_stream(path, compression="gzip")  # Arrow tells zlib from gzip by the header
+        return pa.input_stream(path, compression="gzip")  # Arrow also reads zlib, by the header
     return open(path, "rb", buffering=2**20)
 
 
@@ -121,7 +121,7 @@ def _masked(data: bytes, length: int) -> int:
 
 
 def _example(data: memoryview, where: str) -> Iterator[tuple[str, ValueList | None]]:
-    """Yield the features of an example; of two with one name the last one holds."""
+    """Yield the features of an example; of two features with one name, the last one counts."""
     features: list[memoryview] = []
     for number, kind, value in fields_of(data):
         if number == 2 and kind == BYTES:
@@ -145,7 +145,7 @@ def _example(data: memoryview, where: str) -> Iterator[tuple[str, ValueList | No
 
 
 def _feature(data: memoryview) -> ValueList | None:
-    """Return the values of a feature; None if there are none, which TensorFlow treats as a feature that is absent."""
+    """Return the values of a feature; None for an empty one, which TensorFlow treats as absent."""
     found: ValueList | None = None
     for number, kind, value in fields_of(data):
         if kind != BYTES or number not in _LISTS:

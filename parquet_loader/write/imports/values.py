@@ -1,7 +1,7 @@
-"""Finds the fields of records whose columns have no declared types, from all of their values; then encodes them.
+"""Infers the fields of records without declared types, from all of their values; then encodes the values.
 
-A value is bytes, an int, a str, or a numpy array. Every value is looked at before the first row is written, so that no
-later one can fail to fit, and no type depends on the order of records.
+A value is bytes, an int, a str, a `ValueList`, or a numpy array. Every value is inspected before the first row is
+written, so every value fits, and no type depends on the order of records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parquet_loader.schema import (
     encode_columns,
 )
 
-# A black pixel, delivered where an image is missing.
+# A black pixel, delivered in the place of a missing image.
 _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
 )
@@ -39,12 +39,12 @@ _LEAST_INT, _MOST_INT = -(2**63), 2**63 - 1
 
 
 class Digits(bytes):
-    """Bytes that are a number in words, if all of the column are."""
+    """Bytes that may be a number in decimal digits; a column of these is numeric if all of its values are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueList:
-    """Values of one type, at least one; a column of lists of one is a column of values.
+    """A non-empty list of values of one type; if all lists of a column have one value, it is a column of values.
 
     Attributes:
         dtype: ``"bytes"``, or the name of a dtype.
@@ -57,13 +57,13 @@ class ValueList:
 
 @dataclass(slots=True)
 class ColumnValues:
-    """What all values of a column have in common.
+    """The common properties of all values of a column.
 
     Attributes:
-        count: Values.
-        kinds: Of ``"bytes"``, ``"text"``, ``"int"`` and ``"array"``, those that there are.
-        are_images, are_text, are_numbers: Whether all bytes are images, UTF-8, or whole numbers in words.
-        dtypes, shapes: Of arrays; at most a few shapes are kept.
+        count: Number of values.
+        kinds: The kinds found: ``"bytes"``, ``"text"``, ``"int"``, ``"list"`` or ``"array"``.
+        are_images, are_text, are_numbers: Whether all bytes are images, UTF-8, or integers in decimal digits.
+        dtypes, shapes: Dtypes and shapes of arrays; at most two shapes are kept.
     """
 
     count: int = 0
@@ -78,7 +78,7 @@ class ColumnValues:
     lengths: set[int] = field(default_factory=set)
 
     def add(self, value: Any) -> None:
-        """Look at a value."""
+        """Inspect a value."""
         self.count += 1
         if isinstance(value, bytes | memoryview):
             self.kinds.add("bytes")
@@ -113,14 +113,14 @@ class ColumnValues:
         self.ranks.add(len(shape))
 
     def field_of(self, where: str, rows: int) -> Field:
-        """Return the field for the column of so many rows; rows without a value are null.
+        """Return the field of the column; rows without a value are null.
 
         Args:
-            where: Source and column, for errors.
+            where: Source and column, for error messages.
             rows: Rows of the source.
 
         Raises:
-            SourceError: no field holds all values.
+            SourceError: No field can hold all values.
         """
         null: Any = "refuse" if self.count == rows else "mask"
         if len(self.kinds) > 1:
@@ -139,7 +139,7 @@ class ColumnValues:
         return self._list_field(where, null) if kind == "list" else self._array_field(where, null)
 
     def _list_field(self, where: str, null: Any) -> Field:
-        """Return the field of lists: of the values if all lists have one; else a tensor, or lists, empty if absent."""
+        """Return the field of lists: a scalar if all lists have one value, a tensor if one length, else lists."""
         if len(self.dtypes) > 1:
             raise SourceError(f"{where}: lists are of several types ({', '.join(sorted(self.dtypes))})")
         (dtype,) = self.dtypes
@@ -180,19 +180,19 @@ class ColumnValues:
 
 
 def encode_rows(rows: Sequence[Mapping[str, Any]], schema: Schema, where: str) -> pa.Table:
-    """Return rows in the stored form; a value that a row lacks is null.
+    """Return rows in the stored form; missing values are null.
 
     Args:
         rows: Values by column.
-        schema: Of the columns.
-        where: Source and position of the first row, for errors.
+        schema: The schema of the columns.
+        where: Source and position of the first row, for error messages.
 
     Raises:
-        SourceError: a value does not fit its field.
+        SourceError: A value does not fit its field.
     """
     try:
         columns = {name: [_encoded(row.get(name), one) for row in rows] for name, one in schema.items()}
-        # Images stay as they are: not even their headers are parsed, as writers do.
+        # As bytes, so that the headers of images are not parsed.
         plain = Schema({name: Bytes(null=one.null) if isinstance(one, Image) else one for name, one in schema.items()})
         return encode_columns(columns, plain, 0).cast(schema.arrow_schema())
     except ValueError as error:
@@ -229,7 +229,7 @@ def _is_text(value: bytes | memoryview) -> bool:
 
 
 def whole_number(text: bytes) -> int | None:
-    """Return a whole number of 64 bits that is written in the usual way; None for anything else, such as ``007``."""
+    """Return an integer of 64 bits in canonical decimal form; None for anything else, such as ``007``."""
     stripped = text.strip()
     try:
         number = int(stripped)

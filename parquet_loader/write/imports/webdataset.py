@@ -1,7 +1,7 @@
 """`import_webdataset`: tars of samples to Parquet. Files of one key are a row; their extensions are its columns.
 
-The bytes stay as they are, but for ``.txt``, ``.json`` and the like, which become text, ``.cls`` and the like, which
-become numbers, and ``.npy``, which become tensors. Pickles are refused: nothing that is read is executed.
+Files such as ``.txt`` and ``.json`` become text, files such as ``.cls`` numbers, and ``.npy`` tensors; the bytes of all
+others stay unchanged. Pickles are refused: nothing that is read is executed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def import_webdataset(
 ) -> ImportReport:
     """Import the tars of a WebDataset into a new directory, or continue the import that was interrupted.
 
-    The columns are ``__key__`` and one for each extension; dots within one become underscores. The tars are read twice:
-    once to find the columns and their types, once for the rows.
+    The columns are ``__key__`` and one for each extension; dots in an extension become underscores. The tars are read
+    twice: once to find the columns and their types, once for the rows.
 
     Args:
         source: A tar, a directory of tars, or a pattern; tars may be compressed by gzip, bzip2 or xz.
@@ -56,8 +56,8 @@ def import_webdataset(
         progress: Show a progress bar (needs tqdm).
 
     Raises:
-        SourceError: a tar cannot be read, is truncated, holds a pickle, or has changed since the interrupted run.
-        WriteError: the target is not empty, or the file system refuses.
+        SourceError: A tar cannot be read, is truncated, holds a pickle, or has changed since the interrupted run.
+        WriteError: The target is not empty, or the file system refuses.
     """
     return run_import(WebDatasetSource(source, columns), target, options=options, progress=progress)
 
@@ -72,7 +72,7 @@ class WebDatasetSource(ShardedSource):
         return files_of(self.path, (".tar", ".tgz"), "tars")
 
     def records(self, path: str, *, scans: bool) -> Iterator[Record]:
-        """Yield the samples of a tar: files that follow each other and have one key."""
+        """Yield the samples of a tar: consecutive files with one key."""
         try:
             yield from self._samples(path, scans=scans)
         except tarfile.TarError as error:
@@ -138,14 +138,14 @@ def _bytes(where: str, file: Any, count: int) -> bytes:
 
 
 def _members(path: str) -> Iterator[tuple[str, tarfile.TarInfo, Any]]:
-    """Yield name, header and open file (None: it is not a file) of each entry of a tar, which must be whole."""
+    """Yield name, header and open file (None if it is not a file) of each entry of a tar; refuse a truncated tar."""
     with open(path, "rb") as raw:
         first = raw.read(6)
     opener = next((opener for magic, opener in _OPENERS if first.startswith(magic)), open)
     with opener(path, "rb") as file, tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
         while (member := tar.next()) is not None:
-            tar.members = []  # type: ignore[attr-defined]  # else it keeps all
-            # A name that is not UTF-8 has surrogates for its bytes; they become escapes.
+            tar.members = []  # type: ignore[attr-defined]  # else `tar` keeps all members in memory
+            # Bytes of a name that are not UTF-8 are surrogates; they become escapes.
             name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
             name = name.removeprefix("./")
             yield name, member, tar.extractfile(member) if member.isreg() else None
@@ -153,7 +153,7 @@ def _members(path: str) -> Iterator[tuple[str, tarfile.TarInfo, Any]]:
 
 
 def _check_end(path: str, file: Any, offset: int) -> None:
-    """Check that blocks of zeros follow the last entry, as writers of whole tars leave them, and nothing else."""
+    """Check that only blocks of zeros follow the last entry, as in every complete tar."""
     file.seek(offset)
     end = b""
     is_zero = False

@@ -42,7 +42,7 @@ class Journal:
         path: The journal's file; None: no other process completes the commit.
 
     Attributes:
-        is_needed: Whether a commit is incomplete, of which files may have appeared.
+        is_needed: Whether a commit is incomplete, and some of its files may be visible.
         is_published: Whether all new files have appeared.
     """
 
@@ -53,7 +53,7 @@ class Journal:
         self._filesystem = filesystem
 
     def write(self, step: Literal["publish", "remove"], paths: Sequence[str]) -> None:
-        """Replace it atomically: readers find the old one or the new one."""
+        """Replace the journal atomically: readers find the old one or the new one."""
         if self.path is not None:
             self._write(self.path, step, paths)
         self.is_published = step == "remove"
@@ -68,7 +68,7 @@ class Journal:
             move_file(self._filesystem, fresh, path)
 
     def remove(self) -> None:
-        """Remove it: the commit is done."""
+        """Remove the journal, because the commit is done."""
         if self.path is not None:
             self._filesystem.delete_file(self.path)
         self.is_needed = False
@@ -82,7 +82,7 @@ class Journal:
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:
-    """Whether a directory can be renamed in one step: on local file systems, and those that say they are HDFS."""
+    """Return whether a directory can be renamed in one step: on local file systems and HDFS."""
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         filesystem = filesystem.base_fs
     # "hdfs" is Arrow's own; "py::hdfs" and "py::fsspec+webhdfs" are Python's, handed to Arrow.
@@ -180,7 +180,7 @@ def _take_back(
 ) -> None:
     journal.is_needed = True
     try:
-        journal.write("publish", targets)  # whatever has become of the write or removal that failed
+        journal.write("publish", targets)  # again, because the failed write or removal may have changed the journal
         left = _remove_all(filesystem, targets)
     except _STORAGE_ERRORS as error:
         left = dict.fromkeys(targets, error)
@@ -194,20 +194,20 @@ def _take_back(
 
 
 def finish_or_undo(filesystem: pafs.FileSystem, journal: str, data_set: str) -> None:
-    """Undo a commit that was cut short, or complete it if all its files are published.
+    """Undo an interrupted commit, or complete it if all its files are published.
 
-    Anyone who may write into the data set may have written the journal, so nothing outside the data set is removed.
+    Anyone with write access to the data set may have written the journal, so nothing outside the data set is removed.
 
     Raises:
-        WriteError: the journal names a path outside the data set.
+        WriteError: The journal names a path outside the data set.
     """
-    for path in (journal, _fresh(journal)):  # the second alone: HDFS removes the old one before it renames
+    for path in (journal, _fresh(journal)):  # only the second may exist: HDFS removes the old one before it renames
         try:
             with filesystem.open_input_stream(path) as stream:
                 entries = json.loads(stream.read())
         except FileNotFoundError:
             continue
-        except ValueError:  # not wholly written: nothing was published
+        except ValueError:  # incomplete, so nothing was published
             return
         named = entries.get("paths") if isinstance(entries, dict) else None
         outside = [n for n in named if not _lies_in(filesystem, n, data_set)] if isinstance(named, list) else [entries]
@@ -231,7 +231,7 @@ def _lies_in(filesystem: pafs.FileSystem, path: object, data_set: str) -> bool:
 
 
 def _rename_to(filesystem: pafs.FileSystem, data: str, path: str) -> bool:
-    """Rename `data` to `path`, which does not exist or is empty; return False if it is not."""
+    """Rename `data` to `path`; return False if `path` exists and is not empty."""
     if is_local(filesystem):
         target = os.path.realpath(path)
         if os.path.isdir(target):
@@ -248,7 +248,7 @@ def _rename_to(filesystem: pafs.FileSystem, data: str, path: str) -> bool:
     if look_up(filesystem, path).type == pafs.FileType.Directory:  # HDFS would move `data` into it
         aside = f"{data}-before"
         filesystem.move(path, aside)
-        if listing(filesystem, aside):  # another job was quicker
+        if listing(filesystem, aside):  # another job was faster
             _rename_directory(filesystem, aside, path)
             return False
     _rename_directory(filesystem, data, path)

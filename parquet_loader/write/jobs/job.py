@@ -1,4 +1,4 @@
-"""Many tasks, one commit: the protocol that jobs on Dask, Spark or anything else share.
+"""Many tasks, one commit: the protocol of jobs on Dask, Spark or any other engine.
 
 The driver makes a `WriteJob`, passes its `spec` to tasks, and passes the reports of successful tasks to `commit`. Tasks
 write only into the job's own hidden directory, under names unique to the attempt. So a task may fail, run again, or run
@@ -10,9 +10,9 @@ twice at once: files that no report names are never published.
         journal.json                    if a single rename is impossible: see `commit`
     <parent>/.<name>.job-<id>.lease     held while the driver lives
 
-A job that ends removes its directory. One that is killed leaves it, and so does one whose commit file by file could
-neither be completed nor undone. Every `WriteJob` on the same path first completes and removes those whose lease nobody
-holds.
+A job that ends removes its directory. A job that is killed leaves it, and so does a job whose commit file by file could
+neither be completed nor undone. Every `WriteJob` on the same path first completes or undoes jobs whose lease nobody
+holds, and removes their directories.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from parquet_loader.write.staging import (
 from parquet_loader.write.target import WriteMode, check_target, listing, parquet_files
 from parquet_loader.write.writer import WriteSummary
 
-# A lease of a job whose driver died before it gave it its name.
+# A lease whose driver died before the lease got its final name.
 UNNAMED_LEASE = r"\.job-[0-9a-f]{32}\.lease" + re.escape(NEW_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """The parameters of a job that tasks need; small, and it pickles.
+    """The parameters of a job that tasks need; small and picklable.
 
     Attributes:
-        path: The data set, for errors.
+        path: The data set, for error messages.
         directory: The directory in `filesystem` that tasks write to.
         filesystem: The file system of the data set.
         schema: The schema of the columns.
@@ -88,8 +88,8 @@ class WrittenFile:
     """A task's report of a file.
 
     Attributes:
-        partition: Which part of the job's input its rows are, for the order of the files.
-        name: Its name in the job's directory, of this attempt alone.
+        partition: The number of the partition that its rows come from; files are ordered by it.
+        name: Its name in the job's directory; unique to the attempt.
         rows: Its rows.
         bytes: Its size as stored.
         decoded_bytes: The size of its rows in memory.
@@ -114,7 +114,7 @@ class JobSummary(WriteSummary):
 
 
 class WriteJob:
-    """One job, from the check of its target to its commit; used by the process that drives the tasks.
+    """One job, from the check of its target to its commit; used by the driver process.
 
     Leaving the ``with`` body without `commit` removes all written files. A job that is not closed is removed when it is
     garbage-collected, or when the interpreter exits.
@@ -125,13 +125,13 @@ class WriteJob:
         mode: As in `DatasetWriter`.
         options: Sizes and codec.
         filesystem: A `pyarrow.fs.FileSystem`; it has to pickle.
-        file_id: Part of the names of its files, which states and splits by position depend on. Default: an id of this
-            job alone; another one is for a directory that nobody else writes to.
-        nests: Whether the files that ``mode="append"`` adds to others come in a directory of their own, by one rename.
+        file_id: Part of the names of its files, on which states and splits by position depend. Default: an id unique to
+            the job; pass another one only for a directory that nobody else writes to.
+        nests: Whether ``mode="append"`` publishes files in a subdirectory of their own, by one rename.
 
     Raises:
-        WriteError: the directory is not empty, not replaceable, or the file system refuses.
-        SchemaError: appending to files of another schema.
+        WriteError: The directory is not empty, not replaceable, or the file system refuses.
+        SchemaError: The files to append to have another schema.
 
     Attributes:
         spec: The parameters for tasks.
@@ -191,10 +191,10 @@ class WriteJob:
             files: Reports of successful tasks, one for each task; files are ordered by partition.
 
         Raises:
-            WriteError: a file is not there as reported, the job was taken for dead, or the file system refuses.
-                Nothing is published then.
-            UnfinishedCommitError: on object stores and mount points: all is published, and not all that it replaces is
-                deleted; or a part is published that could not be taken back. The next job on the path finishes that.
+            WriteError: A file does not match its report, another job considered this one dead, or the file system
+                refuses. Nothing is published then.
+            UnfinishedCommitError: On object stores and mount points: all files are published, but not all old ones are
+                deleted; or some files are published and could not be removed. The next job on the path completes this.
         """
         if not self._is_open:
             raise WriteError(f"{self.path}: the job is closed; nothing more can be published")
@@ -214,18 +214,17 @@ class WriteJob:
     def abort(self) -> None:
         """Remove all unpublished files; idempotent, never raises."""
         self._is_open = False
-        if self._journal.is_needed:  # by the next job, which finds this one's directory as that of a dead one
+        if self._journal.is_needed:  # the next job finds this directory like that of a dead job
             self._finalizer.detach()
             self._directory.leave()
         self._finalizer()
 
     def _check_target(self, schema: Schema) -> Schema:
-        """Return the schema with which to write; that of an extended data set says how categories are stored."""
+        """Return the schema to write with; the schema of an existing data set tells how categories are stored."""
         known, self._has_rows_already = check_target(self._filesystem, self.path, self._mode, schema)
         return known or schema
 
     def _make_directory(self) -> JobDirectory:
-        """Make the job's directory."""
         return JobDirectory.make(self._filesystem, self.path)
 
     def _metadata(self) -> Mapping[bytes, bytes]:
@@ -256,7 +255,7 @@ class WriteJob:
             )
 
     def _publish(self, files: list[WrittenFile]) -> tuple[list[str], int]:
-        """Let files appear, and return their paths and how many bytes they have together."""
+        """Publish files; return their paths and their total bytes."""
         home = self._publish_named(files)
         return [join(home, self._name(number)) for number in range(len(files))], sum(f.bytes for f in files)
 
@@ -264,7 +263,7 @@ class WriteJob:
         return f"part-{self._file_id}-{number:06}.parquet"
 
     def _publish_named(self, files: list[WrittenFile]) -> str:
-        """Let files appear in a directory, and return it."""
+        """Publish files in a directory, and return the directory."""
         directory, id_ = self._directory, self.id
         moves = [(join(directory.tasks, f.name), self._name(number)) for number, f in enumerate(files)]
         whole = renames_directories(self._filesystem) and (self._nests or not self._has_rows_already)
@@ -278,7 +277,7 @@ class WriteJob:
             except UnfinishedCommitError:
                 self._journal.is_needed = True  # the old files stay until the next job
                 raise
-        old = parquet_files(listing(self._filesystem, self.path), self.path)  # those that readers see
+        old = parquet_files(listing(self._filesystem, self.path), self.path)  # the files that readers see
         if self._mode == "error" and old:
             raise WriteError(f"{self.path}: while the job ran, others wrote into the directory; nothing was published")
         home = join(self.path, f"job-{id_}") if whole else self.path
@@ -289,10 +288,10 @@ class WriteJob:
 
 
 def new_task_file(spec: JobSpec, partition: int, number: int) -> StagedFile:
-    """Return a file in the job's directory with a name that no other attempt has.
+    """Return a file in the job's directory with a name unique to the attempt.
 
-    Names sort by partition, and by the file's number in it: so rows are read in the order in which they were given.
-    Rows of small files that are written again together are an exception: they take the position of the first file.
+    Names sort by partition, then by the file's number in it, so rows are read in the order in which they were given.
+    Rows of merged small files are an exception: they take the position of the first file.
     """
     name = f".part-{partition:06}-{number:06}-{uuid.uuid4().hex}.parquet.tmp"
     return StagedFile(spec.filesystem, join(spec.directory, name), spec.metadata)
@@ -306,7 +305,7 @@ def number_of(name: str) -> int:
 def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
     """Remove the directories of killed jobs, and complete or undo their interrupted commits.
 
-    Every job on `path` does this first. Jobs that are alive are left alone, see `parquet_loader.write.jobs.lease`.
+    Every job on `path` does this first. Jobs that are alive are not touched, see `parquet_loader.write.jobs.lease`.
 
     Args:
         filesystem: The file system of the data set.
@@ -368,25 +367,25 @@ class JobDirectory:
 
     @classmethod
     def make_within(cls, filesystem: pafs.FileSystem, path: str, id_: str | None = None) -> JobDirectory:
-        """Make the directory of a new job in `path`, which exists."""
+        """Make the directory of a new job in the existing directory `path`."""
         id_ = id_ or uuid.uuid4().hex
         inside = cls(filesystem, join(path, f".job-{id_}"), id_)
         inside._open()
         return inside
 
     def remove(self) -> None:
-        """Remove all of it; never raises. In a forked child it does nothing."""
+        """Remove the directory and the lease; never raises. Does nothing in a forked child."""
         if self._process == os.getpid():
             self.remove_files()
             self.lease.release()
 
     def leave(self) -> None:
-        """Leave all as it is, for the next job; never raises. In a forked child it does nothing."""
+        """Release the lease and leave the files to the next job; never raises. Does nothing in a forked child."""
         if self._process == os.getpid():
             self.lease.release()
 
     def remove_files(self) -> None:
-        """Remove the directory; tasks that still run find that it is gone, and can write no more."""
+        """Remove the directory; tasks that still run fail when they write."""
         if is_local(self.filesystem):
             dead = f"{self.root}-dead"
             remove_tree(dead)

@@ -1,4 +1,4 @@
-"""The steps of a job on any engine: write partitions, shuffle or merge small files by their reports, commit."""
+"""Runs the steps of a job on any engine: write partitions, shuffle rows or merge small files, commit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ StepTask = Callable[[JobSpec, int], list[WrittenFile]]
 
 
 class Runner(Protocol):
-    """The interface to an engine; both calls raise the first error, and report each task once."""
+    """The interface to an engine; both methods raise the first error, and report each task once."""
 
     def partitions(self, spec: JobSpec, task: PartitionTask, show: ShowProgress) -> list[Any]:
         """Call ``task(spec, number, rows)`` on the workers for every partition, and return all reports."""
@@ -83,10 +83,10 @@ def run_job(
 
 
 def check_bucket_bytes(size: int, schema: Schema) -> None:
-    """Refuse buckets whose rows Arrow could not put into another order.
+    """Refuse buckets whose rows Arrow cannot permute.
 
     Raises:
-        ConfigurationError: more than 1 GiB, with a column whose values vary in width.
+        ConfigurationError: The size exceeds 1 GiB, and the values of a column vary in width.
     """
     varying = [field.name for field in schema.arrow_schema() if _varies(field.type)]
     if varying and size > TAKE_BYTES:
@@ -104,7 +104,7 @@ def check_columns(empty: Any, schema: Schema) -> None:
     """Refuse columns that cannot fit the schema before any task runs, by a batch without rows.
 
     Raises:
-        SchemaError: a column is missing, unknown, or of a kind that does not fit its field.
+        SchemaError: A column is missing, unknown, or does not fit its field.
     """
     to_table(empty, schema)
 
@@ -128,5 +128,5 @@ def package_archive(path: PathLike) -> str:
 
 
 def flatten(reports: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return all that tasks report as one list."""
+    """Return the reports of all tasks as one list."""
     return [item for report in reports for item in report]

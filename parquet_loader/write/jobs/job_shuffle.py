@@ -1,15 +1,15 @@
 """Puts all rows of a job into a seeded order, in bounded memory: tasks write chunks, others gather buckets from them.
 
-Each task permutes its rows a chunk at a time and writes the chunks in a form from which any slice can be read. When all
-chunks are written, their sizes give the number of buckets. Bucket ``b`` takes an equal slice of every chunk
-(`ShufflePlan.slices`), permutes these rows together, and writes them. Every row can get into any bucket and to any
+Each task permutes its rows a chunk at a time and writes the chunks in a form from which any slice can be read. After
+all chunks are written, their sizes give the number of buckets. Bucket ``b`` takes an equal slice of every chunk
+(`ShufflePlan.slices`), permutes these rows together, and writes them. Every row can end up in any bucket and at any
 position in it. Each bucket has its share of every chunk, so a small window of the result represents all rows.
 
 `rewrite_dataset` has another shuffle (`external_shuffle`): one process sorts rows by a random key, so the order does
-not depend on sizes. A task of a job cannot know how many buckets the others need, so here sizes enter the order.
+not depend on sizes. A task of a job cannot know how many buckets the others need, so here the order depends on sizes.
 
-The order is a function of the seed and of the rows of each partition in their order, never of the engine, of the
-number of workers, or of retries. Permutations are those of `parquet_loader.plan.epoch`.
+The order is a function of the seed and of the rows of each partition in their order. The engine, the number of workers
+and retries do not change it. Permutations are those of `parquet_loader.plan.epoch`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Chunk:
     """Rows of one partition, permuted, in a file of the job's directory.
 
     Attributes:
-        partition: Whose rows they are.
-        number: Which of the partition's chunks.
-        name: The file's name, of this attempt alone.
-        rows: Its rows.
+        partition: The number of the partition.
+        number: The number of the chunk in the partition.
+        name: The file's name; unique to the attempt.
+        rows: Number of rows.
         bytes: Their size in memory.
     """
 
@@ -56,11 +56,11 @@ class Chunk:
 
 @dataclass(frozen=True)
 class ShufflePlan:
-    """Which rows of which chunk go to which bucket: a pure function of the chunks' sizes and the seed.
+    """Assigns rows of chunks to buckets: a pure function of the chunks' sizes and the seed.
 
     Attributes:
         chunks: All chunks, by partition and number.
-        buckets: How many buckets there are.
+        buckets: Number of buckets.
         seed: From 0 to ``2**64 - 1``.
     """
 
@@ -76,10 +76,10 @@ class ShufflePlan:
         return cls(ordered, max(1, -(-total // bucket_bytes)), seed)
 
     def slices(self, bucket: int) -> tuple[IntArray, IntArray]:
-        """Return the first row and the row after the last, int64 ``[chunks]`` each, that the bucket takes of them.
+        """Return start and stop (exclusive) of the bucket's rows in each chunk, int64 ``[chunks]`` each.
 
         Chunk ``c`` with ``r`` rows is cut at ``(b * r + phase[c]) // buckets`` for every ``b``. The phases are seeded,
-        so that chunks of fewer rows than there are buckets do not all give to the same ones.
+        so that chunks with fewer rows than buckets do not all contribute to the same buckets.
         """
         rows, phases = self._rows, self._phases
         return (bucket * rows + phases) // self.buckets, ((bucket + 1) * rows + phases) // self.buckets
@@ -101,7 +101,7 @@ def write_chunks(spec: JobSpec, partition: int, data: Any, *, chunk_bytes: int, 
     """Permute the rows of one partition a chunk at a time, write the chunks, and report them.
 
     Raises:
-        DataError, SchemaError, WriteError: as in `write_partition`.
+        DataError, SchemaError, WriteError: As in `write_partition`.
     """
     check_directory(spec)
     chunks: list[Chunk] = []
@@ -164,7 +164,7 @@ def _read_rows(spec: JobSpec, chunk: Chunk, start: int, stop: int) -> pa.Table:
     path = join(spec.directory, chunk.name)
     with pa.memory_map(path) if is_local(spec.filesystem) else spec.filesystem.open_input_file(path) as file:
         reader = pa.ipc.open_file(file)
-        step = reader.get_batch(0).num_rows  # all have as many but the last
+        step = reader.get_batch(0).num_rows  # the same for all batches except the last
         first, last = start // step, (stop - 1) // step
         batches = [reader.get_batch(i) for i in range(first, last + 1)]
         return pa.Table.from_batches(batches).slice(start - first * step, stop - start)

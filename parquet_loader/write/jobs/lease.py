@@ -1,12 +1,12 @@
-"""The lease of a job, which says whether the process that began it is alive: a file lock, or a file that is renewed.
+"""The lease of a job, which shows whether its driver process is alive: a file lock, or a file that is renewed.
 
 On local and network file systems with locks the driver holds a `FileLock` on the lease's file. The kernel releases it
-when the process ends, in any way, so a job is known to be dead, never guessed. If the file system has no locks (object
-stores, HDFS), a thread rewrites the lease every `RENEW_S` seconds. A lease is expired if the store's own times say that
-it is older than `EXPIRE_S`, so no two clocks are compared.
+when the process ends in any way, so the death of a job is known for certain. If the file system has no locks (object
+stores, HDFS), a thread rewrites the lease every `RENEW_S` seconds. A lease is expired if it is older than `EXPIRE_S` by
+the store's own modification times, so the clocks of machines are not compared.
 
-If the lease of a delayed driver expires, the next job removes the directory of the delayed one. The driver finds at its
-commit that the lease is gone, and publishes nothing.
+If the lease of a delayed driver expires, the next job removes that driver's directory. At its commit the delayed driver
+finds that the lease is gone, and publishes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.E
 
 
 class JobLease:
-    """Held from the beginning of a job to its end, by the process that drives it.
+    """A lease that the driver process holds from the beginning of a job to its end.
 
     Threads: `acquire` starts one, ``parquet_loader-lease``, if there are no locks; `release` ends it.
 
@@ -59,10 +59,10 @@ class JobLease:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Take the lease, whose file does not exist yet.
+        """Take the lease; its file must not exist yet.
 
         Raises:
-            OSError: the file system refuses.
+            OSError: The file system refuses.
         """
         if is_local(self.filesystem):
             self._lock = _locked_new_file(self.path, self._owner)
@@ -73,7 +73,7 @@ class JobLease:
         self._thread.start()
 
     def is_held(self) -> bool:
-        """Whether the lease is still held here: nobody took the job for dead."""
+        """Return whether this process still holds the lease; False if another job considered this one dead."""
         with contextlib.suppress(OSError, pa.ArrowException):
             return self._is_written() if self._lock is None else self._lock.has_its_name
         return False
@@ -81,8 +81,8 @@ class JobLease:
     def release(self) -> None:
         """Remove the lease's file and release the lock; idempotent, never raises.
 
-        Waits a limited time for a renewal in flight: one that completes later leaves a lease that expires. The garbage
-        collector may call this in the renewing thread itself.
+        Waits a limited time for a renewal in flight; a renewal that completes later leaves a lease that expires. The
+        garbage collector may call this in the renewing thread itself.
         """
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -112,11 +112,11 @@ class JobLease:
 
 @contextlib.contextmanager
 def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPIRE_S) -> Iterator[bool]:
-    """Yield whether the job that took the lease is dead; within the body nobody else finds it dead as well.
+    """Yield whether the job that took the lease is dead; inside the body, no other process finds it dead.
 
     Args:
         filesystem: The file system of the lease.
-        path: The lease's file; a job without one is dead, because it is taken first and removed last.
+        path: The lease's file. A job without one is dead, because the lease is taken first and removed last.
         expire_s: Age of an expired lease if there are no locks.
     """
     if is_local(filesystem):
@@ -134,10 +134,10 @@ def dead_lease(filesystem: pafs.FileSystem, path: str, *, expire_s: float = EXPI
 
 
 def _locked_new_file(path: str, content: bytes) -> LockedFile | None:
-    """Return a new file, locked before it has its name, so nobody finds it unlocked; None if there are no locks.
+    """Return a new file that is locked before it gets its final name; None if the file system has no locks.
 
-    Another job may take it for the lease of a dead process while it has its first name, and remove it; then it is made
-    again.
+    While it has its first name, another job may mistake it for the lease of a dead process and remove it; then it is
+    made again.
     """
     while True:
         try:
@@ -160,14 +160,14 @@ def _locked_new_file(path: str, content: bytes) -> LockedFile | None:
 
 
 def remove_unnamed(path: str) -> None:
-    """Remove a lease that was made and never got its name, unless its maker is just about to give it."""
+    """Remove a lease that never got its final name, unless its maker still holds the lock."""
     with contextlib.suppress(FileNotFoundError), FileLock(path) as lock:
         if _acquired(lock) is not False and lock.has_its_name:
             os.unlink(path)
 
 
 def _acquired(lock: FileLock) -> bool | None:
-    """Return whether the lock could be had at once; None if the file system has no locks."""
+    """Return whether the lock was free; None if the file system has no locks."""
     try:
         return lock.acquire(waits=False)
     except OSError as error:

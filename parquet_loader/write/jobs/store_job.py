@@ -1,4 +1,4 @@
-"""Writes the rows of a job into a `SampleStore`: tasks write files in its format, and it publishes them at once.
+"""Writes the rows of a job into a `SampleStore`: tasks write files in its format, and the store publishes them at once.
 
 If tasks wrote to the store directly, rows of a task that runs twice would be stored twice. So tasks write to the job's
 hidden directory, as for any other target, with the footers and sizes of the store's own files. One commit of the store
@@ -19,7 +19,7 @@ from parquet_loader.write.staging import join
 from parquet_loader.write.target import WriteMode
 
 JOB_KEY = "job"
-"""Name under which the store's files keep the identity of the job that they came from."""
+"""Metadata key under which the store's files keep the id of their job."""
 
 
 @runtime_checkable
@@ -46,19 +46,19 @@ class Store(Protocol):
 
 
 class StoreJob(WriteJob):
-    """A job whose rows are added to a store; used as `WriteJob` is.
+    """A job whose rows are added to a store; used like `WriteJob`.
 
-    The commit frees space or waits for it, as any writer of the store does, for all files before the first. Then all
-    files appear at once to readers of the store; other readers may see only some for the milliseconds that it takes to
-    rename them. If the commit fails or the driver is killed during it, all of them appear or none.
+    Before the first file, the commit frees or awaits space for all files, as any writer of the store does. Then readers
+    of the store see all files at once; other readers may see only some during the milliseconds of renaming. If the
+    commit fails or the driver is killed during it, all files appear or none.
 
     Args:
         store: A `SampleStore`.
         schema: The job's schema.
 
     Raises:
-        SchemaError: the store has another schema.
-        WriteError: the file system refuses.
+        SchemaError: The store has another schema.
+        WriteError: The file system refuses.
     """
 
     def __init__(self, store: Store, schema: Schema) -> None:
@@ -78,7 +78,7 @@ class StoreJob(WriteJob):
         return schema
 
     def _make_directory(self) -> JobDirectory:
-        return JobDirectory.make_within(self._filesystem, self.path)  # from there files can be renamed into the store
+        return JobDirectory.make_within(self._filesystem, self.path)  # so that files can be renamed into the store
 
     def _metadata(self) -> Mapping[bytes, bytes]:
         return self._store.footer({JOB_KEY: self.id})
@@ -89,7 +89,7 @@ class StoreJob(WriteJob):
 
 
 def _options(sizes: Any) -> WriteOptions:
-    """Return the options with which tasks cut files as the store's writers do: at the nearer end of a row group."""
+    """Return options by which tasks cut files like the store's writers: at the nearest end of a row group."""
     group, full = sizes.row_group_bytes, sizes.file_bytes
     return WriteOptions(
         row_group_bytes=group, file_bytes=max(1, full // 2, full - group // 2), compression=sizes.options.compression
@@ -102,8 +102,8 @@ def open_job(
     """Return the job that writes to a directory or into a store.
 
     Raises:
-        ConfigurationError: an argument does not apply to a store.
-        SchemaError, WriteError: as `WriteJob` and `StoreJob`.
+        ConfigurationError: An argument does not apply to a store.
+        SchemaError, WriteError: As in `WriteJob` and `StoreJob`.
     """
     if not isinstance(target, Store):
         return WriteJob(target, schema, mode=mode, options=options, filesystem=filesystem)

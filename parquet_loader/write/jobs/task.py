@@ -41,7 +41,7 @@ class Failure:
     message: str
 
     def error(self) -> ParquetLoaderError:
-        """Return the error as it was on the worker."""
+        """Return the error that the worker raised."""
         return _ERRORS[self.kind](self.message)
 
 
@@ -49,9 +49,8 @@ def write_partition(spec: JobSpec, partition: int, data: Any) -> list[WrittenFil
     """Write the rows of one partition, a batch of any form or an iterator of batches, and report the files.
 
     Raises:
-        DataError, SchemaError: a batch does not fit the schema; partition, field and row within the partition are
-            named.
-        WriteError: the file system refuses.
+        DataError, SchemaError: A batch does not fit the schema; the message names partition, field and row.
+        WriteError: The file system refuses.
     """
     with packing(spec, partition) as packer, naming(partition):
         packer.write(data)
@@ -59,12 +58,12 @@ def write_partition(spec: JobSpec, partition: int, data: Any) -> list[WrittenFil
 
 
 def merge_files(groups: Sequence[tuple[int, list[str]]], spec: JobSpec, index: int) -> list[WrittenFile]:
-    """Write the rows of a group of small files again, as files of full row groups, and report those.
+    """Merge a group of small files into files of full row groups, and report the new files.
 
     Args:
-        groups: As from `plan_merges`.
+        groups: The groups of `plan_merges`.
         spec: The job.
-        index: Which of the groups.
+        index: The index of the group.
     """
     partition, names = groups[index]
     # A partition's small file is its last one, which these files replace.
@@ -83,18 +82,18 @@ def merge_files(groups: Sequence[tuple[int, list[str]]], spec: JobSpec, index: i
 def plan_merges(
     files: Sequence[WrittenFile], options: WriteOptions, columns: int
 ) -> tuple[list[WrittenFile], list[tuple[int, list[str]]]]:
-    """Decide which files are written again, so that the sizes of files and row groups do not depend on the partitions.
+    """Choose the files to merge, so that the sizes of files and row groups do not depend on the partitions.
 
-    Files of less than four row groups are small, unless they are as large as files may be. They are gathered in
-    order, until a group makes a full file.
+    Files of less than four row groups are small, unless they have the full file size. They are grouped in order, until
+    a group makes a full file.
 
     Args:
         files: The reports of tasks.
         options: Sizes.
-        columns: How many columns the files have.
+        columns: Number of columns.
 
     Returns:
-        The files that stay, and for each group of small ones the partition it counts as and the names.
+        The files that stay; and for each group of small files, the partition of its first file, and the names.
     """
     full = int(options.file_bytes)
 
@@ -133,7 +132,7 @@ def check_directory(spec: JobSpec) -> None:
     """Refuse to begin if the job's directory is not visible.
 
     Raises:
-        WriteError: the worker sees other storage than the driver, or the job is over.
+        WriteError: The worker does not see the driver's storage, or the job is over.
     """
     if not renames_directories(spec.filesystem):
         return  # object stores have no directories, and are the same from everywhere
@@ -147,7 +146,7 @@ def check_directory(spec: JobSpec) -> None:
 
 @contextlib.contextmanager
 def packing(spec: JobSpec, partition: int, first_number: int = 0) -> Iterator[Packer]:
-    """Yield a packer, finish it, or remove what it wrote; its files' numbers in the partition go up from the first."""
+    """Yield a packer and finish it, or remove its files after an error; file numbers begin at `first_number`."""
     check_directory(spec)
     files: list[StagedFile] = []
 

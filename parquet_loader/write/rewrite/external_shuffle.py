@@ -1,12 +1,12 @@
-"""Puts all rows of a data set into random order, in bounded memory: scattered to files by a random key, then sorted.
+"""Puts all rows of a data set into random order, in bounded memory: scatters rows to files by a random key, then sorts.
 
-The row's key is 64 random bits, from a stream that its row group and its position there select. Rows are delivered in
-the order of their keys (equal keys, one pair in 2**64, in the order of the source). So the order is uniformly random,
-and a function of the snapshot, the filters and the seed alone: memory and the number of files never enter it.
+A row's key is 64 random bits, from a stream that its row group and its position there select. Rows are delivered in the
+order of their keys (equal keys, one pair in 2**64, in the order of the source). So the order is uniformly random, and a
+function of the snapshot, the filters and the seed alone, independent of memory and the number of files.
 
-A *bucket* is the rows whose keys begin with the same bits. First each row is appended to its bucket's file. Then one
-bucket after another is read, sorted, and its file removed. A bucket that is larger than memory allows is scattered
-again by the following bits.
+A *bucket* is the set of rows whose keys begin with the same bits. First each row is appended to its bucket's file. Then
+one bucket after another is read and sorted, and its file removed. A bucket that is larger than memory allows is
+scattered again by the following bits.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from parquet_loader.common import Stream, bit_generator
 METHOD = "philox-sort-64"
 _KEY_BITS = 64
 _MOST_BITS = 10
-# Append at least this much to a file at once, or Arrow's message headers (about 150 bytes a
-# column) add up; with fewer files a bucket is divided more often instead.
+# The least bytes of one append to a file: with less, Arrow's message headers (about 150 bytes a column) add up. Fewer
+# files mean that buckets are divided more often.
 _LEAST_APPEND_BYTES = 32 * 1024
 _LEAST_APPEND_BYTES_PER_COLUMN = 2048
 _KEY = "parquet_loader.key"
@@ -33,7 +33,7 @@ Keys = npt.NDArray[np.uint64]
 
 
 class RowKeys:
-    """The keys of one row group's rows, handed out in their order.
+    """The keys of one row group's rows, in the order of the rows.
 
     Method ``philox-sort-64``: the raw 64-bit words of `plan.bit_generator` for the stream `REWRITE`, epoch 0, with the
     row group's number in the snapshot as index; word ``i`` belongs to the i-th row that passes the filters.
@@ -48,20 +48,20 @@ class RowKeys:
 
 
 class Buckets:
-    """Rows divided by the first bits of their keys. One thread at a time.
+    """Rows divided by the first bits of their keys. Used by one thread at a time.
 
     Memory: at most `buffer_bytes` of rows are buffered, three times that while they are written; sorting holds one
     bucket twice. Disk: all rows once, in Arrow's form, and 8 bytes a row; each bucket's file is removed after it is
     read.
 
     Args:
-        schema: Of the tables.
-        folder: Where files go.
-        name: Begins the names of the files.
+        schema: The schema of the tables.
+        folder: The directory for files.
+        name: The beginning of the files' names.
         total_bytes: The expected size of all rows.
-        bucket_bytes: The size a bucket should have; one of more than twice that is divided again.
-        buffer_bytes: How much is buffered in memory.
-        used_bits: Bits of the keys that are the same for all rows here.
+        bucket_bytes: The intended size of a bucket; one of more than twice this size is divided again.
+        buffer_bytes: The most bytes buffered in memory.
+        used_bits: Number of leading bits that all keys here have in common.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Buckets:
         """Add rows and their keys.
 
         Raises:
-            OSError: the disk is full, or fails.
+            OSError: The disk is full, or fails.
         """
         keyed = pa.Table.from_arrays([*table.columns, pa.array(keys)], schema=self._schema)
         self._waiting.append(keyed)
@@ -105,8 +105,8 @@ class Buckets:
             self._flush()
 
     def sorted(self) -> Iterator[pa.Table]:
-        """Yield all rows in the order of their keys, once; no more can be added."""
-        if not self._sizes:  # all of it fits into the buffer
+        """Yield all rows in the order of their keys; call it once, after the last `add`."""
+        if not self._sizes:  # all rows fit into the buffer
             if self._waiting:
                 waiting, self._waiting = pa.concat_tables(self._waiting), []
                 yield self._in_order(waiting)

@@ -1,7 +1,7 @@
-"""Writes the rows of one `rewrite_dataset` call: in their order or shuffled, as a sample suggests.
+"""Writes the rows of one `rewrite_dataset` call, in their order or shuffled.
 
 A sample and the footers show which columns have no nulls and which lists have one length. Every row is checked against
-that. If a row differs, nothing is published, and writing starts again with the corrected facts.
+these facts. If a row contradicts them, nothing is published, and writing starts again with the corrected facts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from parquet_loader.write.rewrite.target_schema import Fields, Pack, make_target
 from parquet_loader.write.target import WriteMode
 from parquet_loader.write.writer import WriteSummary
 
-# Shares of the memory limit. A bucket is held as it was read, joined and in its new order; so are buffered rows.
+# Shares of the memory limit. A bucket is held three times: as read, joined, and in its new order; so are buffered rows.
 _SHARE_BUCKET = 1 / 12
 _SHARE_BUFFER = 1 / 16
 _SHARE_SLICE = 1 / 32
@@ -44,12 +44,12 @@ _CODECS = {"speed": "lz4", "size": "zstd"}
 
 
 def most_row_group_bytes(memory_limit_bytes: int) -> int:
-    """Return the largest row group that fits: the writer holds it as it came, joined, and encoded."""
+    """Return the bytes of the largest row group that fits: the writer holds it as read, joined, and encoded."""
     return max(1, memory_limit_bytes // 4)
 
 
 def bucket_sizes(memory_limit_bytes: int) -> dict[str, int]:
-    """Return the bytes of a bucket and of the buffered rows: within a limit, and within what Arrow can order."""
+    """Return the bytes of a bucket and of the buffered rows: within the limit, and at most what Arrow can permute."""
     return {
         "bucket_bytes": min(TAKE_BYTES, int(memory_limit_bytes * _SHARE_BUCKET)),
         "buffer_bytes": min(TAKE_BYTES, int(memory_limit_bytes * _SHARE_BUFFER)),
@@ -58,7 +58,7 @@ def bucket_sizes(memory_limit_bytes: int) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
-    """The arguments of one call, checked."""
+    """The validated arguments of one call."""
 
     dataset: Dataset
     fields: Fields
@@ -81,15 +81,15 @@ class RewriteJob:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written.
+    """The result of a successful attempt.
 
     Attributes:
         rows: The source's rows in the form of the new files.
         layout: How columns are stored; None if there are no rows.
-        levels: By column: at which levels there are nulls.
-        row_group_bytes: Size of a row group once decoded.
+        levels: The levels with nulls, by column.
+        row_group_bytes: Decoded size of a row group.
         path: The directory of the new data set.
-        summary: What was published.
+        summary: The published files.
         spilled_bytes: Bytes of temporary files.
         notes: How the data differed from the sample.
     """
@@ -105,7 +105,7 @@ class Written:
 
 
 def write_rows(job: RewriteJob, path: PathLike, mode: WriteMode, filesystem: Any) -> Written:
-    """Write by the facts that a sample shows; if a row contradicts them, correct them and write again.
+    """Write by the facts of a sample; if a row contradicts them, correct them and write again.
 
     Each repetition corrects at least one fact, so their number is bounded.
     """
@@ -131,7 +131,7 @@ def _attempt(
     levels: dict[str, Levels] = {}
     spilled_bytes = 0
     with WriteJob(path, target.schema, mode=mode, options=options, filesystem=filesystem, nests=False) as output:
-        target = replace(target, schema=output.spec.schema)  # categories as they are in files that are extended
+        target = replace(target, schema=output.spec.schema)  # appended files store categories like the existing ones
         rows = Rows.from_dataset(job.dataset, target, job.row_filter, job.read_options, slice_bytes)
         if job.dataset.rows:
             sample_bytes = min(_MOST_SAMPLE_BYTES, int(job.memory_limit_bytes * _SHARE_SAMPLE))
@@ -155,7 +155,7 @@ def _attempt(
 
 @contextlib.contextmanager
 def _temporary_folder(spec: JobSpec) -> Iterator[str]:
-    """Yield a local directory, of the job if possible: its next run removes what a killed one left there."""
+    """Yield a local directory: the job's if possible, because the next job cleans it up after a kill."""
     if is_local(spec.filesystem):
         yield spec.directory
         return
@@ -174,7 +174,7 @@ def _options(job: RewriteJob, columns: int) -> WriteOptions:
 def _write_in_order(
     job: RewriteJob, rows: Rows, packer: Packer, spec: JobSpec, assumed: dict[str, Levels], layout: Layout
 ) -> None:
-    """Write the rows; after a null in a column that was assumed to have none, only collect the facts."""
+    """Write the rows; after a null in a column assumed to have none, stop writing and only collect the facts."""
     final = _final_schema(rows, assumed, spec)
     known = Facts(assumed)
     for group in rows.row_groups:

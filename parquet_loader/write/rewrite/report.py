@@ -23,10 +23,10 @@ class ColumnReport:
     Attributes:
         name: The stored column; a packed group is one.
         type: Its Arrow type in the new files.
-        nullable: Whether the new files admit nulls in its rows.
+        nullable: Whether its rows may be null in the new files.
         encoding: ``"plain"`` or ``"dictionary"``.
         codec: ``"none"``, ``"lz4"`` or ``"zstd"``.
-        bytes_before: Bytes in the source files, of the members together for a packed group; 0 if they lack it.
+        bytes_before: Bytes in the source files, for a packed group of all members; 0 if the source lacks the column.
         bytes_after: Bytes in the new files.
     """
 
@@ -52,16 +52,16 @@ class RewriteReport:
     Attributes:
         source: The source of the rows.
         path: Directory of the new data set.
-        rows, files, row_groups: Written by this run.
-        row_group_bytes: Size of a row group once decoded, as given or chosen.
+        rows, files, row_groups: Rows, files and row groups written by this run.
+        row_group_bytes: Decoded size of a row group, as given or chosen.
         bytes_before: Stored bytes of the columns that were read.
         bytes_after: Bytes of the new files.
         temporary_bytes: Bytes of temporary files.
-        shuffled: None, or the method, seed included, that put the rows into order.
+        shuffled: The method and seed of the shuffle; None without one.
         objective: The objective by which the layout was chosen.
         notes: How the data differed from a sample, so that all rows were written again.
-        columns: One for each stored column.
-        seconds: How long it took.
+        columns: A report for each stored column.
+        seconds: The time it took.
     """
 
     source: str
@@ -80,7 +80,7 @@ class RewriteReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as values that `json.dumps` takes."""
+        """Return everything as JSON values."""
         return asdict(self) | {"notes": list(self.notes), "columns": [asdict(column) for column in self.columns]}
 
     def __repr__(self) -> str:

@@ -100,28 +100,29 @@ def rewrite_dataset(
     docs/layout.md. A column without nulls is written not-null, and each of its rows is checked. If a null turns up,
     writing begins again with the column nullable.
 
-    Nothing is visible at `path` before all of it is. An exception or Ctrl-C leaves nothing behind. The hidden files of
-    a run that was killed are removed by the next run that writes to the same local directory.
+    The data set appears at `path` as a whole, at the end. An exception or Ctrl-C leaves nothing behind. The next run
+    that writes to the same local directory removes the hidden files of a killed one.
 
     Runs in the caller's thread; footers and filters use threads of their own that end before return.
 
     Args:
         source: A file, a directory (hive partitions become columns), a glob, a URL, or a list of these; or a table.
-        path: Directory of the new data set, local or a URL; neither within the source nor around it.
-        schema: The schema of the columns; default: the schema that the files carry, or the rules in docs/types.md, with
-            nulls kept as nulls. A field with ``null="refuse"`` refuses them if the schema is given here.
+        path: Directory of the new data set, local or a URL; it must neither contain the source nor lie within it.
+        schema: The schema of the columns; default: the schema stored in the files, else the rules in docs/types.md;
+            nulls are kept. A field with ``null="refuse"`` refuses them only if the schema is given here.
         columns: Names to read; default: all.
-        filters: `pyarrow.compute` expression over the columns as they are stored; only rows that pass are written.
+        filters: A `pyarrow.compute` expression over the stored columns; only rows that pass are written.
         split: The split to read, as in `BatchedDataLoader`.
-        shuffle: Put all rows into one random order, each order as likely as any other, through temporary files next
-            to `path` of the size of all rows as Arrow has them and 8 bytes a row.
-        seed: From 0 to 2**64 - 1. The order follows from it, the source's files and the filters alone.
-        pack: Store columns of numbers as one raw column a group, delivered as one matrix: True packs plain numbers of
-            one dtype together (``"packed_float32"``), a mapping from a group's name to column names packs these.
+        shuffle: Whether to put all rows into a uniformly random order, through temporary files next to `path`. They
+            take the size of all rows in Arrow's memory format, and 8 bytes a row.
+        seed: From 0 to 2**64 - 1. The order depends only on it, the source's files and the filters.
+        pack: Stores groups of columns of numbers as one raw column each, delivered as one matrix. True packs plain
+            numbers of one dtype together (``"packed_float32"``); a mapping from group names to column names packs
+            these groups.
         objective: ``"speed"`` stores numbers plain or in a dictionary, and compresses other columns only if they
             shrink well; ``"size"`` stores each column in its smallest form, for slow storage.
-        memory_limit: Bytes that the run holds, as an int or as text.
-        row_group_bytes: Size of a row group once decoded, at most a quarter of `memory_limit`; default: as in
+        memory_limit: The most bytes that the run holds, as an int or as text.
+        row_group_bytes: Decoded size of a row group, at most a quarter of `memory_limit`; default: as in
             `WriteOptions`, within that limit.
         file_bytes: A file is closed once it holds at least this many bytes.
         mode: ``"error"``, ``"append"`` or ``"overwrite"``, as in `DatasetWriter`.
@@ -129,11 +130,12 @@ def rewrite_dataset(
         filesystem: A `pyarrow.fs.FileSystem` to which the source's paths belong.
         target_filesystem: The same for `path`.
         progress: Show a progress bar (needs tqdm).
-        read_options: Checksums, and whether the files of a table are read as they lie.
+        read_options: Checksums, and whether the files of a table are read as plain Parquet.
 
     Raises:
-        SourceError, SchemaError, MemoryLimitError, ConfigurationError: as in `BatchedDataLoader`.
-        DataError: a value cannot be read, or does not fit the schema; names file, row group, column and row.
+        SourceError, SchemaError, MemoryLimitError, ConfigurationError: As in `BatchedDataLoader`.
+        DataError: A value cannot be read, or does not fit the schema; the message names file, row group, column and
+            row.
         WriteError: `path` is not empty or overlaps with the source, or the file system refuses (a full disk).
     """
     began = time.perf_counter()
@@ -160,7 +162,7 @@ def rewrite_dataset(
     home, target_path = resolve(path, target_filesystem)
     filters = as_expression(filters)
     with storage_errors(target_path):
-        listing(home, target_path)  # refuses what cannot be written to, before anything is read
+        listing(home, target_path)  # refuses an unsuitable target before anything is read
     snapshot = open_snapshot(given, filesystem, selection=selection_of(split, filters, options))
     _refuse_overlap(given, snapshot, home, target_path)
     snapshot, fields = _fields_of(snapshot, schema, columns, options)
@@ -198,7 +200,7 @@ def _name_of(source: Source | VersionedSource) -> str:
 
 
 def _refuse_overlap(source: Source | VersionedSource, snapshot: Snapshot, home: pafs.FileSystem, target: str) -> None:
-    """Refuse a target that is a part of the source, or holds a part of it."""
+    """Refuse a target that lies within the source, or holds a part of it."""
     both_local = is_local(home) and is_local(snapshot.filesystem)
     if not both_local and not home.equals(snapshot.filesystem):
         return
@@ -223,7 +225,7 @@ def _is_within(path: str, folder: str) -> bool:
 def _fields_of(
     snapshot: Snapshot, schema: Schema | None, columns: Sequence[str] | None, options: ReadOptions
 ) -> tuple[Snapshot, Fields]:
-    """Return the source's fields, by the given schema or the files; and the snapshot with Petastorm's types."""
+    """Return the snapshot with Petastorm's types, and the source's fields by the given schema or the files."""
     if schema is not None and schema.extra == "infer":
         snapshot, schema = resolved_schema(snapshot, schema, columns, options)
     if schema is not None:
@@ -257,7 +259,7 @@ def _opened(
         skips=False,
         num_threads=threads,
     )
-    dataset.budget.get()  # a limit that is too small is an error before anything is written
+    dataset.budget.get()  # raises before anything is written if the limit is too small
     return dataset
 
 

@@ -60,7 +60,7 @@ class Rows:
 
     @property
     def row_groups(self) -> list[int]:
-        """The row groups that have rows, in their order."""
+        """The row groups with rows that pass the filters, in order."""
         return np.flatnonzero(self.dataset.counts).tolist()
 
     @property
@@ -73,7 +73,7 @@ class Rows:
         yield from self.reader.stream(self.dataset.snapshot.row_group(row_group), self.slice_rows)
 
     def sample(self, sample_bytes: int, *, shuffled: bool, seed: int) -> pa.Table:
-        """Return rows from row groups spread over the data set, in random order if they will be stored so."""
+        """Return rows of row groups spread over the data set, in random order if they will be stored shuffled."""
         groups = self.row_groups
         stride = max(1, -(-len(groups) // _SAMPLE_GROUPS))
         chosen = groups[::stride]
@@ -95,9 +95,9 @@ class Rows:
 
 
 def guess_nulls(rows: Rows, sample: pa.Table) -> Facts:
-    """Return the nulls in the sample, and those of rows that a footer counts.
+    """Return the levels with nulls, by the sample and by the null counts of footers.
 
-    A count of zero proves nothing: whoever writes a column not-null checks each of its rows.
+    A count of zero is not trusted: each row of a column that is written not-null is checked.
     """
     levels = dict(Facts.from_table(sample).nulls)
     snapshot = rows.dataset.snapshot
@@ -121,7 +121,7 @@ def _counts_nulls(footer: Metadata, column: int) -> bool:
 
 
 def bytes_by_column(snapshot: Snapshot, row_groups: Sequence[int], schema: Schema) -> tuple[dict[str, int], int]:
-    """Return the bytes of each stored column of `schema` in the row groups, and of all columns that it reads."""
+    """Return the bytes of each stored column of `schema` in the row groups, and of all columns read for it."""
     sizes = dict.fromkeys(schema.stored_columns(), 0)
     total = 0
     by_file: dict[int, list[int]] = {}
@@ -145,7 +145,7 @@ def bytes_by_column(snapshot: Snapshot, row_groups: Sequence[int], schema: Schem
 
 
 def _owners(schema: Schema, file_schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return pairs of a path that the Parquet reader takes and the stored column made of it."""
+    """Return pairs of a path in the Parquet files and the stored column that is made from it."""
     found: list[tuple[str, str]] = []
     for name, field in schema.items():
         for part, _ in parts_of(name, field):

@@ -1,6 +1,6 @@
-"""Decodes source files to stored columns, which are written unchanged, with nulls, times and decimals.
+"""Decodes source files to stored columns, which keep nulls, times and decimals.
 
-A loader decodes to canonical columns, which have no nulls. Stored columns have the types of `Schema.arrow_schema`.
+Stored columns have the types of `Schema.arrow_schema`. A loader decodes to canonical columns, which have no nulls.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Target:
     """The form of the new files.
 
     Attributes:
-        schema: The schema that the new files carry.
-        lenient: Fields inferred from the files, not declared in a schema: their nulls are kept as nulls, though a
-            loader refuses them until a schema says what they mean.
-        even_lists: Columns of lists that are assumed to have one length in every row, and are stored as tensors.
+        schema: The schema stored in the new files.
+        lenient: Fields inferred from the files, not declared in a schema. Their nulls are kept, although a loader
+            refuses these until a schema declares how to deliver them.
+        even_lists: Columns of lists that are assumed to have one length in all rows, and are stored as tensors.
     """
 
     schema: Schema
@@ -47,11 +47,11 @@ class Target:
     even_lists: frozenset[str] = frozenset()
 
     def encoding_schema(self) -> Schema:
-        """Return the schema with lenient fields that let nulls through."""
+        """Return the schema with lenient fields changed to accept nulls."""
         fields = dict(self.schema)
         for name in self.lenient:
             changed = lenient(fields[name])
-            if changed.null != "mask" or f"{name}_valid" not in fields:  # whose mask would have that name
+            if changed.null != "mask" or f"{name}_valid" not in fields:  # the name of the mask must be free
                 fields[name] = changed
         return Schema(fields)
 
@@ -76,11 +76,11 @@ class StoredDecoder(Decoder):
         origin: TableOrigin,
         deferred: Collection[str] = (),
     ) -> pa.Table:
-        """Return the stored columns of a table of the files' columns, row for row, all nullable.
+        """Convert a table of the files' columns to stored columns, all nullable, with the same rows.
 
         Raises:
-            DataError: a value does not fit its field; names file, row group, column and row.
-            AssumptionError: lists differ in length, or there are nulls in a packed group, which cannot hold them.
+            DataError: A value does not fit its field; the message names file, row group, column and row.
+            AssumptionError: Lists differ in length, or a packed group has nulls, which it cannot store.
         """
         assert not deferred
         positions = {name: number for number, name in enumerate(table.column_names)}
@@ -106,7 +106,7 @@ class StoredDecoder(Decoder):
             raise DataError(f"{origin.name}, {error}") from error
 
     def _fitted(self, array: pa.ChunkedArray, field: Field, name: str, origin: TableOrigin) -> pa.ChunkedArray:
-        """Return numbers of another type than the field's as a loader would deliver them, but with their nulls."""
+        """Convert numbers to the type of the field as a loader does, but keep nulls."""
         if isinstance(field, Category):
             return self._words(array, name, field)
         if not isinstance(field, Scalar) or array.type == field.type or pa.types.is_null(array.type):
@@ -116,7 +116,7 @@ class StoredDecoder(Decoder):
         try:
             numbers = convert(array, Scalar(field.type, fill=0))
         except MemoryError:
-            raise  # memory that ran out says nothing about the data
+            raise  # a lack of memory says nothing about the data
         except pa.ArrowException as error:
             raise DataError(
                 f"{origin.name}, column {name!r}: {array.type} cannot be stored as {field!r}: {error}; "
@@ -140,7 +140,7 @@ def _check_even(name: str, field: Field, array: pa.ChunkedArray) -> None:
 # ---- nullability ---------------------------------------------------------------------------------------------------
 
 Levels = tuple[bool, ...]
-"""Whether there are nulls among the rows, among the items of their lists, and so on inwards."""
+"""Whether there are nulls among rows, among items of their lists, and so on inwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ class Facts:
     """Known facts about the data.
 
     Attributes:
-        nulls: By column: the levels with nulls.
-        uneven: Lists of differing lengths.
+        nulls: The levels with nulls, by column.
+        uneven: Columns of lists that differ in length.
     """
 
     nulls: Mapping[str, Levels] = dataclasses.field(default_factory=dict)
@@ -161,7 +161,7 @@ class Facts:
         return cls({name: null_levels(table.column(name)) for name in table.column_names})
 
     def merged(self, other: Facts) -> Facts:
-        """Return the facts of both; for a column whose form has changed, those of `other`."""
+        """Return the facts of both; if the form of a column has changed, `other` counts."""
         nulls = dict(self.nulls)
         for name, levels in other.nulls.items():
             known = nulls.get(name, ())
@@ -170,7 +170,7 @@ class Facts:
         return Facts(nulls, self.uneven | other.uneven)
 
     def has_nulls(self, name: str) -> bool:
-        """Whether rows of a column are null."""
+        """Return whether rows of a column are null."""
         return name in self.nulls and self.nulls[name][0]
 
 
@@ -187,7 +187,7 @@ class AssumptionError(Exception):
 
 
 def with_nullability(schema: pa.Schema, levels: Mapping[str, Levels]) -> pa.Schema:
-    """Return a schema of stored columns, nullable just at these levels."""
+    """Return a schema of stored columns that are nullable only at these levels."""
     fields = [pa.field(f.name, _type(f.type, levels[f.name][1:]), nullable=levels[f.name][0]) for f in schema]
     return pa.schema(fields, metadata=schema.metadata)
 

@@ -20,10 +20,10 @@ class Fields:
     """The fields of the source.
 
     Attributes:
-        found: The fields by the files' own types, or the schema given.
+        found: The fields by the files' own types, or the given schema.
         chosen: The same, with lists of one length as tensors.
-        declared: Fields of a given schema, or of one that the files carry; they are stored as declared.
-        is_given: Whether the schema was given: then fields without a policy for nulls refuse them.
+        declared: Fields of a given schema, or of a schema in the files; they are stored as declared.
+        is_given: Whether the schema was given; then fields without a policy for nulls refuse them.
     """
 
     found: Schema
@@ -32,7 +32,7 @@ class Fields:
     is_given: bool
 
     def readable(self, schema: Schema) -> Schema:
-        """Return a schema with which a loader reads the new files, including nulls without a policy."""
+        """Return a schema with which a loader can read the source, even if fields without a policy have nulls."""
         return schema if self.is_given else Schema({name: _readable(kind) for name, kind in schema.items()})
 
 
@@ -86,7 +86,7 @@ def _packed(fields: dict[str, Field], pack: Pack, facts: Facts) -> dict[str, Fie
 
 
 def _groups_by_kind(fields: Mapping[str, Field], facts: Facts) -> dict[str, list[str]]:
-    """Return the columns that can share a matrix: two or more plain numbers of one dtype, or categories of one."""
+    """Return groups of columns that can share a matrix: at least two columns of plain numbers, or of categories."""
     by_kind: dict[str, list[str]] = {}
     for name, kind in fields.items():
         if not isinstance(kind, Scalar | Category) or policy_of(kind) == "mask":
