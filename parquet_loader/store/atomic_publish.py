@@ -39,7 +39,7 @@ from parquet_loader.write import fsync
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """A file that is to be published."""
+    """A finished file to publish."""
 
     path: str
     rows: int
@@ -53,7 +53,7 @@ class AtomicPublish:
         paths: The paths of the store.
         ledger: Its account.
         space: Grants reservations.
-        settings: Returns what all processes agree on.
+        settings: Returns the settings that all processes share.
     """
 
     def __init__(self, paths: StorePaths, ledger: Ledger, space: Space, settings: Callable[[], StoreSettings]) -> None:
@@ -69,9 +69,9 @@ class AtomicPublish:
             paths: Whole Parquet files whose footers name this store, in its file system. They are moved.
 
         Raises:
-            WriteError: a file does not belong to this store, or all of them exceed its limit. Nothing is published.
-            UnfinishedCommitError: the file system refuses to complete the commit and to undo it. All appear later.
-            OSError: the file system refuses. Nothing is published.
+            WriteError: A file does not belong to this store, or all of them exceed its limit. Nothing is published.
+            UnfinishedCommitError: The file system refuses to complete the commit and to undo it. All appear later.
+            OSError: The file system refuses. Nothing is published.
         """
         files = [self._inspect(path) for path in paths]
         if not files:
@@ -82,7 +82,7 @@ class AtomicPublish:
             sources = self._move_in(reservation, files)
             return self._commit(reservation, files, sources)
         finally:
-            # Neither tells whether files were published; what cannot be given back now, others take back.
+            # Errors here do not tell whether files were published. Other processes release what stays reserved.
             with contextlib.suppress(OSError):
                 reservation.close()
             with contextlib.suppress(OSError), self._ledger.transaction() as totals:
@@ -132,7 +132,7 @@ class AtomicPublish:
         failures: list[OSError] = []
         has_appeared = False
 
-        def forget_undone() -> None:  # once it is counted, for those who look, and before anybody else may finish it
+        def forget_undone() -> None:  # after the commit is counted, for readers, and before another process finishes it
             if failures:
                 forget_commits(self._paths, [reservation.writer])
 
@@ -154,20 +154,20 @@ class AtomicPublish:
                 raise
             if failures and is_recorded(self._paths, reservation.writer):
                 raise self._stuck(error) from failures[0]
-            # The account was not written: the mark is there for the next one that takes the lock, and the record.
+            # The account was not written: its mark and the record stay for the next process that takes the lock.
         else:
-            with contextlib.suppress(OSError):  # who opens the store next forgets it
+            with contextlib.suppress(OSError):  # the next process that opens the store removes the record
                 forget_commits(self._paths, [reservation.writer])
         if failures:
             raise failures[0]
         return [self._paths.file(name) for name in names]
 
     def _carry_out(self, commit: Commit, *, durable: bool) -> list[OSError]:
-        """Publish the files; if the file system refuses, undo that, and return why.
+        """Publish the files; if the file system refuses, undo this, and return the errors.
 
         Raises:
-            UnfinishedCommitError: it can neither be completed nor undone; the next process that opens the store
-                completes it.
+            UnfinishedCommitError: The commit can neither be completed nor undone; the next process that opens the
+                store completes it.
         """
         try:
             record_commit(self._paths, commit, durable=durable)

@@ -1,10 +1,10 @@
 """Atomic publication of several files: all or none, even if a process is killed at any instant.
 
 A record under ``commits/`` gives the current path (under ``unfinished/``) and the final name of each file. The record
-appears whole, by one rename, under the store's lock: that is the commit. Then the files are renamed, in the record's
-order, under the same lock, and the record is removed when the ledger counts the commit. If the process dies in between,
-its mark stays in the ledger, and the next holder of the lock completes the renames of all records before anything else.
-So nobody who holds the lock sees a partial commit, and `Ledger.published` sees none without it.
+appears as a whole, by one rename, under the store's lock: that is the commit. Then the files are renamed, in the
+record's order, under the same lock, and the record is removed after the ledger counts the commit. If the process dies
+in between, its mark stays in the ledger, and the next holder of the lock first completes the renames of all records. So
+no process that holds the lock sees a partial commit, and `Ledger.published` sees none even without the lock.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Commit:
     """Files that appear together.
 
     Attributes:
-        name: Of the record.
-        moves: For each file its name under ``unfinished/``, and as it is published.
+        name: The name of the record.
+        moves: The name under ``unfinished/`` and the published name of each file.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Commit:
 
 
 def record_commit(paths: StorePaths, commit: Commit, *, durable: bool) -> None:
-    """Write the record: from its appearance on, the files count as published. Called in a transaction."""
+    """Write the record, after which the files count as published. Called in a transaction."""
     replace_file(os.path.join(paths.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
     if durable:
         fsync(paths.commits)
 
 
 def is_recorded(paths: StorePaths, name: str) -> bool:
-    """Whether a commit's record is there."""
+    """Return whether the record of a commit exists."""
     return os.path.lexists(os.path.join(paths.commits, name))
 
 
@@ -55,7 +55,7 @@ def read_commits(paths: StorePaths, tag: str) -> list[Commit]:
 
 
 def is_finished(paths: StorePaths, commit: Commit) -> bool:
-    """Whether all files have their names: so it is when the last has, since they get them in order."""
+    """Return whether all files have their final names; files are renamed in order, so the last one decides."""
     return not commit.moves or not os.path.lexists(_source(paths, commit.moves[-1]))
 
 
@@ -74,10 +74,10 @@ def undo_commit(paths: StorePaths, commit: Commit) -> None:
 
 
 def finish_commits(paths: StorePaths, tag: str) -> list[str]:
-    """Finish the commits of dead processes; return the names of records to remove once that is counted.
+    """Finish the commits of dead processes; return the names of records to remove after the commits are counted.
 
-    Called in a transaction. If the file system refuses (a full disk), the commit stays recorded for the next time,
-    and nobody sees any of its files until then.
+    Called in a transaction. If the file system refuses (a full disk), the commit stays recorded for the next
+    transaction, and no reader sees its files until then.
     """
     done: list[str] = []
     for commit in read_commits(paths, tag):
@@ -95,12 +95,12 @@ def forget_commits(paths: StorePaths, names: Iterable[str]) -> None:
 
 
 def names_of(commits: Iterable[Commit]) -> set[str]:
-    """Return the names that files get."""
+    """Return the published names of the commits' files."""
     return {name for commit in commits for _, name in commit.moves}
 
 
 def sources_of(commits: Iterable[Commit]) -> set[str]:
-    """Return the names that files have until then."""
+    """Return the names of the commits' files under ``unfinished/``."""
     return {source for commit in commits for source, _ in commit.moves}
 
 

@@ -1,7 +1,7 @@
 """Counts how often each file was delivered, for eviction and weights.
 
 Records of 16 bytes are appended under the store's lock: the file's sequence number, times delivered, epochs. They are
-advice: a power failure may lose some, and no file is deleted wrongly because of it.
+hints: a power failure may lose some, which only changes which files are evicted first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def add_seen(paths: StorePaths, delivered: Mapping[str, int]) -> None:
     records = np.array([(p.sequence, delivered[name], 1) for name, p in parsed.items() if p is not None], dtype=_RECORD)
     if len(records):
         with open(paths.seen, "ab") as file:
-            file.truncate(file.tell() // _RECORD.itemsize * _RECORD.itemsize)  # a death may have cut a record
+            file.truncate(file.tell() // _RECORD.itemsize * _RECORD.itemsize)  # a killed process may leave a part
             file.write(records.tobytes())
 
 
@@ -41,11 +41,11 @@ def read_seen(paths: StorePaths) -> dict[int, tuple[int, int]]:
 
 
 def compact_seen(paths: StorePaths, present: Callable[[], set[int]]) -> None:
-    """Forget files that are gone, once there is much to forget and space to do so; called under the store's lock.
+    """Drop records of evicted files if the file is large and the disk has space; called under the store's lock.
 
     Args:
         paths: The paths of the store.
-        present: Returns the sequence numbers of the files that are there.
+        present: Returns the sequence numbers of the existing files.
     """
     with contextlib.suppress(OSError):
         if os.stat(paths.seen).st_size > _COMPACT_BYTES:

@@ -27,11 +27,11 @@ from parquet_loader.store.space import reclaim, with_counts
 
 @dataclass(frozen=True, slots=True)
 class LeasedFiles:
-    """The files of a store at one moment, and the hold on them.
+    """The files of a store at one moment, and their lease.
 
     Attributes:
-        files: What their footers say, in order of publication.
-        lease: The hold, None if the directory is read-only; one entry for each file, in the same order.
+        files: Their catalog entries, in order of publication.
+        lease: The lease, with one entry for each file in the same order; None if the directory is read-only.
     """
 
     files: tuple[CatalogEntry, ...]
@@ -39,13 +39,13 @@ class LeasedFiles:
 
 
 class StoreView:
-    """Lists a store, and leases its files. Any thread of the process that made it, one at a time.
+    """Lists a store and leases its files. Used in the process that made it, by one thread at a time.
 
     Args:
         paths: The paths of the store.
         ledger: Its account.
         files: The known facts of its files.
-        may_hold: Whether files can be held: not if the directory is read-only.
+        may_hold: Whether files can be leased; False if the directory is read-only.
     """
 
     def __init__(self, paths: StorePaths, ledger: Ledger, files: FileCatalog, *, may_hold: bool) -> None:
@@ -57,7 +57,7 @@ class StoreView:
         self._warned: set[str] = set()
 
     def lease_files(self, purpose: str) -> LeasedFiles:
-        """Return the files that are there now; none of them is evicted before the lease releases it."""
+        """Return the present files; none of them is evicted before the lease releases it."""
         lease: FileLease | None = None
         if not self._may_hold:
             names = self._listed()
@@ -80,16 +80,16 @@ class StoreView:
         return LeasedFiles(tuple(known), lease)
 
     def _listed(self) -> list[str]:
-        """Return the names of the files, without those queued for eviction if there are others."""
+        """Return the names of the files without those queued for eviction, unless all are queued."""
         self._names = self._ledger.published(self._names)
         leaving = set(queued_evictions(self._paths))
         return [name for name in self._names if name not in leaving] or list(self._names)
 
     def lease_list(self, data: bytes, purpose: str) -> tuple[FileList, FileLease | None]:
-        """Return a list that was dumped, and hold those of its files that are there.
+        """Return a dumped list, and lease its files that still exist.
 
         Raises:
-            SourceError: it is damaged.
+            SourceError: The list is damaged.
         """
         if not self._may_hold:
             return FileList.load(data, self._paths), None
@@ -101,13 +101,13 @@ class StoreView:
         return found, lease
 
     def kept(self, name: str) -> bytes | None:
-        """Return a list that was kept; None if no list has this name."""
+        """Return a kept list; None if no list has this name."""
         return read_list(self._paths, name)
 
     def keep(self, name: str, data: Callable[[], bytes]) -> None:
-        """Keep a list for the states that name it; nothing if the directory is read-only.
+        """Keep a list for the states that name it; does nothing if the directory is read-only.
 
-        If the disk is full this warns, and does not fail: the caller's checkpoint is still written.
+        If the disk is full this warns and does not raise, so that the caller's checkpoint is still written.
         """
         if not self._may_hold:
             return
@@ -124,7 +124,7 @@ class StoreView:
             )
 
     def with_counts(self, files: Sequence[CatalogEntry]) -> list[StoredFile]:
-        """Return the files with how often each was delivered."""
+        """Return the files with their delivery counts."""
         return with_counts([known.file for known in files], self._paths)
 
     def snapshot(self, files: Sequence[CatalogEntry], copies: Sequence[IntArray] | None) -> Snapshot:
@@ -141,16 +141,16 @@ class StoreView:
 
 
 class StoreEpoch:
-    """One epoch's files, held until each is delivered. One thread at a time.
+    """One epoch's files, each leased until it is delivered. Used by one thread at a time.
 
     Args:
         reading: Lists the store.
         files: The files.
         growth: The files added and removed since the previous epoch.
-        lease: The hold; None if the directory is read-only.
+        lease: Their lease; None if the directory is read-only.
 
     Attributes:
-        growth: The same.
+        growth: As given.
         identity, snapshot, about, gone: As in `FileList`.
     """
 
@@ -175,30 +175,30 @@ class StoreEpoch:
         return name
 
     def delivered(self, files: IntArray) -> None:
-        """Release files, by their position in the snapshot, and count them as delivered."""
+        """Release files, given by their positions in the snapshot, and count them as delivered."""
         if self._lease is not None:
             for number in files.tolist():
                 self._lease.release([number], int(self._files.times[number]))
 
     def release(self, files: IntArray) -> None:
-        """Release files that are not delivered, or are counted elsewhere."""
+        """Release files that are not delivered, or whose delivery another rank counts."""
         if self._lease is not None:
             self._lease.release(files.tolist(), times=0)
 
     def close(self) -> None:
-        """Release all files; idempotent, and waits for nothing."""
+        """Release all files; idempotent, never blocks."""
         if self._lease is not None:
             self._lease.drop()
 
 
 class StoreFollower:
-    """One loader's view of a store. One thread at a time.
+    """One loader's view of a store. Used by one thread at a time.
 
     Args:
         reading: Lists the store.
-        path: The store, for errors.
-        weight: How often samples come; None: once each.
-        seed: What weights draw from.
+        path: The store, for error messages.
+        weight: Returns how often the rows of a file are delivered; None for once.
+        seed: The seed of draws by weight.
     """
 
     def __init__(self, reading: Callable[[], StoreView], path: str, weight: Weight | None, seed: int) -> None:
@@ -206,16 +206,16 @@ class StoreFollower:
         self._path = path
         self._weight = weight
         self._seed = seed
-        self._arrived: dict[str, int] = {}  # the epoch of this loader that saw a file first, by name
+        self._arrived: dict[str, int] = {}  # the first epoch of this loader that saw each file, by name
 
     def begin_epoch(self, epoch: int) -> StoreEpoch:
-        """Look at the store again.
+        """List the store for an epoch, and lease its files.
 
         Args:
-            epoch: Its number, which weights depend on.
+            epoch: The number of the epoch, on which weights may depend.
 
         Raises:
-            SourceError: there are no samples yet.
+            SourceError: The store has no samples.
         """
         reading = self._reading()
         listed = reading.lease_files("epoch")
@@ -227,10 +227,10 @@ class StoreFollower:
             raise
 
     def take_over(self, data: bytes) -> StoreEpoch:
-        """Return the files that another rank has listed, held by this process too.
+        """Return the files that another rank has listed, leased also by this process.
 
         Raises:
-            SourceError: the list is damaged.
+            SourceError: The list is damaged.
         """
         files, lease = self._reading().lease_list(data, "epoch")
         names = files.names
@@ -239,7 +239,7 @@ class StoreFollower:
         return StoreEpoch(self._reading, files, growth, lease)
 
     def recall(self, name: str) -> StoreEpoch | None:
-        """Return the files of a list that was kept for a state, held as far as they are there; None without it."""
+        """Return the files of a list kept for a state; existing ones are leased. None if there is no such list."""
         data = self._reading().kept(name)
         return None if data is None else self.take_over(data)
 
@@ -272,7 +272,7 @@ class StoreFollower:
         return StoreEpoch(self._reading, files_of_epoch, growth, listed.lease)
 
     def _growth(self, sizes: Mapping[str, int]) -> SourceChange:
-        """Return how these files, bytes by name, differ from those of the epoch before."""
+        """Return the change from the previous epoch's files to these, given as bytes by name."""
         new = [name for name in sizes if name not in self._arrived]
         gone = [name for name in self._arrived if name not in sizes]
         return SourceChange(

@@ -1,9 +1,9 @@
-"""The queue of files to evict next: new epochs leave them out, so that they are free when older epochs end.
+"""The queue of files to evict next: new epochs leave them out, so that they can be evicted when older epochs end.
 
-Without this, readers whose epochs overlap could hold every file at every moment, and a writer would wait forever. A
-writer that finds nothing to evict names the next files, as many as it needs. Readers that list the store leave them
-out, and they are evicted once the epochs that hold them have ended. The names are advice, in a file that is read and
-written under the store's lock: anything that is not the name of a published file is ignored.
+Without the queue, readers with overlapping epochs could lease every file at every moment, and a writer would wait
+forever. A writer that finds no file to evict queues as many files as it needs. Readers that list the store leave these
+out, and they are evicted after the epochs that lease them have ended. The queue is a file of names that is read and
+written under the store's lock; text that is not the name of a published file is ignored.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def queued_evictions(paths: StorePaths) -> list[str]:
 
 
 def queue_evictions(paths: StorePaths, ranking: Iterable[str], pinned: frozenset[str], count: int) -> None:
-    """Queue files of at least `count` bytes together, those queued before first; called under the store's lock.
+    """Queue files of at least `count` bytes in all, already queued ones first; called under the store's lock.
 
     Args:
         paths: The paths of the store.
-        ranking: Names of its files, those that go first first.
-        pinned: Files that are held on purpose, and are never queued.
-        count: Bytes that are lacking.
+        ranking: Names of its files, in the order of eviction.
+        pinned: Files that `hold` keeps, which are never queued.
+        count: The missing bytes.
     """
     named = queued_evictions(paths)
     chosen: list[str] = []

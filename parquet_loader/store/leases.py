@@ -1,11 +1,11 @@
-"""Leases: which files readers still need.
+"""Leases: the files that readers still need.
 
-A lease is a file under ``readers/``: a line of JSON, the names of the files, and at its end one byte a file. The byte
-is 0 as long as the file is needed. A reader sets it to 1 + the number of times that the file was delivered, in place
-and without a lock. While the lease's own lock is held, files whose byte is 0 are not evicted. The system releases that
-lock when the process ends.
+A lease is a file under ``readers/``: a line of JSON, the names of the files, and at its end one byte for each file. The
+byte is 0 as long as the file is needed. A reader sets it to 1 + the number of times that the file was delivered, in
+place and without a lock. While the lease's own lock is held, files whose byte is 0 are not evicted. The system releases
+that lock when the process ends.
 
-Leases are made and removed under the store's lock, so that no file is evicted between a listing and its lease.
+Leases are made and removed under the store's lock, so no file is evicted between a listing and its lease.
 
 A list that `SampleStore.hold` keeps is a file under ``holds/`` instead, and needs no process.
 """
@@ -32,7 +32,7 @@ _MOST_TIMES = 254
 
 
 class FileLease:
-    """This process's lease on the files of one epoch. One thread at a time.
+    """This process's lease on the files of one epoch. Used by one thread at a time.
 
     Args:
         paths: The paths of the store.
@@ -40,7 +40,7 @@ class FileLease:
         about: Facts about the reader, for status reports.
 
     Raises:
-        WriteError: the file system refuses (a full disk).
+        WriteError: The file system refuses (a full disk).
     """
 
     def __init__(self, paths: StorePaths, names: Sequence[str], about: dict[str, Any]) -> None:
@@ -68,12 +68,12 @@ class FileLease:
         return int((self._times == 0).sum()) if self.is_here else 0
 
     def keep_only(self, files: Sequence[int]) -> None:
-        """Release all but these files, undelivered; from now on positions are those within `files`."""
+        """Release all other files as not delivered; from now on, positions refer to `files`."""
         self.release(sorted(set(range(len(self._times))) - set(files)), times=0)
         self._positions = np.asarray(files, np.int64)
 
     def release(self, files: Iterable[int], times: int = 1) -> None:
-        """Release files by their position, delivered that many times."""
+        """Release files, given by their positions, as delivered `times` times."""
         for position in files:
             number = int(self._positions[position])
             if not self._times[number]:
@@ -81,7 +81,7 @@ class FileLease:
                 self._file.write(bytes([int(self._times[number])]), self._offset + number)
 
     def drop(self) -> None:
-        """End the lease, without the store's lock; the next process that finds it counts deliveries."""
+        """End the lease without the store's lock; the next process that finds it counts the deliveries."""
         self._file.close()
 
 
@@ -100,12 +100,12 @@ class LeaseContent:
     times: IntArray
 
     def delivered(self) -> dict[str, int]:
-        """Return how many times each file was delivered, without those that never were."""
+        """Return how often each delivered file was delivered, by name."""
         return {self.names[i]: int(self.times[i]) - 1 for i in np.flatnonzero(self.times > 1)}
 
 
 def read_lease(path: str) -> LeaseContent | None:
-    """Return the content of a lease; None if it is gone, or was never finished."""
+    """Return the content of a lease; None if it is gone or incomplete."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -118,12 +118,12 @@ def read_lease(path: str) -> LeaseContent | None:
             return None
         return LeaseContent(about, tuple(names), np.frombuffer(data, np.uint8, offset=end).astype(np.int64))
     except (FileNotFoundError, PermissionError, ValueError, KeyError, TypeError):
-        return None  # no other error: files that may be held must not be evicted
+        return None  # other errors are raised, because files that may be leased must not be evicted
 
 
 @dataclass(frozen=True, slots=True)
 class NeededFiles:
-    """The files that could not be evicted at one moment: ``name in needed``."""
+    """The files that must not be evicted, at one moment; test with ``name in needed``."""
 
     leases: tuple[tuple[dict[str, int], IntArray], ...]
     pinned: frozenset[str]
@@ -136,9 +136,9 @@ class NeededFiles:
 
 
 class LeaseTable:
-    """Answers which files may not be evicted. One thread at a time.
+    """Finds the files that must not be evicted. Used by one thread at a time.
 
-    A lease never changes except for its last bytes, so it is parsed once.
+    Only the last bytes of a lease change, so its names are parsed once.
     """
 
     def __init__(self, paths: StorePaths) -> None:
@@ -149,7 +149,7 @@ class LeaseTable:
     def needed(self) -> NeededFiles:
         """Return the files that live readers need, and those that `hold` keeps.
 
-        Call it under the store's lock, or a reader that begins meanwhile is missed.
+        Call it under the store's lock; else it may miss a reader that begins meanwhile.
         """
         leases: list[tuple[dict[str, int], IntArray]] = []
         present = names_in(self._paths.readers)

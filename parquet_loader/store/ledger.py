@@ -1,6 +1,6 @@
 """The byte count of a store, and the one lock under which it changes.
 
-The ledger avoids listing the directory for each reservation. `account_file` says how it stays sound if a writer dies.
+The ledger avoids listing the directory for each reservation. `account_file` keeps it correct if a writer dies.
 
 Under the lock only names, sizes and small files are touched, never samples.
 """
@@ -39,12 +39,12 @@ class Totals:
 
     Attributes:
         sequence: Number of the last publication.
-        commits: How often files appeared together, or were to.
-        files, rows, bytes: Of the files that are published and still there.
-        reserved_bytes: What writers may still write; unfinished files count in full.
-        written_files, written_rows, written_bytes: Published since the store was made, as far as known.
-        evicted_files, evicted_rows, evicted_bytes: Likewise removed.
-        marks: (seconds since 1970, written bytes, evicted bytes) now and then, for rates.
+        commits: Number of commits of several files, including undone ones.
+        files, rows, bytes: Totals of the published files that still exist.
+        reserved_bytes: Bytes reserved by writers, including those of unfinished files.
+        written_files, written_rows, written_bytes: Totals published since the store was made, as far as known.
+        evicted_files, evicted_rows, evicted_bytes: Totals evicted since the store was made, as far as known.
+        marks: Samples of (seconds since 1970, written bytes, evicted bytes), for rates.
     """
 
     sequence: int = 0
@@ -94,7 +94,7 @@ class Ledger:
 
     Args:
         paths: The paths of the store.
-        tag: What its files carry in their names.
+        tag: The store's tag in the names of its files.
     """
 
     def __init__(self, paths: StorePaths, tag: str) -> None:
@@ -103,16 +103,16 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self, *, rebuild: bool = False, then: Callable[[], None] | None = None) -> Iterator[Totals]:
-        """Hold the store's lock, and write the totals as the body leaves them.
+        """Hold the store's lock, yield the totals, and write them after the body.
 
         If the body raises, the mark stays, and the next transaction counts the directory.
 
         Args:
-            rebuild: Count the directory, even if the ledger is sound.
-            then: Called with the lock held after the account is written, or could not be written.
+            rebuild: Whether to count the directory even if the ledger is sound.
+            then: Called with the lock held, after the account was written or its writing has failed.
         """
         with exclusive(self._paths.ledger) as descriptor:
-            # Open it again: if machines share the directory, this asks the server for the latest content.
+            # Opens the file again: if machines share the directory, this gets the latest content from the server.
             totals, is_clean = self._read()
             is_sound = totals is not None and is_clean and not rebuild
             begin_account(descriptor)
@@ -127,13 +127,13 @@ class Ledger:
             finally:
                 if then is not None:
                     then()
-        with contextlib.suppress(OSError):  # the next rebuild finds and forgets them
+        with contextlib.suppress(OSError):  # the next rebuild finds and removes them
             forget_commits(self._paths, finished)
 
     def totals(self) -> Totals:
-        """Return the totals without the lock: as they are in the ledger, or else from the directory.
+        """Return the totals without the lock: from the ledger, or else by counting the directory.
 
-        A change takes a moment, so this reads the ledger again before it counts the files.
+        A change takes only a moment, so this reads the ledger several times before it counts the files.
         """
         totals: Totals | None = None
         for _ in range(_MOST_READS):
@@ -145,8 +145,8 @@ class Ledger:
     def published(self, known: Mapping[str, FileName] = NONE_KNOWN) -> dict[str, FileName]:
         """Return the published files by name, in their order; of the files of one commit, all or none.
 
-        Needs no lock. A commit of which the listing shows a part has its record until it is counted in the ledger:
-        so it was there before, or is there after, or was counted in between; then this lists the files again.
+        Needs no lock. If the listing shows only a part of a commit, its record exists before or after the listing,
+        because it exists until the ledger counts the commit. If a commit was counted in between, this lists again.
 
         Args:
             known: An earlier result, which saves parsing most names.
@@ -159,7 +159,7 @@ class Ledger:
             hidden = self._unfinished(before)
             found = self._paths.published(self._tag, known)
             hidden |= names_of(set(read_commits(self._paths, self._tag)) - set(before))
-            hidden |= self._unfinished(before)  # all had their names, and they are being taken back
+            hidden |= self._unfinished(before)  # a commit whose renames are being undone
             if self._commits() == count:
                 break
         return {name: parsed for name, parsed in found.items() if name not in hidden} if hidden else found
@@ -168,7 +168,7 @@ class Ledger:
         return names_of(commit for commit in commits if not is_finished(self._paths, commit))
 
     def committed(self) -> set[str]:
-        """Return the names under ``unfinished/`` of files that count as published; asked in a transaction."""
+        """Return the names under ``unfinished/`` of files that count as published; called in a transaction."""
         return sources_of(read_commits(self._paths, self._tag))
 
     def _commits(self) -> int | None:
@@ -176,7 +176,7 @@ class Ledger:
         return None if totals is None else totals.commits
 
     def _read(self) -> tuple[Totals | None, bool]:
-        """Return the totals of the ledger, and whether nobody is changing them."""
+        """Return the totals of the ledger, and whether no process is changing them."""
         try:
             with open(self._paths.ledger, "rb") as file:
                 data = file.read()
@@ -232,7 +232,7 @@ def format_totals(totals: Totals) -> bytes:
 
 
 def _parse_totals(text: bytes) -> Totals | None:
-    """Return what a text says; None if another version wrote it."""
+    """Return the totals in a text; None if another version of the library wrote it."""
     try:
         values = json.loads(text)
         values["marks"] = [(float(t), int(w), int(e)) for t, w, e in values["marks"]]

@@ -32,9 +32,9 @@ def open_settings(
     evict: Eviction | None,
     options: StoreOptions | None,
 ) -> tuple[StoreSettings, bool]:
-    """Return the settings of the store there, made or changed as the arguments say, and whether it is only to be read.
+    """Return the settings of a store, created or changed by the arguments, and whether it is read-only.
 
-    Arguments and errors as of `SampleStore`.
+    Arguments and errors as in `SampleStore`.
     """
     if HIDDEN in paths.root.split(os.sep):
         raise ConfigurationError(
@@ -68,7 +68,7 @@ def open_settings(
         paths.make()
         check_locks_exclude(os.path.join(paths.hidden, "lock-check"))
         with exclusive(paths.ledger):
-            known = _known_settings(paths)  # somebody may have been faster
+            known = _known_settings(paths)  # again, because another process may have created the store
             if known is None:
                 assert schema is not None
                 wanted = new_settings(schema, max_bytes, evict, options)
@@ -84,7 +84,7 @@ def open_settings(
 
 
 def _known_settings(paths: StorePaths) -> StoreSettings | None:
-    """Return the settings next to the data, or else those in the footer of the newest file that has any."""
+    """Return the settings in the hidden directory, or else those in the footer of the newest file that has some."""
     try:
         with open(paths.settings, "rb") as file:
             return StoreSettings.from_json(file.read(), paths.settings)
@@ -96,7 +96,7 @@ def _known_settings(paths: StorePaths) -> StoreSettings | None:
 
 
 def _settings_of_files(root: str) -> StoreSettings | None:
-    """Return the settings in the footer of the newest published file, for a directory that lost its hidden one."""
+    """Return the settings in the footer of the newest published file, if the hidden directory is lost."""
     try:
         names = sorted((name for name in os.listdir(root) if FileName.parse(name)), reverse=True)
     except (FileNotFoundError, NotADirectoryError):
@@ -110,7 +110,7 @@ def _settings_of_files(root: str) -> StoreSettings | None:
 
 
 def _may_write(paths: StorePaths) -> bool:
-    """Whether this process may change the store: not on a file system that is mounted read-only either."""
+    """Return whether this process may change the store; False also on a file system that is mounted read-only."""
     try:
         for directory in (paths.root, paths.hidden):
             if os.path.isdir(directory) and not os.access(directory, os.W_OK | os.X_OK):

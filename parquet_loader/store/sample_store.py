@@ -43,13 +43,13 @@ from parquet_loader.write import storage_errors
 
 
 class _Parts(NamedTuple):
-    """The parts of a store that know each other; they belong to the process that made them.
+    """The parts of a store; they belong to the process that made them.
 
     Attributes:
         ledger: Its account, and the published files.
         files: The known facts of its files, for reading.
         space: Reservations and eviction.
-        reading: What loaders see.
+        reading: The view for loaders.
     """
 
     ledger: Ledger
@@ -61,27 +61,27 @@ class _Parts(NamedTuple):
 class SampleStore:
     """A growing directory of samples: any number of processes write, readers train, old files are evicted.
 
-    The samples are plain Parquet files, each published whole. A store is opened anew by every process, with nothing but
-    its path; its settings are kept in ``.store/`` next to the samples, and in their footers.
+    The samples are plain Parquet files, each published atomically. Every process opens the store by its path alone; the
+    settings are stored in ``.store/`` next to the samples, and in their footers.
 
     Args:
-        path: A local directory, created if there is a `schema`; it may hold other things, which are left alone.
+        path: A local directory, created if there is a `schema`; other files in it are not touched.
         schema: The schema of the columns; needed once, to make the store.
-        max_bytes: Most bytes of published files and files under way together, as a number or text (``"200GB"``).
-            None keeps the limit; a new store has none.
-        evict: Which files are removed when there is no space: ``"oldest"`` (the default), ``"random"``, ``"seen"``
-            (delivered in the most epochs), ``"priority"`` (the lowest given to their writers), ``"never"``, or a
-            function of a `StoredFile` that returns a number, the least of which goes first. A function is not kept:
-            only processes that open the store with it evict.
+        max_bytes: The most bytes of published files and files being written together, as a number or text
+            (``"200GB"``). None keeps the limit; a new store has none.
+        evict: The files to remove when there is no space: ``"oldest"`` (the default), ``"random"``, ``"seen"``
+            (delivered in the most epochs), ``"priority"`` (the lowest priority of their writers), ``"never"``, or a
+            function of a `StoredFile` that returns a number; the file with the least number is removed first. A
+            function is not stored: only processes that open the store with it evict.
         options: How files are cut.
 
     Any thread may use a store; it opens no file and starts no thread of its own. It may be pickled, if `evict` may.
 
     Raises:
-        SourceError: there is no store at `path`, and no schema to make one.
-        SchemaError: the store has another schema.
-        ConfigurationError: an argument of the wrong kind, or a file system without locks.
-        WriteError: the store cannot be made there.
+        SourceError: There is no store at `path`, and no schema to make one.
+        SchemaError: The store has another schema.
+        ConfigurationError: An argument has the wrong kind, or the file system has no locks.
+        WriteError: The store cannot be made at `path`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class SampleStore:
 
     @property
     def settings(self) -> StoreSettings:
-        """The settings that all processes share, as they are now."""
+        """The current settings, which all processes share."""
         with contextlib.suppress(OSError):
             changed = os.stat(self._paths.settings).st_mtime_ns
             if changed != self._settings_changed:
@@ -143,7 +143,7 @@ class SampleStore:
 
     @property
     def rows(self) -> int:
-        """Rows published and there."""
+        """Rows in the published files that still exist."""
         return self._parts().ledger.totals().rows
 
     def writer(
@@ -160,15 +160,16 @@ class SampleStore:
 
         Args:
             evicts: Whether it removes files, by the store's policy, when there is no space.
-            when_full: What it does when there is no space and nothing may be evicted: ``"wait"``, ``"drop"`` the rows,
+            when_full: What it does when there is no space and no file may be evicted: ``"wait"``, ``"drop"`` the rows,
                 or ``"fail"`` (`StoreFullError`).
-            wait_s: Longest wait; then it fails. None: no limit.
-            roll_s: A file is published at the latest that many seconds after its first row; None: as in `StoreOptions`.
-            priority: For `evict="priority"`; kept in each file.
-            metadata: Text by name, kept in each file, for functions that evict or weigh.
+            wait_s: The longest wait in seconds, after which it raises `StoreFullError`; None for no limit.
+            roll_s: A file is published at most this many seconds after its first row; None for the value in
+                `StoreOptions`.
+            priority: The priority for `evict="priority"`; stored in each file.
+            metadata: Text by name, stored in each file, for functions that evict or weigh.
 
         Raises:
-            WriteError: the directory is read-only.
+            WriteError: The directory is read-only.
         """
         if when_full not in ("wait", "drop", "fail"):
             raise ConfigurationError(f"when_full={when_full!r}: expected 'wait', 'drop' or 'fail'")
@@ -185,10 +186,10 @@ class SampleStore:
         return StoreWriter(WriterState(self._paths, parts.ledger, parts.space, lambda: self.settings, options))
 
     def evict(self, to_bytes: int | str | None = None) -> Evicted:
-        """Evict by the store's policy until at most that many bytes are used, or nothing is left that may go.
+        """Evict by the store's policy until at most `to_bytes` are used, or no file is left that may be evicted.
 
         Args:
-            to_bytes: None: the store's limit.
+            to_bytes: The goal in bytes; None for the store's limit.
         """
         settings = self.settings
         goal = settings.max_bytes if to_bytes is None else _bytes(to_bytes)
@@ -197,14 +198,14 @@ class SampleStore:
         return self._writable().space.evict(goal)
 
     def files(self) -> list[StoredFile]:
-        """Return the files that are there now, in order of publication; any of them may be evicted at any time."""
+        """Return the present files, in order of publication; any of them may be evicted at any time."""
         parts = self._parts()
         names = parts.ledger.published()
         return parts.reading.with_counts(parts.files.examine(names))
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[list[StoredFile]]:
-        """Hold the files that are there now, for any other reader, until the body ends."""
+        """Lease the present files until the body ends, so that any reader can read them."""
         parts = self._parts()
         listed = parts.reading.lease_files("snapshot")
         try:
@@ -216,16 +217,16 @@ class SampleStore:
     def hold(self, state: Mapping[str, Any]) -> HeldState:
         """Keep the files that a loader's state names until `release`.
 
-        Needs no process: no process evicts the files, also after this one has ended. A hold belongs to one snapshot,
-        epoch and batch; to hold the same state again changes nothing. A state that was taken during an epoch names all
-        files of that epoch's snapshot; those that still exist are held.
+        The hold outlives this process: no process evicts the files. A hold belongs to one snapshot, epoch and batch;
+        to hold the same state again changes nothing. A state that was saved during an epoch names all files of that
+        epoch's snapshot; those that still exist are held.
 
         Args:
-            state: What `BatchedDataLoader.state_dict` returned, of a loader over this store.
+            state: The result of `BatchedDataLoader.state_dict` of a loader over this store.
 
         Raises:
-            ResumeError: it is not a state, or the store no longer keeps its list of files.
-            WriteError: the directory is read-only, or the disk full.
+            ResumeError: It is not a state, or the store no longer keeps its list of files.
+            WriteError: The directory is read-only, or the disk is full.
         """
         name, epoch, batch = _position_of(state, self.path)
         with self._writable().ledger.transaction():
@@ -248,14 +249,14 @@ class SampleStore:
         return held
 
     def release(self, held: HeldState | Mapping[str, Any]) -> bool:
-        """End a hold; return whether there was one. Files that nothing else needs may then be evicted.
+        """End a hold; return whether it existed. Files that nothing else needs may then be evicted.
 
         Args:
             held: An argument or result of `hold`, or a result of `holds`.
 
         Raises:
             ResumeError: `held` is neither.
-            WriteError: the directory is read-only.
+            WriteError: The directory is read-only.
         """
         if not isinstance(held, HeldState):
             held = HeldState(*_position_of(held, self.path), 0.0, 0, 0)
@@ -268,19 +269,19 @@ class SampleStore:
             return remove_file(path)
 
     def holds(self) -> list[HeldState]:
-        """Return the states whose files are held on purpose, the oldest hold first."""
+        """Return all holds, the oldest first."""
         return read_holds(self._paths)
 
     def follow(self, weights: Weight | None = None, seed: int = 0) -> Follower:
-        """Return one loader's view; called by `BatchedDataLoader` itself."""
+        """Return a view for one loader; called by `BatchedDataLoader`."""
         return StoreFollower(lambda: self._parts().reading, self.path, weights, seed)
 
     def weighted(self, weights: Weight, *, seed: int = 0) -> WeightedStore:
-        """Return a source for `BatchedDataLoader` in which some samples come more often than others.
+        """Return a source for `BatchedDataLoader` that delivers some samples more often than others.
 
         Args:
-            weights: `RecentFirst`, `AtMost`, or a function of an `Arrival` that returns how often a file's rows come in
-                an epoch, on average.
+            weights: `RecentFirst`, `AtMost`, or a function of an `Arrival` that returns how often a file's rows are
+                delivered in an epoch, on average.
             seed: From 0 to 2**64 - 1; draws for fractions are a function of (seed, epoch, file).
         """
         if not callable(weights):
@@ -288,10 +289,10 @@ class SampleStore:
         return WeightedStore(self, weights, check_int("seed", seed, 0, 2**64 - 1))
 
     def wait(self, *, rows: int = 1, timeout_s: float | None = None) -> int:
-        """Wait until the store holds that many rows, and return how many it holds.
+        """Wait until the store holds at least `rows` rows, and return their number.
 
         Raises:
-            TimeoutError: it took longer than `timeout_s` seconds.
+            TimeoutError: The wait took longer than `timeout_s` seconds.
         """
         check_int("rows", rows, 1, 2**62)
         began, delay = time.monotonic(), 0.02
@@ -314,17 +315,17 @@ class SampleStore:
     def publish(self, paths: Sequence[str]) -> list[str]:
         """Publish finished files in this order, all of them at once or none, and return their paths; called by jobs.
 
-        Space for all of them is made, or waited for, first. Killed at any instant, a process leaves all of them or none
-        to be seen: a commit that was cut short is completed by the next process that uses the store.
+        Space for all of them is freed or awaited first. If the process is killed at any moment, readers see all of them
+        or none: the next process that uses the store completes an interrupted commit.
 
         Args:
-            paths: Whole Parquet files with this store's `footer`, forced to the disk, in its file system. They are
+            paths: Complete Parquet files with this store's `footer`, forced to the disk, in its file system. They are
                 moved.
 
         Raises:
-            WriteError: a file does not belong to this store, all of them exceed its limit, the file system refuses, or
+            WriteError: A file does not belong to this store, all of them exceed its limit, the file system refuses, or
                 the directory is read-only. Nothing is published.
-            UnfinishedCommitError: the file system refuses to complete the commit and to undo it: all of them appear
+            UnfinishedCommitError: The file system refuses to complete the commit and to undo it: all of them appear
                 when the store is opened next.
         """
         parts = self._writable()
@@ -343,10 +344,10 @@ class SampleStore:
         """Run ``function(number, *arguments)`` in several processes, and write the batches that it yields.
 
         Args:
-            function: Importable, since processes are spawned.
-            processes: How many; `number` counts them from 0.
-            arguments: Handed over to each.
-            **writer: As for `writer`.
+            function: An importable function, because processes are spawned.
+            processes: Number of processes; `number` counts them from 0.
+            arguments: Further arguments of the function.
+            **writer: Arguments of `writer`.
         """
         self._writable()
         return Samplers(partial(self.writer, **writer), function, processes, tuple(arguments))
@@ -357,19 +358,19 @@ class SampleStore:
         return status_of(self._paths, self._parts().ledger, settings.max_bytes, self._policy_name(settings))
 
     def recover(self) -> int:
-        """Remove what dead writers and readers left, and make the account anew; done whenever a store is opened.
+        """Remove the remains of dead writers and readers, and rebuild the account; done whenever a store is opened.
 
-        Returns the number of things removed.
+        Returns the number of files removed.
         """
         with self._writable().ledger.transaction(rebuild=True) as totals:
-            clear_evictions(self._paths)  # a writer that still waits names them again
+            clear_evictions(self._paths)  # a writer that still waits queues them again
             return reclaim(self._paths, self._parts().ledger, totals) + remove_half_replaced(self._paths)
 
     def _policy_name(self, settings: StoreSettings) -> str:
         return "function" if self._function is not None else settings.evict
 
     def _parts(self) -> _Parts:
-        """Return what belongs to this process; made anew after a fork, when a lock may be held by nobody here."""
+        """Return the parts of this process; made again after a fork, because a lock may be held by a lost thread."""
         if self._pid != os.getpid():
             paths, identity = self._paths, self._settings.identity
             ledger, files = Ledger(paths, self._settings.tag), FileCatalog(paths, identity)
@@ -392,7 +393,7 @@ class SampleStore:
 
 @dataclass(frozen=True, slots=True)
 class WeightedStore:
-    """A store in which some samples come more often than others; see `SampleStore.weighted`."""
+    """A source that delivers some samples of a store more often than others; see `SampleStore.weighted`."""
 
     store: SampleStore
     weights: Weight

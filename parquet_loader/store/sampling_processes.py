@@ -23,9 +23,9 @@ SampleFunction = Callable[..., Iterator[Any]]
 
 _REPORT_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
-_STEADY_S = 60.0  # who lived so long starts again at once
+_STEADY_S = 60.0  # a process that lived this long is restarted at once
 _GRACE_S = 20.0
-_LOOK_S = 0.5  # to notice ended processes if the system does not report them
+_LOOK_S = 0.5  # poll interval for ended processes, if the system has no pidfd
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class SamplerStatus:
     """One sampling process.
 
     Attributes:
-        number: From 0.
+        number: Its number, from 0.
         pid: Process id; None while no process runs.
-        rows, bytes: Published by all that ran under this number.
-        rows_per_s: Over the life of the process that runs now.
-        dropped_rows: Left out because the store was full.
+        rows, bytes: Rows and bytes published by all processes of this number.
+        rows_per_s: Rate over the life of the running process.
+        dropped_rows: Rows dropped because the store was full.
         waited_s: Seconds spent waiting for space.
-        starts: How often it was started.
-        last_error: How the last one ended that did not end by itself, or None.
-        is_done: Whether its function has come to its end.
+        starts: How often a process was started.
+        last_error: How the latest failed process ended; None if none failed.
+        is_done: Whether its function has finished.
     """
 
     number: int
@@ -70,20 +70,20 @@ class _Sampler:
 
     status: SamplerStatus
     process: Any = None
-    pidfd: int | None = None  # tells its end, and knows nothing of processes that it has forked
+    pidfd: int | None = None  # signals its end, even if processes that it has forked still run
     reports: Connection | None = None
     stop: Connection | None = None
     began: float = 0.0
-    counted: WrittenRows = field(default_factory=WrittenRows)  # of the process running now
-    before: WrittenRows = field(default_factory=WrittenRows)  # of those that ran before
+    counted: WrittenRows = field(default_factory=WrittenRows)  # of the running process
+    before: WrittenRows = field(default_factory=WrittenRows)  # of earlier processes
     failures: int = 0
     start_at: float = 0.0
-    has_told: bool = False  # the process running now has said what went wrong
+    has_told: bool = False  # whether the running process has reported its error
 
 
 @dataclass(slots=True)
 class _Supervised:
-    """What the supervising thread and the caller share; it knows nothing of the `Samplers` object."""
+    """The state shared by the supervising thread and the caller; does not refer to the `Samplers` object."""
 
     open_writer: Callable[[], StoreWriter]
     function: SampleFunction
@@ -102,13 +102,13 @@ class Samplers:
     """Runs ``function(number, *arguments)`` in several processes; made by `SampleStore.sample`.
 
     The function yields batches; the process writes each to the store. A process that dies, or whose function raises, is
-    started again: at once if it had lived for a minute, else after a pause that doubles from 0.1 to 30 seconds. One
+    restarted: at once if it has lived for a minute, else after a pause that doubles from 0.1 to 30 seconds. A process
     whose function ends is done.
 
-    Processes are spawned, so that the function has to be importable, and a script needs its
-    ``if __name__ == "__main__":``. One thread of this process, ``parquet_loader-samplers``, watches over them. `stop`,
-    the end of a ``with`` block, garbage collection and the end of the interpreter stop them: each publishes what it has
-    and ends. When this process is killed, they notice by a pipe, and do the same.
+    Processes are spawned, so the function has to be importable, and a script needs ``if __name__ == "__main__":``. One
+    thread of this process, ``parquet_loader-samplers``, supervises them. `stop`, the end of a ``with`` block, garbage
+    collection and the exit of the interpreter stop them: each publishes its rows and ends. If this process is killed,
+    they notice by a pipe, and do the same.
     """
 
     def __init__(
@@ -142,10 +142,10 @@ class Samplers:
         return "\n".join(map(str, self.status()))
 
     def status(self) -> list[SamplerStatus]:
-        """Return what each process has done.
+        """Return the status of each process.
 
         Raises:
-            LoaderStateError: the thread that watches over them has failed.
+            LoaderStateError: The supervising thread has failed.
         """
         with self._shared.changed:
             if self._shared.error is not None:
@@ -154,11 +154,11 @@ class Samplers:
 
     @property
     def is_done(self) -> bool:
-        """Whether every function has come to its end."""
+        """Whether every function has finished."""
         return all(status.is_done for status in self.status())
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until every function has come to its end; return whether they have."""
+        """Wait until every function has finished; return whether they have."""
         self._thread.join(timeout_s)
         return self.is_done
 
@@ -166,11 +166,11 @@ class Samplers:
         """Wait until the processes meet a condition or all have ended; return whether they meet it.
 
         Args:
-            condition: Called with what `status` returns, whenever that has changed.
-            timeout_s: Longest wait in seconds; None: no limit.
+            condition: Called with the result of `status` whenever that changes.
+            timeout_s: The longest wait in seconds; None for no limit.
 
         Raises:
-            LoaderStateError: the thread that watches over them has failed.
+            LoaderStateError: The supervising thread has failed.
         """
         with self._shared.changed:
             self._shared.changed.wait_for(lambda: condition(self.status()) or self._shared.is_over, timeout_s)
@@ -187,13 +187,13 @@ def _stop(shared: _Supervised, thread: threading.Thread, pid: int) -> None:
         return
     with contextlib.suppress(OSError):  # the thread has ended already
         shared.wake.send_bytes(b"stop")
-    # The collector may run this while the store's lock is held, and the processes need that lock to end.
+    # A garbage collection may run this while the store's lock is held, and the processes need that lock to end.
     if thread is not threading.current_thread() and not holds_exclusive():
         thread.join()
 
 
 def _supervise(shared: _Supervised) -> None:
-    """The thread's work: start, watch, restart, and at last stop the processes."""
+    """The work of the supervising thread: start, watch, restart, and finally stop the processes."""
     try:
         while not all(s.status.is_done for s in shared.samplers):
             now = time.monotonic()
@@ -250,8 +250,8 @@ def _start(shared: _Supervised, sampler: _Sampler) -> None:
 def _listen(shared: _Supervised, others: list[Connection], timeout_s: float | None) -> bool:
     """Wait for a report or the end of a process, and record it; return whether one of `others` is readable.
 
-    The pipe of reports, and the one that `multiprocessing` watches, live on in what a process has forked: neither tells
-    its end.
+    Processes that a sampler has forked keep its pipe of reports open, and the one that `multiprocessing` watches, so
+    neither signals the sampler's end.
     """
     running = [sampler for sampler in shared.samplers if sampler.process is not None]
     by_report = {sampler.reports: sampler for sampler in running if sampler.reports is not None}
@@ -300,7 +300,7 @@ def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
     """Read the last reports of an ended process, and schedule its restart."""
     while sampler.reports is not None and sampler.reports.poll():
         _take_report(shared, sampler)
-    if sampler.reports is not None:  # a process that it has forked keeps the other end open
+    if sampler.reports is not None:  # a process that the sampler has forked keeps the other end open
         sampler.reports.close()
     if sampler.pidfd is not None:
         os.close(sampler.pidfd)
@@ -326,7 +326,7 @@ def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
 
 
 def _end_all(shared: _Supervised) -> None:
-    """Ask every process to end, and kill those that do not in good time."""
+    """Ask every process to end, and kill those that do not end in time."""
     for sampler in shared.samplers:
         if sampler.stop is not None:
             with contextlib.suppress(OSError):
@@ -347,9 +347,9 @@ def _run(
     report: Connection,
     stopped: Connection,
 ) -> None:
-    """The process's work: write what the function yields, until it ends or is told to."""
+    """The work of a sampling process: write the function's batches until it ends or is stopped."""
     is_stopped = threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then stops this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then stops this process
     try:
         writer = open_writer()
         threading.Thread(
@@ -369,14 +369,14 @@ def _run(
             _tell(report, "done", None)
     except BaseException as error:
         if is_stopped.is_set() and isinstance(error, WriteError):
-            return  # it waited for space, and was told to end
+            return  # the writer waited for space, and was stopped
         where = "" if isinstance(error, ParquetLoaderError) else f"{type(error).__name__}: "
         _tell(report, "error", f"{where}{error}")
         raise
 
 
 def _wait_for_stop(writer: StoreWriter, stopped: Connection, is_stopped: threading.Event) -> None:
-    """Wait for the signal to stop, or for the parent's death, and end a wait for space."""
+    """Wait for the message to stop or for the parent's death; then end a wait for space."""
     with contextlib.suppress(OSError):
         stopped.poll(None)
     is_stopped.set()
@@ -384,5 +384,5 @@ def _wait_for_stop(writer: StoreWriter, stopped: Connection, is_stopped: threadi
 
 
 def _tell(report: Connection, kind: str, value: Any) -> None:
-    with contextlib.suppress(OSError):  # the parent is gone, and nobody wants to know
+    with contextlib.suppress(OSError):  # the parent is gone
         report.send((kind, value))

@@ -1,4 +1,4 @@
-"""Sampling weights: recent files more often, or a limit on repeats; deterministic for a snapshot."""
+"""Sampling weights: deliver recent files more often, or limit repeats; deterministic for a snapshot."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MOST_COPIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What weights may depend on.
+    """The arguments of a weight function, for one file.
 
     Attributes:
-        file: The file, with counts of how often it was delivered.
+        file: The file, with its delivery counts.
         age_s: Seconds between its publication and that of the newest file of the snapshot.
-        age_epochs: Epochs of this loader since it arrived: 0 in the first epoch that sees it.
+        age_epochs: Epochs of this loader since it first saw the file; 0 in the first one.
     """
 
     file: StoredFile
@@ -41,10 +41,10 @@ class RecentFirst:
     """Weight `newest` for the newest samples, halved with every half-life, never below `least`.
 
     Args:
-        half_life_s: Half-life in seconds between publications; or
-        half_life_epochs: in epochs of the loader.
-        newest: How often the newest samples come in an epoch, on average.
-        least: How often the oldest come, at least.
+        half_life_s: Half-life in seconds between publications. Give either this or `half_life_epochs`.
+        half_life_epochs: Half-life in epochs of the loader.
+        newest: How often the newest samples are delivered in an epoch, on average.
+        least: The least weight of the oldest samples.
     """
 
     half_life_s: float | None = None
@@ -74,9 +74,9 @@ class RecentFirst:
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """Every sample once an epoch, until it was delivered `times` times to whatever reader; after that no more.
+    """Deliver every sample once an epoch, until all readers together have received it `times` times.
 
-    Readers that run at the same time count what the others delivered once these have ended their epoch.
+    Deliveries of another reader that runs at the same time count after that reader's epoch has ended.
     """
 
     times: int
@@ -92,19 +92,19 @@ class AtMost:
 def copies_of(
     weight: Weight, arrivals: Sequence[Arrival], files: Sequence[CatalogEntry], seed: int, epoch: int
 ) -> list[IntArray]:
-    """Return how often each row group of each file is read, int64 ``[row groups]`` each.
+    """Return how often each row group is read, int64 ``[row groups]`` for each file.
 
-    A weight of 2.3 is two copies, and a third for three row groups in ten: for those whose number, drawn by a hash of
-    (seed, epoch, file, row group), lies below 0.3. No random state, no clock.
+    A weight of 2.3 means two copies, and a third one for about three row groups in ten: those whose number, drawn by a
+    hash of (seed, epoch, file, row group), is below 0.3. Neither random state nor a clock is used.
 
     Args:
-        weight: Returns how often a file's rows come, on average.
-        arrivals: What it is asked about.
+        weight: Returns how often a file's rows are delivered, on average.
+        arrivals: The arguments of `weight`.
         files: The files, in the same order.
-        seed, epoch: What is drawn depends on them.
+        seed, epoch: The draws depend on them.
 
     Raises:
-        ConfigurationError: the weight is not a number from 0 to 1000.
+        ConfigurationError: A weight is not a number from 0 to 1000.
     """
     copies: list[IntArray] = []
     for arrival, known in zip(arrivals, files, strict=True):

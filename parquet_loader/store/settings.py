@@ -1,4 +1,4 @@
-"""The settings of a store, kept next to the data and in each file's footer; either copy is enough."""
+"""The settings of a store, stored next to the data and in each file's footer; either copy suffices."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class StoreOptions:
     """How a store's files are cut.
 
     Args:
-        file_bytes: A file is published once it holds about this many bytes. None: 8 MiB, more if that would be more
-            than 8192 files in ``max_bytes`` (but at most 32 MiB), less if it would be fewer than 64.
-        row_group_bytes: Size of a row group once decoded. None: as ``file_bytes``, so that a file holds one. A
-            file may be evicted when its last row group is delivered. With one row group in each file, half of the store
-            may be evicted during an epoch, on average; with several, less.
-        roll_s: A file is published at the latest this many seconds after its first row was written.
+        file_bytes: A file is published when it holds about this many bytes. None for 8 MiB; more (up to 32 MiB) if
+            ``max_bytes`` would be more than 8192 files, less if it would be fewer than 64.
+        row_group_bytes: Decoded size of a row group; None for ``file_bytes``, so that a file holds one. A file may be
+            evicted when its last row group is delivered. With one row group in each file, half of the store may be
+            evicted during an epoch, on average; with several, less.
+        roll_s: A file is published at most this many seconds after its first row was written.
         compression: As in `WriteOptions`.
-        durable: Force each file to the disk before it is published, so that a power cut leaves no hole; a process
-            that is killed never does.
+        durable: Whether to force each file to the disk before it is published, so that a power cut loses no published
+            file. A killed process never does.
     """
 
     file_bytes: int | str | None = None
@@ -62,8 +62,8 @@ class StoreSettings:
     Attributes:
         identity: 32 hexadecimal digits drawn when the store was made.
         schema: The schema of the columns.
-        max_bytes: Most bytes of all published files and files being written; None: no limit.
-        evict: The policy of eviction; ``"function"``: a function that only some processes have.
+        max_bytes: The most bytes of all published files and files being written; None for no limit.
+        evict: The policy of eviction; ``"function"`` means a function that only some processes have.
         options: How files are cut.
     """
 
@@ -80,7 +80,7 @@ class StoreSettings:
 
     @property
     def file_bytes(self) -> int:
-        """When a file is full."""
+        """Bytes of a full file."""
         if self.options.file_bytes is not None:
             return int(self.options.file_bytes)
         if self.max_bytes is None:
@@ -90,7 +90,7 @@ class StoreSettings:
 
     @property
     def row_group_bytes(self) -> int:
-        """When a row group is full."""
+        """Decoded bytes of a full row group."""
         if self.options.row_group_bytes is not None:
             return int(self.options.row_group_bytes)
         return self.file_bytes
@@ -111,7 +111,7 @@ class StoreSettings:
         """Return the settings of a text made by `to_json`.
 
         Raises:
-            SourceError: it is not a settings file, or has an unknown format.
+            SourceError: The text is not a store's settings, or has an unknown format.
         """
         try:
             body = json.loads(text)
@@ -130,7 +130,7 @@ class StoreSettings:
 
 
 def settings_of_footer(text: bytes, where: str) -> StoreSettings:
-    """Return the settings that a published file carries; raises as `StoreSettings.from_json`."""
+    """Return the settings in a published file's footer; raises as `StoreSettings.from_json`."""
     body = json.loads(text)
     return StoreSettings.from_json(body["settings"], where)
 
@@ -153,10 +153,10 @@ def changed_settings(
     evict: Eviction | None,
     options: StoreOptions | None,
 ) -> StoreSettings:
-    """Return the settings of a store that is opened with these arguments; None leaves a setting as it is.
+    """Return the settings of a store that is opened with these arguments; None keeps a setting.
 
     Raises:
-        SchemaError: the schema is another one.
+        SchemaError: The store has another schema.
     """
     if schema is not None:
         schema = schema.as_stored(settings.schema)
@@ -181,7 +181,7 @@ def eviction_word(evict: Any) -> str:
     """Return the word by which the settings name a policy.
 
     Raises:
-        ConfigurationError: it is neither a known word nor a function.
+        ConfigurationError: It is neither a known word nor a function.
     """
     if callable(evict):
         return "function"
@@ -197,7 +197,7 @@ def check_seconds(name: str, value: Any) -> float:
     """Return a number of seconds greater than 0.
 
     Raises:
-        ConfigurationError: it is not one.
+        ConfigurationError: It is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise ConfigurationError(f"{name}={value!r}: expected a number of seconds greater than 0")

@@ -7,7 +7,7 @@ import pyarrow as pa
 from parquet_loader.write import Layout
 
 _LEAF_BYTES = 1024  # headers of a column chunk's pages
-_DICTIONARY_BYTES = 2**20 + 2**16  # Parquet's writers give up a dictionary at this size
+_DICTIONARY_BYTES = 2**20 + 2**16  # Parquet's writers abandon a dictionary of this size
 _FOOTER_BYTES = 2048
 _FOOTER_LEAF_BYTES = 320  # of one column chunk, with statistics of numbers
 _FOOTER_TEXT_BYTES = 4 * 4096  # statistics of text: least and greatest, each twice, each up to 4 KiB
@@ -25,18 +25,18 @@ def group_bound(table: pa.Table, layout: Layout) -> int:
 
 
 def footer_bound(schema: pa.Schema, groups: int, metadata_bytes: int) -> int:
-    """Return the most bytes of a footer of that many row groups.
+    """Return the most bytes of a footer with `groups` row groups.
 
     Args:
         schema: The file's columns, with metadata.
         groups: Number of row groups.
-        metadata_bytes: Of further metadata.
+        metadata_bytes: Bytes of further metadata.
     """
     carried = sum(len(k) + len(v) for k, v in (schema.metadata or {}).items())
     names = sum(len(field.name) for field in schema)
     leaves = sum(_leaves(field.type) for field in schema)
     texts = sum(pa.types.is_string(field.type) for field in schema)
-    # The Arrow schema is kept as well, in base64, with its metadata.
+    # The footer also holds the Arrow schema with its metadata, in base64.
     once = _FOOTER_BYTES + 3 * carried + metadata_bytes + 8 * names + 512 * leaves
     leaf_bytes = _FOOTER_LEAF_BYTES * leaves + 2 * names + _FOOTER_TEXT_BYTES * texts
     return int(once + groups * leaf_bytes)
@@ -48,7 +48,7 @@ def _leaves(type_: pa.DataType) -> int:
 
 
 def _widening(type_: pa.DataType) -> float:
-    """Return by how much values grow from Arrow's memory to Parquet's plain pages, with the levels of nested ones."""
+    """Return the factor by which values grow from Arrow's memory to plain Parquet pages, including levels."""
     if type_.num_fields:
         inner = max(_widening(type_.field(i).type) for i in range(type_.num_fields))
         narrow = any(pa.types.is_boolean(type_.field(i).type) for i in range(type_.num_fields))

@@ -1,8 +1,8 @@
 """Space under the byte limit: writers reserve it before they write, and unneeded files are evicted.
 
-A reservation is granted under the store's lock: published bytes, all reservations and the new one stay within the
-limit. If they would not, the reservations of dead writers are released, and then files are evicted in the order of the
-store's policy: as many as are needed, or none if that would not be enough.
+A reservation is granted under the store's lock, if published bytes, all reservations and the new one stay within the
+limit. If they exceed it, the reservations of dead writers are released, and then files are evicted in the order of the
+store's policy: as many as needed, or none if that is not enough.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Evicted:
 
 
 class Reservation:
-    """Bytes that one writer may write, kept in a file that is locked as long as the writer lives.
+    """Bytes that one writer may write, recorded in a file that is locked as long as the writer lives.
 
     Args:
         paths: The paths of the store.
@@ -61,17 +61,17 @@ class Reservation:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is in force and this process's."""
+        """Whether it is open and belongs to this process."""
         return self._file.is_here
 
     def set(self, totals: Totals, count: int) -> None:
-        """Reserve that many bytes in all; called in a transaction."""
+        """Reserve `count` bytes in all; called in a transaction."""
         self._file.write(reservation_text(count), 0)
         totals.reserved_bytes += count - self.bytes
         self.bytes = count
 
     def close(self) -> None:
-        """Release all of it; idempotent. If the file system refuses, the next writer that lacks space releases it."""
+        """Release it; idempotent. If the file system refuses, the next writer that lacks space releases it."""
         if self.is_here:
             try:
                 with self._ledger.transaction() as totals:
@@ -82,15 +82,15 @@ class Reservation:
 
 
 class Space:
-    """Grants reservations, and evicts. Any thread of the process that made it.
+    """Grants reservations and evicts files. Any thread of the process that made it may use it.
 
     Args:
         paths: The paths of the store.
         ledger: Its account.
         files: The known facts of its files.
-        policy: Returns a word, or a function of `StoredFile` that returns a number, the least of which goes first, as
-            it stands at the moment.
-        limit: Returns the most bytes there may be, or None, as it stands at the moment.
+        policy: Returns the current policy: a word, or a function of `StoredFile` that returns a number; the file with
+            the least number is evicted first.
+        limit: Returns the current limit in bytes, or None.
     """
 
     def __init__(
@@ -112,16 +112,16 @@ class Space:
 
     @property
     def ranks_nothing(self) -> bool:
-        """Whether files are never evicted from here."""
+        """Whether this process never evicts files."""
         policy = self._policy()
         return policy == "never" or (policy == "function" and not callable(policy))
 
     def reserve(self, reservation: Reservation, count: int, *, evicts: bool) -> bool:
-        """Reserve that many bytes in all for a writer; return False if there is no space for them.
+        """Reserve `count` bytes in all for a writer; return False if there is no space for them.
 
         Args:
-            reservation: The writer's.
-            count: Its new size.
+            reservation: The writer's reservation.
+            count: Its new size in bytes.
             evicts: Whether files may be evicted for it.
         """
 
@@ -138,7 +138,7 @@ class Space:
                     return True
             if not evicts:
                 return False
-            # What was published since is younger than all that was ranked by age: the ranking serves to its end.
+            # A ranking by age can be used up: files published since are younger than all files in it.
             for is_fresh in (False, True) if self._policy() == "oldest" else (True,):
                 if is_fresh:
                     self._ranking = self.ranking()
@@ -152,7 +152,7 @@ class Space:
             return False
 
     def evict(self, to_bytes: int) -> Evicted:
-        """Evict until at most that many bytes are used, or nothing is left that may go."""
+        """Evict until at most `to_bytes` are used, or no file is left that may be evicted."""
         with self._lock:
             with self._ledger.transaction() as totals:
                 reclaim(self._paths, self._ledger, totals)
@@ -161,7 +161,7 @@ class Space:
                 return self._evict(totals, totals.used_bytes - to_bytes, all_or_nothing=False)
 
     def ranking(self) -> list[str]:
-        """Return the names of published files, those that go first first. Calls the policy, so not under the lock."""
+        """Return published files in the order of eviction. Calls the policy, so do not hold the store's lock."""
         ranked = self._by_policy()
         known = set(ranked)
         return list(dict.fromkeys([*(name for name in queued_evictions(self._paths) if name in known), *ranked]))
@@ -207,7 +207,7 @@ class Space:
             if name in needed:
                 kept.append(name)
                 continue
-            for known in self._files.examine([name]):  # nothing if it is gone, or none of ours
+            for known in self._files.examine([name]):  # empty if the file is gone or belongs to another store
                 with contextlib.suppress(FileNotFoundError):
                     size = os.stat(known.file.path).st_size
                     chosen.append((known.file, size))
@@ -226,7 +226,7 @@ class Space:
 
 
 def with_counts(files: Sequence[StoredFile], paths: StorePaths) -> list[StoredFile]:
-    """Return the files with how often each was delivered."""
+    """Return the files with their delivery counts."""
     seen = read_seen(paths)
     none = (0, 0)
     return [
@@ -236,9 +236,9 @@ def with_counts(files: Sequence[StoredFile], paths: StorePaths) -> list[StoredFi
 
 
 def reclaim(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
-    """Remove what the dead left: reservations, unfinished files, leases; called in a transaction.
+    """Remove reservations, unfinished files and leases of dead processes; called in a transaction.
 
-    Returns the number of things removed. What a reader had delivered is counted.
+    Counts the deliveries of dead readers. Returns the number of files removed.
     """
     removed = 0
     live: set[str] = set()
@@ -257,9 +257,8 @@ def reclaim(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
         path = os.path.join(paths.readers, name)
         if not is_locked(path):
             content = read_lease(path)
-            with contextlib.suppress(
-                OSError
-            ):  # on a full disk it is counted and removed later: space must be made first
+            # On a full disk the lease is counted and removed later: space must be freed first.
+            with contextlib.suppress(OSError):
                 add_seen(paths, content.delivered() if content else {})
                 os.unlink(path)
                 removed += 1

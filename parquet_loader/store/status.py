@@ -17,22 +17,22 @@ _RATE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What is in a store and what happens to it, at one moment; `str` of it is a table.
+    """The contents and rates of a store at one moment; `str` of it is a table.
 
     Attributes:
         path: Its directory.
-        files, rows, bytes: Published and there.
-        reserved_bytes: Of files under way.
+        files, rows, bytes: Totals of the present published files.
+        reserved_bytes: Bytes reserved for files being written.
         max_bytes: The limit, or None.
-        held_files, held_bytes: Of the files, those that may not be evicted at the moment.
-        holds: States whose files are held on purpose, with `SampleStore.hold`.
-        kept_files, kept_bytes: Of the files, those held on purpose; they count among `held_files` too.
-        over_limit_bytes: By how much all that is used exceeds the limit.
-        oldest_age_s, newest_age_s: Seconds since the first and the last of the files were published, by their writers'
+        held_files, held_bytes: Totals of the files that must not be evicted at the moment.
+        holds: Number of holds; see `SampleStore.hold`.
+        kept_files, kept_bytes: Totals of the files that holds keep; they also count as `held_files`.
+        over_limit_bytes: The bytes by which the used space exceeds the limit.
+        oldest_age_s, newest_age_s: Seconds since the oldest and the newest file were published, by their writers'
             clocks; None without files.
-        write_bytes_per_s, evict_bytes_per_s: Over the last minute or less.
-        written_bytes, evicted_bytes: In all.
-        writers, readers: Live ones.
+        write_bytes_per_s, evict_bytes_per_s: Rates over the last minute or less.
+        written_bytes, evicted_bytes: Totals since the store was made.
+        writers, readers: Number of live writers and readers.
         evict: The policy.
     """
 
@@ -80,7 +80,7 @@ class StoreStatus:
 
 
 def status_of(paths: StorePaths, ledger: Ledger, max_bytes: int | None, evict: str) -> StoreStatus:
-    """Look at a store without its lock; figures may be a moment apart from each other."""
+    """Return the status without taking the store's lock; figures may be from slightly different moments."""
     totals = ledger.totals()
     names = ledger.published()
     needed = LeaseTable(paths).needed()

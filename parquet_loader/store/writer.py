@@ -21,10 +21,10 @@ from parquet_loader.store.writer_state import WriterState, WrittenRows
 class StoreWriter:
     """Writes samples into a store; made by `SampleStore.writer`.
 
-    A file is published when it is full, when its first row is `roll_s` old, and by `flush` and `close`: it appears
-    whole, under a name that no other has. Killed at any instant, a writer leaves no partial file to be seen.
+    A file is published when it is full, when its first row is `roll_s` old, and by `flush` and `close`. It appears
+    atomically, under a unique name. If a writer is killed at any moment, readers see no partial file.
 
-    Threads: one thread at a time, and the process that made it; `abort` may come from any. A thread of its own
+    Threads: used by one thread at a time, in the process that made it; any thread may call `abort`. A thread of its own
     publishes by age, and ends with the writer. Memory: about one row group.
     """
 
@@ -59,21 +59,21 @@ class StoreWriter:
         """Add rows: a dict of columns, row dicts, Arrow data, a frame, or an iterator or reader of any of these.
 
         Raises:
-            DataError, SchemaError: the batch does not fit the schema; the writer goes on without it.
-            StoreFullError: the store is full, and the writer was to fail, or has waited as long as it was to. What was
-                given stays buffered, and the next call tries again first.
-            WriteError: the file system refuses (a full disk): rows not published yet are lost, the writer is aborted.
-            UnfinishedCommitError: likewise, but rows were published that may not be on the disk; `done` counts them.
+            DataError, SchemaError: The batch does not fit the schema; the writer can be used further.
+            StoreFullError: The store is full, with ``when_full="fail"`` or after `wait_s`. The rows stay buffered, and
+                the next call tries again.
+            WriteError: The file system refuses (a full disk). Unpublished rows are lost, and the writer is aborted.
+            UnfinishedCommitError: The same, but published rows may not be on the disk; `done` counts them.
         """
         self._run(lambda: self._output.write(batch))
 
     def flush(self) -> WrittenRows:
-        """Publish every row written so far, and return a summary of all. Raises as `write`."""
+        """Publish every row written so far, and return a summary. Raises as `write`."""
         self._run(self._output.publish_all)
         return self.done
 
     def close(self) -> WrittenRows:
-        """Publish the remaining rows and end the writer; return a summary, also if called again. Raises as `write`."""
+        """Publish the remaining rows and end the writer; return a summary. Idempotent. Raises as `write`."""
         if self._state == "closed":
             return self.done
         self.flush()
@@ -82,7 +82,7 @@ class StoreWriter:
         return self.done
 
     def stop_waiting(self) -> None:
-        """End waits for space, now and from now on: they raise `WriteError`. From any thread."""
+        """Let present and later waits for space raise `WriteError`; any thread may call this."""
         self._output.stop.set()
 
     def abort(self) -> None:
@@ -96,7 +96,7 @@ class StoreWriter:
             _let_go(self._output, self._thread)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Run a method's work; an error other than a misfit or a full store aborts the writer."""
+        """Run a method's work; errors other than unsuitable rows or a full store abort the writer."""
         if self._pid != os.getpid():
             raise WriteError(f"{self!r}: this writer was made before fork(); make one in this process")
         if self._state != "open":
@@ -113,7 +113,7 @@ class StoreWriter:
 
 
 def _work(output: WriterState) -> None:
-    """The thread's work: publish rows that are old enough; at the end, remove unpublished files."""
+    """The work of the writer's thread: publish rows that are old enough; at the end, remove unpublished files."""
     deadline: float | None = None
     try:
         while True:
@@ -146,9 +146,9 @@ def _publish_if_due(output: WriterState) -> float | None:
 
 
 def _let_go(output: WriterState, thread: Thread) -> None:
-    """End a writer and its thread. A finaliser runs anywhere, inside the store's lock too: there it does not wait."""
+    """End a writer and its thread. If a finaliser runs this under the store's lock, it does not wait for the thread."""
     if not output.reservation.is_here:
-        return  # in a forked child, if there is no thread either
+        return  # a forked child has no thread
     output.stop.set()
     output.inbox.put(None)
     if thread is not current_thread() and not holds_exclusive():
@@ -156,7 +156,7 @@ def _let_go(output: WriterState, thread: Thread) -> None:
 
 
 def _forgotten(output: WriterState, thread: Thread) -> None:
-    """End a writer that nobody closed, and warn of the rows that are lost."""
+    """End a writer that was never closed, and warn of lost rows."""
     rows, root = output.buffered_rows if output.reservation.is_here else 0, output.root
     _let_go(output, thread)
     if rows:

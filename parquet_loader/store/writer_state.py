@@ -1,4 +1,4 @@
-"""The state of a writer: rows buffered to row groups, files published when full, within the limit."""
+"""The state of a writer: buffers rows to row groups, and publishes full files within the limit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from parquet_loader.write import Layout, RowGroupBuffer, StagedFile, choose_layo
 
 WhenFull = Literal["wait", "drop", "fail"]
 
-# A writer that waits longer warns once: a running epoch may end soon, but held files stay.
+# A writer that waits longer warns once. Shorter waits are normal, because a running epoch may end soon.
 SILENT_WAIT_S = 10.0
 
 _LOST = "samples could not be written to the store: {}; what was published before is whole, rows since then are lost"
@@ -43,8 +43,8 @@ class WrittenRows:
     """The progress of a writer.
 
     Attributes:
-        files, rows, bytes: Published. Rows are published in the order in which they were written.
-        dropped_rows: Left out because the store was full.
+        files, rows, bytes: Totals published. Rows are published in the order in which they were written.
+        dropped_rows: Rows dropped because the store was full.
         waited_s: Seconds spent waiting for space.
     """
 
@@ -71,9 +71,9 @@ class WriterOptions:
 
 
 class WriterState:
-    """The state of a writer, shared by its caller and the thread that publishes by age; `lock` owns all of it.
+    """The state of a writer, shared by its caller and the thread that publishes by age; `lock` guards all of it.
 
-    It knows nothing of the `StoreWriter`, whose end ends the thread.
+    It does not refer to the `StoreWriter`, whose end ends the thread.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class WriterState:
         options: WriterOptions,
     ) -> None:
         self.lock = RLock()
-        self.inbox: SimpleQueue[float | None] = SimpleQueue()  # when to publish; None to end
+        self.inbox: SimpleQueue[float | None] = SimpleQueue()  # times to publish; None to end
         self.stop = Event()  # set without the lock, so that it ends a wait for space
         self.error: BaseException | None = None
         self.done = WrittenRows()
         self.deadline: float | None = None
-        self.is_watched = False  # whether the thread checks by itself
+        self.is_watched = False  # whether the thread will check a deadline by itself
         self.options = options
         self._paths = paths
         self._ledger = ledger
@@ -112,17 +112,17 @@ class WriterState:
 
     @property
     def buffered_rows(self) -> int:
-        """Rows that are written and not published."""
+        """Number of rows that are written and not published."""
         return self._buffer.rows + (self._file.rows if self._file else 0)
 
     def check(self) -> None:
-        """Raise what went wrong in the thread."""
+        """Raise an error of the thread."""
         if self.error is not None:
             raise self.error
 
     def write(self, batch: Any) -> None:
         """Add rows, and publish full files."""
-        self._write_full_groups()  # rows that were refused last time go first
+        self._write_full_groups()  # rows that found no space in the last call go first
         for table in iter_tables(batch, self._schema):
             if table.num_rows and self.deadline is None:
                 self._set_deadline()
@@ -140,7 +140,7 @@ class WriterState:
         self.deadline = None
 
     def discard(self) -> None:
-        """Drop what is not published; never raises, and takes no lock of the store."""
+        """Drop unpublished rows; never raises, and does not take the store's lock."""
         self._buffer.clear()
         if self._file is not None:
             self._file.discard()
@@ -152,10 +152,10 @@ class WriterState:
             self._buffer.pop()
 
     def _write_group(self, table: pa.Table) -> None:
-        """Write one row group, once there is space, or drop it; publishes a file that is full.
+        """Write one row group when there is space, or drop it; publish a full file.
 
         Raises:
-            StoreFullError: there was no space for the whole time that the writer waits; nothing was written.
+            StoreFullError: There was no space during the whole wait; nothing was written.
         """
         if self._layout is None:
             self._layout = choose_layout(table, self._settings().options.compression)
@@ -176,7 +176,7 @@ class WriterState:
                 self._publish(file)
 
     def _make_room(self, table: pa.Table, layout: Layout) -> bool:
-        """Reserve what the row group may take; return whether it may be written."""
+        """Reserve the most bytes that the row group may take; return whether it may be written."""
         group = group_bound(table, layout)
         delay, began = FIRST_WAIT_S, float("inf")
         metadata_bytes = sum(len(key) + len(value) for key, value in self._metadata.items())
@@ -193,7 +193,7 @@ class WriterState:
             if self._space.reserve(self.reservation, needed, evicts=self.options.evicts):
                 return True
             if file is not None:
-                self._publish(file)  # then it can be evicted, or at least read
+                self._publish(file)  # so that readers can read it, and it can be evicted
                 continue
             if self.options.when_full == "drop":
                 return False
@@ -229,7 +229,7 @@ class WriterState:
         return "readers need them, or they are held; raise max_bytes, or release what store.holds() lists"
 
     def _publish(self, file: StagedFile) -> None:
-        """Publish the file under the next name; it counts from then on, also if a later step fails."""
+        """Publish the file under the next name; it counts as published even if a later step fails."""
         settings = self._settings()
         self._file = None
         try:
@@ -262,7 +262,7 @@ class WriterState:
         except OSError:
             if not has_appeared:
                 raise
-            # The account was not written: the mark is there for the next one that takes the lock.
+            # The account was not written: its mark stays for the next process that takes the lock.
 
     def _set_deadline(self) -> None:
         self.deadline = time.monotonic() + self.options.roll_s

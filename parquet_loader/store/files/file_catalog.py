@@ -1,4 +1,4 @@
-"""The catalog of published files, from their footers; each footer is read once, since files never change."""
+"""The catalog of published files, from their footers; each footer is read once, because files never change."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _FEW = 64  # reading this many footers takes less time than starting threads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogEntry:
-    """The facts in a footer.
+    """The facts in the footer of one file.
 
     Attributes:
         file: The file.
         source: The file as readers list it.
-        group_rows, group_bytes: Of each row group.
-        schema: Which of the table's schemas it has.
-        digest: That of the footer.
+        group_rows, group_bytes: Rows and bytes of each row group.
+        schema: The number of its schema in the catalog.
+        digest: The digest of the footer.
     """
 
     file: StoredFile
@@ -47,11 +47,11 @@ class CatalogEntry:
 
 
 class FileCatalog:
-    """The known facts of published files, by name. One thread at a time.
+    """The known facts of published files, by name. Used by one thread at a time.
 
     Args:
         paths: The paths of the store.
-        identity: The store's identity; files of other stores are refused, whatever their names.
+        identity: The store's identity; files of other stores are refused, even if their names match.
     """
 
     def __init__(self, paths: StorePaths, identity: str) -> None:
@@ -71,7 +71,7 @@ class FileCatalog:
     def examine(self, names: Iterable[str]) -> list[CatalogEntry]:
         """Return the known facts of these files, in this order, without files that are gone or refused.
 
-        Only footers not read before are read, and those of refused files again, which may have been repaired.
+        Reads footers that were not read before, and again those of refused files, which may have been repaired.
         """
         wanted = list(names)
         new = [name for name in wanted if name not in self._known]
@@ -105,7 +105,7 @@ class FileCatalog:
             self._known.pop(name, None)
 
     def is_known(self, name: str) -> bool:
-        """Whether the file's footer was read before."""
+        """Return whether the file's footer has been read."""
         return name in self._known
 
     def snapshot(self, files: Sequence[CatalogEntry], copies: Sequence[IntArray] | None = None) -> Snapshot:
@@ -113,7 +113,7 @@ class FileCatalog:
 
         Args:
             files: The files, in their order.
-            copies: For each file how often each of its row groups is listed, int64 ``[row groups]``; None: once.
+            copies: How often each row group is listed, int64 ``[row groups]`` for each file; None for once.
         """
         groups = np.fromiter((len(f.group_rows) for f in files), np.int64, len(files))
         file = np.repeat(np.arange(len(files)), groups)
@@ -142,7 +142,7 @@ class FileCatalog:
     def _footer(self, name: str) -> tuple[CatalogEntry, pa.Schema] | str | None:
         """Return the facts in the footer, the reason why the file is refused, or None if it is gone.
 
-        Runs in several threads, so the caller gives the schema its number.
+        Runs on several threads, so the caller numbers the schema.
         """
         path = self._paths.file(name)
         parsed = FileName.parse(name)

@@ -1,7 +1,7 @@
 """The list of files of one epoch: serialised for other ranks, and stored for the states that name it.
 
-A list under ``snapshots/`` is written once, under the store's lock, and never changes. The newest are kept, and those
-that a hold names. A hold is a file under ``holds/``: a line of JSON, and the names of the files.
+A list under ``snapshots/`` is written once, under the store's lock, and never changes. The newest lists are kept, and
+those that a hold names. A hold is a file under ``holds/``: a line of JSON, and the names of the files.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class FileList:
     """The files of one epoch.
 
     Attributes:
-        identity: Names the snapshot: a hash of its files, and with weights of how often each row group is listed.
+        identity: The name of the snapshot: a hash of its files, and with weights also of the row groups' repeats.
         snapshot: The files, in their order, as a loader reads them.
-        times: int64 ``[files]``: how often each file's rows come in the epoch, rounded up.
-        arrived: int64 ``[files]``: the loader's epoch in which each was first seen.
-        about: A loader's own data about these files, if the list was kept for one.
+        times: int64 ``[files]``: how often each file's rows are delivered in the epoch, rounded up.
+        arrived: int64 ``[files]``: the first epoch of the loader that saw each file.
+        about: The loader's own data about these files; None if the list was not kept for a state.
         gone: int64: positions of files that no longer exist.
     """
 
@@ -56,7 +56,7 @@ class FileList:
         return [os.path.basename(file.path) for file in self.snapshot.files]
 
     def dump(self, about: bytes | None = None) -> bytes:
-        """Return the list as bytes; names stand for paths, since a directory may be seen under several."""
+        """Return the list as bytes, with names instead of paths, because machines may mount a directory elsewhere."""
         texts = {"names": "\n".join(self.names).encode(), "identity": self.identity.encode(), "about": about or b""}
         sizes = np.fromiter((file.size_bytes for file in self.snapshot.files), np.int64, len(self.times))
         times = np.fromiter((file.mtime_ns or 0 for file in self.snapshot.files), np.int64, len(self.times))
@@ -69,10 +69,10 @@ class FileList:
 
     @classmethod
     def load(cls, data: bytes, paths: StorePaths) -> FileList:
-        """Return the list whose bytes these are, with the files as they are now.
+        """Return the list from its bytes, with the present state of the files.
 
         Raises:
-            SourceError: it is damaged.
+            SourceError: The list is damaged.
         """
         filesystem = pafs.LocalFileSystem()
         try:
@@ -107,7 +107,7 @@ class FileList:
 
 
 def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
-    """Keep a list, and release the oldest beyond those that are kept; called in a transaction."""
+    """Keep a list, and remove the oldest ones beyond `KEPT_LISTS`; called in a transaction."""
     path = os.path.join(paths.snapshots, name)
     if os.path.exists(path):
         os.utime(path)
@@ -124,7 +124,7 @@ def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
 
 
 def read_list(paths: StorePaths, name: str) -> bytes | None:
-    """Return a list that was kept; None if no list has this name."""
+    """Return a kept list; None if no list has this name."""
     if not is_list_name(name):
         return None
     try:
@@ -135,20 +135,20 @@ def read_list(paths: StorePaths, name: str) -> bytes | None:
 
 
 def is_list_name(name: object) -> bool:
-    """Whether this can be the name of a list: it comes from a state, and becomes part of a path."""
+    """Return whether this is a valid name of a list; it comes from a state, and becomes part of a path."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class HeldState:
-    """Files that are held on purpose for a loader's state; see `SampleStore.hold`.
+    """Files that `SampleStore.hold` keeps for a loader's state.
 
     Attributes:
         snapshot: The snapshot that the state names.
         epoch, batch: The state's position.
-        since_s: Seconds since 1970 when the hold began.
-        files: Files held.
-        gone_files: Files of the snapshot that were gone already.
+        since_s: The beginning of the hold, in seconds since 1970.
+        files: Number of files held.
+        gone_files: Number of files of the snapshot that were already gone.
     """
 
     snapshot: str
@@ -160,7 +160,7 @@ class HeldState:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is one: it comes from a file that others may write, and its name becomes part of a path."""
+        """Whether its values are valid; they may come from a file that others can write, and form a path."""
         numbers = (self.epoch, self.batch, self.files, self.gone_files)
         return is_list_name(self.snapshot) and all(type(n) is int and n >= 0 for n in numbers)
 
@@ -178,7 +178,7 @@ def write_hold(paths: StorePaths, held: HeldState, names: Sequence[str]) -> None
 
 
 def read_holds(paths: StorePaths) -> list[HeldState]:
-    """Return the held lists, the oldest first."""
+    """Return the holds, the oldest first."""
     found: list[HeldState] = []
     for name in names_in(paths.holds):
         with (

@@ -47,7 +47,7 @@ class StorePaths:
 
     @property
     def leaving(self) -> str:
-        """Names of files to be evicted."""
+        """The queue of files to evict."""
         return os.path.join(self.hidden, "leaving")
 
     @property
@@ -57,7 +57,7 @@ class StorePaths:
 
     @property
     def readers(self) -> str:
-        """One locked file for each epoch under way, with the files it still needs."""
+        """One locked file for each running epoch, with the files that it still needs."""
         return os.path.join(self.hidden, "readers")
 
     @property
@@ -77,7 +77,7 @@ class StorePaths:
 
     @property
     def holds(self) -> str:
-        """Which of these lists are held on purpose."""
+        """The lists that `SampleStore.hold` keeps."""
         return os.path.join(self.hidden, "holds")
 
     def make(self) -> None:
@@ -91,9 +91,9 @@ class StorePaths:
         return os.path.join(self.root, name)
 
     def published(self, tag: str, known: Mapping[str, FileName] = NONE_KNOWN) -> dict[str, FileName]:
-        """Return the files that have the names of published ones, in their order; reads no file.
+        """Return the files with names of published files, in their order; reads no file.
 
-        Of files that are published together, some may be missing: `Ledger.published` returns all or none.
+        Some files of one commit may be missing; `Ledger.published` returns all or none.
 
         Args:
             tag: The store's tag, part of its files' names.
@@ -110,7 +110,7 @@ class StorePaths:
 def remove_half_replaced(paths: StorePaths) -> int:
     """Remove temporary files of processes that died while they replaced a small file; return their number.
 
-    Called under the store's lock, under which all of them are replaced.
+    Called under the store's lock, so no live process is replacing a file.
     """
     removed = 0
     for directory in (paths.hidden, paths.commits, paths.snapshots, paths.holds):
@@ -122,7 +122,7 @@ def remove_half_replaced(paths: StorePaths) -> int:
 
 
 def names_in(directory: str) -> list[str]:
-    """Return the names in a directory, sorted, but for files that are just being replaced; none if it is not there."""
+    """Return the sorted names in a directory, without temporary files; none if the directory does not exist."""
     try:
         return sorted(name for name in os.listdir(directory) if not name.endswith(TEMPORARY))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`StoredFile`: one published file, as policies and people see it."""
+"""`StoredFile`: the public description of one published file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class StoredFile:
         name: Its name in the store's directory.
         path: Its path.
         sequence: The store's count of publications, from 1; the order of files.
-        published_s: Seconds since 1970 when it was published, by its writer's clock.
-        rows, size_bytes: Of the whole file.
+        published_s: The time of publication by its writer's clock, in seconds since 1970.
+        rows, size_bytes: Rows and bytes of the file.
         writer: Identity of the writer.
         priority: As given to the writer.
         metadata: As given to the writer, text by name.
-        epochs_seen: In how many epochs of readers it was delivered. Known to eviction and weights.
+        epochs_seen: Number of readers' epochs in which it was delivered. Set for eviction and weights.
         times_sampled: How often it was delivered in all; more often than `epochs_seen` if weights repeat it.
     """
 
