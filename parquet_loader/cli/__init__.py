@@ -1,11 +1,11 @@
-"""The command line: ``parquet-loader COMMAND``. Each command is a module of its own, added to `commands` below.
+"""The command line: ``parquet-loader COMMAND``. Each command has its own module.
 
 console    prints errors and tables
 type_names short names of Arrow types
 version    prints installed versions
 bench      compares the loader's arguments on a data set
 cache      the contents of a local cache, and how to clear it
-doctor     what slows a data set down, and the command that mends it
+doctor     finds what slows a data set down, and the command that fixes it
 imports    imports data sets that are not Parquet: `import`
 inspect    the contents and layout of a data set; `info` is the same
 petastorm  the contents of a Petastorm data set, and a copy of one in this library's layout
@@ -90,7 +90,7 @@ def _status() -> int:
         return show_error(error.format_message())
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

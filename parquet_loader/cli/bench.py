@@ -1,4 +1,4 @@
-"""``parquet-loader bench SOURCE``: the loader's arguments compared on the user's own data."""
+"""``parquet-loader bench SOURCE``: compares values of the loader's arguments on the user's own data."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _show(outcomes: list[Outcome], repeats: int) -> None:
 
 
 def _verdicts(outcomes: list[Outcome]) -> list[str]:
-    """Return for each argument whether a value is faster than all others by more than the spread of both."""
+    """Return a line for each argument: which value is faster than all others by more than the spread, if one is."""
     lines = []
     for group, title in _TITLES.items():
         some = [outcome for outcome in outcomes if outcome.case.group == group and outcome.rows_per_s]

@@ -1,7 +1,7 @@
 """Prints results to standard output, and everything else to standard error.
 
-Output to a pipe or a file is not wrapped, cut or coloured. On a terminal lines are wrapped between words, and a table
-that is too wide becomes a block of lines for each of its rows.
+Output to a pipe or a file is not wrapped, shortened or coloured. On a terminal, lines are wrapped between words, and
+each row of a table that is too wide becomes a block of lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def show_error(error: Exception | str) -> int:
 
 
 def with_options(message: str) -> str:
-    """Return an error's message, with the names of arguments replaced by those of command-line options."""
+    """Replace names of arguments in an error message by command-line options."""
     message = message.replace("ReadOptions(ignore_table_format=True)", "--ignore-table-format")
     return re.sub(r"\bsplit='([^']*)'", lambda match: f"--split {shlex.quote(match[1])}", message)
 
@@ -57,7 +57,7 @@ def show_lines(*lines: str) -> None:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being done on standard error, if that is a terminal; yield the function that changes the text."""
+    """Show the current activity on standard error if that is a terminal; yield a function that changes the text."""
     with err.status(what) if err.is_terminal else contextlib.nullcontext() as status:
         yield (lambda _: None) if status is None else status.update
 

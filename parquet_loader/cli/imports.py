@@ -1,4 +1,4 @@
-"""``parquet-loader import FORMAT SOURCE OUT``: data sets that are not Parquet, to Parquet."""
+"""``parquet-loader import FORMAT SOURCE OUT``: converts other formats to Parquet."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _add(
         click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
         click.option("--progress", is_flag=True, help="Show a progress bar (needs tqdm)."),
         click.option("--file-bytes", help="Size of a file; default: 512 MiB."),
-        click.option("--row-group-bytes", help="Size of a row group once decoded; default: 8 MiB."),
+        click.option("--row-group-bytes", help="Decoded size of a row group; default: 8 MiB."),
         click.argument("target", metavar="OUT"),
         click.argument("source", metavar=source),
         imports.command(name=name, epilog=f"Example: parquet-loader import {name} {example}"),

@@ -1,6 +1,6 @@
 """``parquet-loader inspect SOURCE`` (also ``info``): contents and layout of a data set, from footers.
 
-Rows are read only of lists that may have one length, if footers leave that open.
+Rows are read only for columns of lists whose footers do not show if all lists have one length.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _command(name: str) -> click.Command:
     @click.command(name, epilog=f"Example: parquet-loader {name} data/train --json")
     @click.argument("source", nargs=-1, required=True)
     @click.option("--split", help="The split to look at, or 'all'; default: everything, if it is one split.")
-    @click.option("--ignore-table-format", is_flag=True, help="Take the files of a Delta or other table as they lie.")
+    @click.option("--ignore-table-format", is_flag=True, help="Read the files of a table, such as Delta, as plain Parquet.")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     def command(source: tuple[str, ...], *, split: str | None, ignore_table_format: bool, as_json: bool) -> None:
         """Show the fields, row groups, columns and routes of SOURCE (files, directories, globs, tables or URLs)."""
@@ -129,13 +129,13 @@ def _nulls(column: dict[str, Any], rows: int) -> str:
         return "unknown"
     if not column["nulls"]:
         return "0"
-    if column["is_nested"]:  # counts nulls and empty lists alike, and nulls within lists
+    if column["is_nested"]:  # the count includes empty lists, and nulls within lists
         return f"at most {column['nulls']:,}"
     return f"{column['nulls']:,} ({column['nulls'] / max(rows, 1):.1%})"
 
 
 def facts_of(snapshot: Snapshot) -> dict[str, Any]:
-    """Return what `--json` prints; docs/cli.md explains the keys."""
+    """Return the value that `--json` prints; docs/cli.md explains the keys."""
     columns = stored_columns(snapshot)
     fields, problems, rows_read = _fields(snapshot, columns)
     rows, nbytes = snapshot.row_group_rows, snapshot.row_group_bytes
@@ -220,7 +220,7 @@ def _notes(snapshot: Snapshot) -> Iterator[str]:
 def _fields(
     snapshot: Snapshot, columns: list[StoredColumn]
 ) -> tuple[dict[str, Field], list[dict[str, Any]], OpenRows | None]:
-    """Return how each column is delivered, why others would be refused, and what reads them, if it can be opened."""
+    """Return the delivered fields, the problems of other columns, and the opened rows if they can be opened."""
     refused, names = problems_of(snapshot, columns)
     problems = [{"column": problem.column, "reason": problem.reason} for problem in refused]
     if names is not None and not names:
@@ -231,7 +231,7 @@ def _fields(
 
 
 def _opened(snapshot: Snapshot, names: list[str] | None) -> tuple[OpenRows | None, str]:
-    """Return what reads these columns, or None and the error."""
+    """Open these columns for reading; return None and the error if that fails."""
     options = ReadOptions()
     try:
         source = resolve_source(snapshot, None, names, options)

@@ -29,7 +29,7 @@ def info(source: str) -> None:
 @click.argument("source")
 @click.argument("target")
 @click.option("--columns", help="Names to copy, with commas between them; default: all.")
-@click.option("--row-group-bytes", help="Size of a row group once decoded; default: the writer's.")
+@click.option("--row-group-bytes", help="Decoded size of a row group; default: the writer's.")
 @click.option("--file-bytes", help="Size of a file; default: the writer's.")
 @click.option("--progress", is_flag=True, help="Show a progress bar (needs tqdm).")
 def copy(source: str, target: str, *, columns: str | None, progress: bool, **sizes: str | None) -> None:

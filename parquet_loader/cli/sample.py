@@ -61,7 +61,7 @@ def sample(source: tuple[str, ...], *, out: str, rows: int, seed: int, columns: 
 
 
 def _replace(path: str, content: bytes) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     try:
         replace_file(path, content)
     except OSError as error:

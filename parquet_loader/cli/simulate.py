@@ -1,4 +1,4 @@
-"""``parquet-loader simulate SOURCE``: what an epoch will take, and with ``--run`` what it then took."""
+"""``parquet-loader simulate SOURCE``: predicts an epoch; with ``--run`` reads one and compares it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def simulate(source: tuple[str, ...], **options: Any) -> None:
 
 
 def _run(setup: LoaderSetup, step_s: float, report: str | None) -> tuple[LoaderStats, float]:
-    """Read an epoch as a training loop; return its figures, and the seconds that a step took in fact."""
+    """Read an epoch like a training loop; return its figures, and the measured seconds of a step."""
     with loader_of(setup, opened(setup)) as loader:
         for _batch in loader:
             if step_s:
@@ -122,7 +122,7 @@ def _as_json(
             **{name: figures[name] for name in names},
             "step_s": run_step_s,
             "requests": 0 if measured.remote is None else measured.remote.requests,
-            # A sleep takes longer than asked, so the prediction is compared at the step that was measured.
+            # `time.sleep` takes longer than requested, so the comparison uses the measured step.
             "predicted_at_this_step": {"seconds": again.seconds, "first_batch_s": again.first_batch_s,
                                        "wait_s": again.wait_s, "longest_wait_s": again.longest_wait_s,
                                        "peak_bytes": again.peak_bytes, "requests": again.requests,
@@ -133,7 +133,7 @@ def _as_json(
 
 
 def _ranges(found: Calibrated, step_s: float) -> dict[str, list[float]]:
-    """Return the least and the most that a trial predicts, of each figure that is measured."""
+    """Return the lowest and the highest prediction of the trials for each figure that is also measured."""
     each = found.forecasts(step_s)
     return {
         name: [min(values), max(values)]

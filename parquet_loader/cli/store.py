@@ -1,4 +1,4 @@
-"""``parquet-loader store status PATH [--watch]``: what is in a sample store, and what happens to it."""
+"""``parquet-loader store status PATH [--watch]``: the contents and rates of a sample store."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def _watch(opened: SampleStore, every_s: float, *, as_json: bool) -> None:
                 show_lines(*str(found).splitlines(), "")
             else:
                 live.update(Text("\n".join(map(printable, str(found).splitlines()))), refresh=True)
-            out.file.flush()  # whoever reads a pipe is told at once
+            out.file.flush()  # so that the reader of a pipe gets it at once
             never.wait(every_s)

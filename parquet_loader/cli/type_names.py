@@ -18,7 +18,7 @@ _NAMES = {
 
 
 def type_text(type_: pa.DataType) -> str:
-    """Return a type's name; that of a nested type includes its children."""
+    """Return the name of a type; for a nested type, with its children."""
     types = pa.types
     if isinstance(type_, pa.BaseExtensionType):
         return f"{type_.extension_name}<{type_text(type_.storage_type)}>"

@@ -1,4 +1,4 @@
-"""``parquet-loader --version``: installed versions, as a bug report needs them."""
+"""``parquet-loader --version``: installed versions, for bug reports."""
 
 from __future__ import annotations
 
