@@ -1,13 +1,13 @@
 """Publishes the files of a writer or a job, and completes or undoes the commit of a job that died.
 
 If directories can be renamed, all files of a job appear by one rename of its own subdirectory. Otherwise they are
-renamed one by one, and a journal in the job's directory says how far this got. A journal with the step ``publish``
-means that the commit was cut short: the files it lists are removed. One with the step ``remove`` means that all new
-files are published: the old files it lists are removed. Rewriting or removing the journal is the commit. If neither
-succeeds, the journal stays, and the next job on the path completes it.
+renamed one by one, and a journal in the job's directory records the progress. A journal with the step ``publish`` means
+that the commit was interrupted: the files that it lists are removed. A journal with the step ``remove`` means that all
+new files are published: the old files that it lists are removed. To rewrite or remove the journal is the commit. If
+neither succeeds, the journal stays, and the next job on the path completes it.
 
-A `DatasetWriter` publishes by the same functions, without the file of a journal: only a job's lease says whether its
-process is alive, and so whether another one may complete what the journal lists.
+A `DatasetWriter` publishes by the same functions, without a journal file: it has no lease, so another process cannot
+tell whether it is alive, and must not complete its commit.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ def publish_directory(
     """Publish a directory of files in one step, and return its path.
 
     Args:
-        filesystem: One that renames directories.
+        filesystem: A file system that renames directories.
         data: The directory.
-        path: The data set: `data` is renamed to it, if it does not exist or is empty, or if `mode` is
-            ``"overwrite"`` (local only). An overwritten directory gets the name `data`.
-        folder: Name within `path` that `data` gets if `path` holds files to which `mode` appends.
+        path: The data set. `data` is renamed to it if it does not exist or is empty, or if `mode` is ``"overwrite"``
+            (local only). An overwritten directory gets the name `data`.
+        folder: The name within `path` for `data`, if `path` holds files to which `mode` appends.
         mode: As in `DatasetWriter`.
 
     Raises:
-        WriteError: files have appeared in `path` since the job began.
-        UnfinishedCommitError: all is published, but the directory's name could not be forced to the disk.
+        WriteError: Files have appeared in `path` since the job began.
+        UnfinishedCommitError: All is published, but the directory's name could not be forced to the disk.
     """
     left = ""
     if mode == "overwrite" and os.path.isdir(path):
@@ -138,17 +138,16 @@ def publish_files(
     """Publish files one by one, then delete those they replace.
 
     Args:
-        filesystem: Any.
+        filesystem: Any file system.
         path: The data set.
-        moves: Hidden path and path of each file; or of a directory, if directories can be renamed.
+        moves: Hidden path and final path of each file; or of a directory, if directories can be renamed.
         replaced: Paths of the files that are replaced.
-        journal: Not written yet.
+        journal: A journal that is not written yet.
 
     Raises:
-        OSError: a file cannot be published; all are taken back.
-        UnfinishedCommitError: all files are published, and not all of those they replace are deleted; or a part is
-            published that could not be taken back. The journal stays then, and has to be kept: the next job on the
-            path goes by it.
+        OSError: A file cannot be published; the new files are removed.
+        UnfinishedCommitError: All files are published, but not all old ones are deleted; or some files are published
+            and could not be removed. Then the journal has to be kept for the next job on the path.
     """
     targets = [target for _, target in moves]
     journal.write("publish", targets)
