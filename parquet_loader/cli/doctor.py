@@ -25,7 +25,7 @@ _FOUND = 1
 @click.option("--seconds", type=click.FloatRange(0), default=2.0, show_default=True,
               help="Read local files for this long to measure; 0: read footers only.")  # fmt: skip
 @click.option("--split", help="The split to look at, or 'all'; default: everything, if it is one split.")
-@click.option("--ignore-table-format", is_flag=True, help="Read the files of a table, such as Delta, as plain Parquet.")
+@click.option("--ignore-table-format", is_flag=True, help="Read a table's files as plain Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(source: tuple[str, ...], *, ranks: int, batch_size: int, memory: str, **options: Any) -> int:
     """Find what slows SOURCE down or spoils its shuffle, and the command that mends it.

@@ -31,7 +31,7 @@ def _command(name: str) -> click.Command:
     @click.command(name, epilog=f"Example: parquet-loader {name} data/train --json")
     @click.argument("source", nargs=-1, required=True)
     @click.option("--split", help="The split to look at, or 'all'; default: everything, if it is one split.")
-    @click.option("--ignore-table-format", is_flag=True, help="Read the files of a table, such as Delta, as plain Parquet.")
+    @click.option("--ignore-table-format", is_flag=True, help="Read a table's files as plain Parquet.")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     def command(source: tuple[str, ...], *, split: str | None, ignore_table_format: bool, as_json: bool) -> None:
         """Show the fields, row groups, columns and routes of SOURCE (files, directories, globs, tables or URLs)."""

@@ -20,7 +20,7 @@ from parquet_loader.write.rewrite.report import COLUMN_HEADS
 @click.option("--columns", help="Names to read, with commas between them; default: all.")
 @click.option("--schema", type=click.File("r"), help="A schema as JSON (Schema.to_json()); default: the files' own.")
 @click.option("--split", help="The split to read, or 'all'; default: everything, if it is one split.")
-@click.option("--ignore-table-format", is_flag=True, help="Read the files of a table, such as Delta, as plain Parquet.")
+@click.option("--ignore-table-format", is_flag=True, help="Read a table's files as plain Parquet.")
 @click.option("--shuffle", is_flag=True, help="Put all rows into one random order.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the shuffle.")
 @click.option("--pack", is_flag=True, help="Store numbers of one type as one column, delivered as one matrix.")

@@ -21,7 +21,7 @@ _MOST_ROWS = 1000
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="By which rows are drawn.")
 @click.option("--columns", help="Names to show, with commas between them; default: all.")
 @click.option("--split", help="The split to look at, or 'all'; default: everything, if it is one split.")
-@click.option("--ignore-table-format", is_flag=True, help="Take the files of a Delta or other table as they lie.")
+@click.option("--ignore-table-format", is_flag=True, help="Read a table's files as plain Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print what is shown as JSON, without media.")
 def sample(source: tuple[str, ...], *, out: str, rows: int, seed: int, columns: str | None, **options: Any) -> None:
     """Write a contact sheet of SOURCE: images, recordings, clips, text and numbers of random rows.

@@ -24,7 +24,7 @@ _OPTIONS = (
     click.option("--in-order", is_flag=True, help="Read without shuffling."),
     click.option("--cache", type=click.Path(file_okay=False), help="Read through a local cache in this directory."),
     click.option("--cache-bytes", default="100GB", show_default=True, help="Most bytes of the local cache."),
-    click.option("--ignore-table-format", is_flag=True, help="Read the files of a table, such as Delta, as plain Parquet."),
+    click.option("--ignore-table-format", is_flag=True, help="Read a table's files as plain Parquet."),
 )
 
 
