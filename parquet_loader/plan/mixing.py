@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, format_count
 from parquet_loader.plan.epoch import Plan
 
 CLASSES = 100
@@ -39,8 +39,9 @@ class MixingScore:
     buffer_rows: int
 
     def __str__(self) -> str:
+        buffer = format_count(self.buffer_rows, "row")
         return (
-            f"mixing score {self.score:.2f}: as a shuffle buffer of {self.buffer_rows:,} rows; batches are drawn from "
+            f"mixing score {self.score:.2f}: as a shuffle buffer of {buffer}; batches are drawn from "
             f"{self.row_groups:,.1f} row groups at a time"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from html import escape
 
-from parquet_loader.common import format_bytes
+from parquet_loader.common import format_bytes, format_count
 from parquet_loader.engine import STAGES
 from parquet_loader.loader.epoch import EpochRecord
 from parquet_loader.loader.report.charts import Series, chart, duration
@@ -92,7 +92,9 @@ def _tiles(stats: LoaderStats) -> str:
     ]
     score = None if stats.shuffling is None else stats.shuffling.score
     if score is not None:
-        tiles.append((f"{score.score:.2f}", f"mixing score: as a shuffle buffer of {score.buffer_rows:,} rows"))
+        tiles.append(
+            (f"{score.score:.2f}", f"mixing score: as a shuffle buffer of {format_count(score.buffer_rows, 'row')}")
+        )
     if stats.remote is not None:
         tiles.append((f"{stats.remote.requests:,}", f"requests, {format_bytes(stats.remote.fetched_bytes)}"))
     return "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in tiles)
