@@ -82,7 +82,7 @@ def infer_columns(
         features: Features from the `datasets` library; None takes them from the metadata of the schema.
 
     Raises:
-        SchemaError: no tensor can hold the type of a column, or two columns share a name.
+        SchemaError: no tensor can hold the type of a column, two columns share a name, or a name is empty.
     """
     found: dict[str, Field] = {}
     features = hub_features(schema) if features is None else features
@@ -94,6 +94,8 @@ def infer_columns(
         ).items():
             if name in found:
                 raise SchemaError(f"column {name!r}: there are two of this name; rename one of them")
+            if not name:
+                raise SchemaError("column '': its name is empty; leave it out with columns=[...], or give it a name")
             found[name] = field
     return found
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader
+from parquet_loader import BatchedDataLoader, ParquetDataset
 from parquet_loader.common.units import parse_bytes
 from parquet_loader.errors import (
     ConfigurationError,
@@ -827,3 +827,20 @@ def test_an_exhausted_iterator_stays_exhausted(tmp_path: Path) -> None:
         assert list(iterator) == []
         assert len(list(loader)) == 4
         assert list(iterator) == []
+
+
+def test_a_file_whose_name_is_not_utf_8_says_so(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    os.rename(tmp_path / "a.parquet", os.fsencode(tmp_path) + b"/\xff.parquet")
+    with pytest.raises(
+        SourceError, match="the name of the file is not UTF-8, and Arrow cannot open it; rename the file"
+    ):
+        ParquetDataset(tmp_path)
+
+
+def test_a_column_without_a_name_is_refused_with_its_file_and_can_be_left_out(tmp_path: Path) -> None:
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["", "b"]), tmp_path / "a.parquet")
+    with pytest.raises(SchemaError, match=r"a\.parquet: column '': its name is empty; leave it out with columns="):
+        BatchedDataLoader(tmp_path, 1)
+    with BatchedDataLoader(tmp_path, 1, columns=["b"]) as loader:
+        assert next(iter(loader))["b"].tolist() == [2]
