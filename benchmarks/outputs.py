@@ -5,6 +5,10 @@
 
 Columns: `tabular`, 40 float32 columns, batches of 4096; `packed`, the same as one group of 40; `science`, rows of
 16 KiB, batches of 256. Rates are of epochs after the first.
+
+`to_tf_compiled` takes the batches of `to_tf` in a loop inside `tf.function`. `tf_memory` and `jax_memory` read nothing:
+`tf.data` and compiled functions of JAX cut as many batches of the same shapes from arrays in memory. That is what the
+framework itself takes.
 """
 
 from __future__ import annotations
@@ -32,9 +36,18 @@ PACKAGES = {
     "jax": "jax",
     "tensorflow": "tensorflow",
     "to_tf": "tensorflow",
+    "to_tf_compiled": "tensorflow",
+    "tf_memory": "tensorflow",
+    "jax_memory": "jax",
 }
-FORMATS = ("torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow", "to_tf")
+FORMATS = (
+    *("torch", "numpy", "arrow", "pandas", "polars"),
+    *("jax", "jax_memory", "tensorflow", "to_tf", "to_tf_compiled", "tf_memory"),
+)
+LOADED = ("torch", "numpy", "arrow", "pandas", "polars", "jax", "tensorflow")
 EPOCHS = 3
+WINDOW_BYTES = 1 << 26
+ALIGNMENT = 64
 NAMES = [f"c{number}" for number in range(40)]
 WORKLOADS: dict[str, tuple[int, int]] = {
     "tabular": (1_000_000, 4096),
@@ -64,10 +77,67 @@ def write(path: str, workload: str, rows: int) -> None:
 
 
 def batches_of(loader: BatchedDataLoader, form: str) -> Callable[[], Iterator[Any]]:
-    if form != "to_tf":
+    if form in LOADED:
         return lambda: iter(loader)
-    dataset = loader.to_tf()
-    return lambda: iter(dataset)
+    if form == "jax_memory":
+        window = window_of(loader)
+        return lambda: jax_batches(window, loader.batch_size, len(loader))
+    dataset = tf_batches(loader) if form == "tf_memory" else loader.to_tf()
+    if form != "to_tf_compiled":
+        return lambda: iter(dataset)
+
+    import tensorflow as tf  # noqa: PLC0415  (only for this format)
+
+    def take_all(iterator: Any) -> None:
+        for _ in iterator:
+            pass
+
+    compiled = tf.function(take_all)
+
+    def begin() -> Iterator[Any]:
+        compiled(iter(dataset))
+        return iter(())
+
+    return begin
+
+
+def window_of(loader: BatchedDataLoader) -> dict[str, np.ndarray[Any, Any]]:
+    """Return arrays ``[batches * batch size, ...]`` for several batches, at addresses that frameworks share."""
+    batch = next(iter(loader))
+    loader.reset()
+    batches = WINDOW_BYTES // sum(array.nbytes for array in batch.values())
+    found = {}
+    for name, array in batch.items():
+        memory = np.zeros(batches * array.nbytes + ALIGNMENT, np.uint8)
+        start = -memory.__array_interface__["data"][0] % ALIGNMENT
+        found[name] = memory[start : start + batches * array.nbytes].view(array.dtype).reshape(-1, *array.shape[1:])
+    return found
+
+
+def tf_batches(loader: BatchedDataLoader) -> Any:
+    import tensorflow as tf  # noqa: PLC0415  (only for this format)
+
+    size = loader.batch_size
+    window = {name: array.reshape(-1, size, *array.shape[1:]) for name, array in window_of(loader).items()}
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_optimization.inject_prefetch = False
+    return tf.data.Dataset.from_tensor_slices(window).repeat().take(len(loader)).with_options(options)
+
+
+def jax_batches(window: dict[str, np.ndarray[Any, Any]], size: int, batches: int) -> Iterator[Any]:
+    import jax  # noqa: PLC0415  (only for this format)
+
+    from parquet_loader.collate.jax_windows import cut_batches  # noqa: PLC0415  (imports JAX)
+
+    rows = len(next(iter(window.values())))
+    while batches > 0:
+        parts = cut_batches(window, size)
+        for start in range(0, min(rows, batches * size), size):
+            part = next(parts, {})
+            rest = [array[start : start + size] for name, array in window.items() if name not in part]
+            yield [*part.values(), *jax.device_put(rest)]
+        batches -= rows // size
 
 
 def epochs(loader: BatchedDataLoader, begin: Callable[[], Iterator[Any]]) -> tuple[float, float]:
@@ -98,7 +168,7 @@ def main() -> None:
             write(path, workload, rows)
             loaders = {}
             for form in forms:
-                options = OutputOptions(format="numpy" if form == "to_tf" else form)
+                options = OutputOptions(format=form if form in LOADED else "numpy")
                 loaders[form] = BatchedDataLoader(
                     path, batch_size, shuffle=True, drop_last=True, num_threads=2, output_options=options
                 )
