@@ -1254,6 +1254,19 @@ def is_same_column(found: Any, expected: Any) -> bool:
     return lengths and is_same(found.flatten(), expected.flatten())
 
 
+@pytest.mark.parametrize("place", [0, 1023, 1024, 3000, 5999])
+def test_one_null_among_many_elements_is_found_wherever_it_is(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "a.parquet"
+    elements = pa.array([None if number == place else number for number in range(6000)], pa.int32())
+    offsets = [0, 10, 2500, 2500, 5000, 6000]  # the kernel unpacks 1024 levels at a time
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements)
+    pq.write_table(pa.table({"a": lists}), path)
+    with NativeChunks(str(path), known(path)) as chunks:
+        found = pa.concat_arrays([chunks.read(rows)[0] for rows in (1, 4)])
+    assert found.null_count == 0
+    assert found.equals(lists)
+
+
 LIST_ROWS: list[Any] = [[1, 2], [3], [], [4, 5, 6], *[[n] * (n % 5) for n in range(300)]]
 
 

@@ -737,8 +737,9 @@ static int read_lists(Group *group, Column *column, ListRows *rows) {
     int is_whole = values == elements;
     if ((code = read_values(group, column, values, is_whole ? out : present))) break;
     if (is_whole) {
-      memset(rows->are_values + rows->elements, 1, (size_t)elements);
+      if (rows->null_elements) memset(rows->are_values + rows->elements, 1, (size_t)elements);
     } else {
+      if (!rows->null_elements) memset(rows->are_values, 1, (size_t)rows->elements);
       spread(present, values, flags, elements, zero, column->out, out);
       memcpy(rows->are_values + rows->elements, flags, (size_t)elements);
     }

@@ -75,6 +75,7 @@ static int64_t take_values(ListLevels *levels, ListRows *rows, int *is_over) {
   const uint8_t *repeated = levels->repeated + levels->at;
   int64_t count = levels->count - levels->at;
   for (int64_t i = 0; i < count; i += 8) {
+    while (i % 64 == 0 && count - i >= 64 && are_all(repeated + i, 64, 1)) i += 64;
     int64_t some = count - i < 8 ? count - i : 8;
     uint64_t word = ones;
     memcpy(&word, repeated + i, (size_t)some);
