@@ -107,7 +107,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         if scheme in hdfs.SCHEMES and isinstance(error, OSError):
             raise hdfs.refusal(shown(text), error) from None
-        if isinstance(error, OSError):  # S3 was asked for the bucket's region
+        if isinstance(error, OSError):  # pyarrow requests the bucket's region from S3
             reason = without_secrets(str(error))
             raise SourceError(f"{shown(typed)}: cannot be opened: {reason}{remedy(reason)}") from None
         raise _unserved(typed, error) from None

@@ -193,14 +193,14 @@ class _Decoder:
         self._unit = float(stream.time_base)
         rate = stream.average_rate or stream.guessed_rate
         if not rate or not 0 < float(rate) < 1e5:
-            raise BlobProblem("tells no frame rate")
+            raise BlobProblem("has no frame rate")
         self.rate = float(rate)
         self._origin = stream.start_time or 0
         seconds, is_of_stream = self._duration()
         self._is_exact = bool(stream.frames) or is_of_stream
         count = stream.frames or round(seconds * self.rate)
         if count < 1:
-            raise BlobProblem("tells neither its number of frames nor its duration")
+            raise BlobProblem("states neither its number of frames nor its duration")
         self.count = int(count)
         self._index = self._read_index() if self._file is not None else None
         self._before: Any = None
@@ -208,7 +208,7 @@ class _Decoder:
         self._frames: Iterator[Any] = iter(())
 
     def _duration(self) -> tuple[float, bool]:
-        """Return the length in seconds, and whether it is the stream's own; else another stream may be longer."""
+        """Return the duration in seconds, and whether it is the stream's; the file's may be that of another stream."""
         stream = self._stream
         if stream.duration is not None:
             return float(stream.duration) * self._unit, True
@@ -221,7 +221,7 @@ class _Decoder:
     def _read_index(self) -> _Index | None:
         entries = self._stream.index_entries
         if len(entries) < max(self._stream.frames, 1):
-            return None  # of key frames only, or none
+            return None  # there is no index, or one of key frames only
         return _Index(entries, self._unit)
 
     def __enter__(self) -> Self:
@@ -232,7 +232,7 @@ class _Decoder:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the first frame as it is shown."""
+        """Height and width of the displayed first frame."""
         with self._problems("decoded"):
             self._seek(0.0, 0.0)
             frame = self._after
@@ -265,7 +265,7 @@ class _Decoder:
         return ends
 
     def _nearest(self, time: float, end: float) -> Any:
-        """Return the frame nearest to a time; later calls ask for later times, up to `end` without a gap."""
+        """Return the frame nearest to a time. Times ascend from call to call, without a gap up to `end`."""
         slack = 0.05 / self.rate
         if self._after is None or self._is_far(time):
             self._seek(time, end)
@@ -279,21 +279,21 @@ class _Decoder:
                     f"the video is damaged or truncated: its last frame is at {self._time(before):.3f} s, and "
                     f"one at {time:.3f} s was expected"
                 )
-            # `_before` stays, so that later times get it too.
+            # `_before` stays for later times.
             return before
         if before is not None and time - self._time(before) <= self._time(after) - time:
             return before
         return after
 
     def _is_far(self, time: float) -> bool:
-        """Whether a key frame that is not decoded yet lies before a time."""
+        """Whether there is a key frame before a time that is not decoded yet."""
         now = self._time(self._after)
         if self._index is not None:
             return self._index.key_before(time)[1] > now
         return time - now > _NEAR / self.rate
 
     def _seek(self, time: float, end: float) -> None:
-        """Make `_after` a key frame at or before a time, or the first frame."""
+        """Seek, so that `_after` is a key frame at or before a time, or the first frame."""
         back, slack = 0.0, 0.05 / self.rate
         while True:
             goal = max(time - back, 0.0)
@@ -311,26 +311,26 @@ class _Decoder:
             raise BlobProblem("the video has no frame that can be decoded")
 
     def _load(self, time: float, end: float) -> None:
-        """Read the bytes of the packets from the key frame before a time to the frame at `end`, at once."""
+        """Read, in one request, the packets from the key frame before a time to the frame at `end`."""
         assert self._index is not None
         assert self._file is not None
         begin, stop, sizes = self._index.span(self._index.key_before(time)[0], end)
-        # Packets of audio, and of others, may lie between.
+        # Packets of other streams, such as audio, may lie between these.
         if 0 <= begin < stop <= self._file.size and stop - begin <= 2 * sizes:
             self._file.load(begin, stop)
 
     def _decoded(self) -> Iterator[Any]:
-        """Yield the frames from the position on, a key frame first."""
+        """Yield the frames from the position on, beginning with a key frame."""
         first = None
         for packet in self._container.demux(self._stream):
             if first is None and packet.pts is not None:
                 first = packet.pts
-            # A picture that is shown before the key frame, but stored after it, refers to pictures before that.
+            # A picture that is stored after the key frame but shown before it refers to earlier pictures: skip it.
             if packet.pts is None or packet.pts >= first:
                 yield from self._stream.decode(packet)
 
     def _next(self) -> Any:
-        """Return the next frame in the order of showing, or None at the end."""
+        """Return the next frame in display order, or None at the end."""
         for frame in self._frames:
             if frame.pts is None:
                 continue
@@ -343,7 +343,7 @@ class _Decoder:
         return float((frame.pts - self._origin) * self._unit)
 
     def _pixels(self, frame: Any, size: tuple[int, ...]) -> Pixels:
-        """Return a frame as it is shown, scaled, uint8 ``[height, width, 3]``."""
+        """Return a frame, rotated for display and scaled, uint8 ``[height, width, 3]``."""
         turns = round(frame.rotation / 90) % 4
         height, width = size if turns % 2 == 0 else size[::-1]
         scaled = frame.reformat(width=width, height=height, format="rgb24", interpolation="BILINEAR")

@@ -30,7 +30,7 @@ class NullMisfit(Misfit):
 def cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return `array` as the scalar type `type_`, with equal values.
 
-    A float may lose digits if `type_` is a narrower float, because the schema asks for it, but never becomes infinite.
+    A float may lose digits if `type_` is a narrower float, as the schema requests, but never becomes infinite.
     A time without zone is taken as UTC if `type_` is in UTC; integers count units of `type_`.
 
     Raises:
