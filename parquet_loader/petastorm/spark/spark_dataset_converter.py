@@ -43,7 +43,7 @@ def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
 
 
 def _plain(url: str) -> str:
-    """Return a URL as pyarrow takes it: Spark writes local URLs with one slash."""
+    """Return a URL in the form that pyarrow accepts: Spark writes local URLs with one slash."""
     if url.startswith("file:/") and not url.startswith("file://"):
         return unquote("file://" + url.removeprefix("file:"))
     return url
@@ -51,7 +51,7 @@ def _plain(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """A data frame that was written: its plan (not the frame itself), how it was written, and where."""
+    """A written data frame: its plan (not the frame itself), the options of writing, and the location."""
 
     plan: Any
     options: tuple[Any, ...]

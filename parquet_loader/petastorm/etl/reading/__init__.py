@@ -1,6 +1,6 @@
-"""Reads the row groups of a data set as stored columns, and makes Petastorm's rows and batches of them.
+"""Reads the row groups of a data set as stored columns, and makes Petastorm's rows and batches from them.
 
 The readers share `read.RowGroupReader` with the engine, but not its windows. A window holds canonical columns, which
-lack what Petastorm delivers: decimals, nulls, text of any shape, complex numbers, dates as objects. And Petastorm's
-unit is the row group: its batches, n-grams, parts and predicates.
+cannot represent all values that Petastorm delivers: decimals, nulls, text of any shape, complex numbers, dates as
+objects. And Petastorm works by row groups: in batches, n-grams, parts and predicates.
 """

@@ -63,7 +63,7 @@ def copy_dataset(
     Args:
         source: The data set.
         path: Directory of the copy; it must not hold a data set already.
-        columns: Names of the fields to copy; None: all.
+        columns: Names of the fields to copy; None copies all.
         options: How files are written.
         progress: True shows a progress bar (needs tqdm); a function is called with the rows copied and all rows.
         filesystem: A `pyarrow.fs.FileSystem` of the source.
@@ -73,8 +73,8 @@ def copy_dataset(
 
     Raises:
         SchemaError: the source carries no Unischema, or a field that cannot be copied.
-        DataError: a value cannot be decoded; names file, row group and column.
-        WriteError: the copy cannot be written; nothing of it is left.
+        DataError: a value cannot be decoded; the message names file, row group and column.
+        WriteError: the copy cannot be written; nothing of it remains.
     """
     dataset = RowGroups(source, filesystem)
     declared = declared_unischema(dataset.snapshot.filesystem, dataset.snapshot.files)
@@ -102,7 +102,7 @@ def copy_dataset(
 
 
 class _Unpacked(StoredColumns):
-    """Columns as the copy stores them: encoded arrays of a known layout unpacked, the others as they are. Immutable."""
+    """Converts columns to the form of the copy: unpacks encoded arrays of a known layout, and no others. Immutable."""
 
     def __init__(self, schema: Schema, file_schema: pa.Schema, partition_schema: pa.Schema) -> None:
         super().__init__(list(schema), file_schema, partition_schema)
@@ -122,7 +122,7 @@ class _Unpacked(StoredColumns):
         """Return the columns, row for row; none is ever deferred.
 
         Raises:
-            DataError: a value cannot be decoded; names file, row group, column and row.
+            DataError: a value cannot be decoded; the message names file, row group, column and row.
         """
         stored = super().decode(table, partitions, origin, deferred)
         for name, (field, unpacked) in self._unpacked.items():
@@ -150,7 +150,7 @@ def _slices(
 
 
 def _ahead(slices: Iterator[pa.Table]) -> Generator[pa.Table]:
-    """Yield the items of an iterator; a thread makes the next one meanwhile."""
+    """Yield the items of an iterator, while a thread computes the next one."""
     with ThreadPoolExecutor(1, thread_name_prefix="parquet_loader-petastorm") as thread:
         coming = thread.submit(next, slices, None)
         while (table := coming.result()) is not None:
@@ -181,7 +181,7 @@ def print_dataset(source: PathLike, file: TextIO | None = None, *, filesystem: A
 
     Args:
         source: The data set.
-        file: Where to; None: standard output.
+        file: The output; None for standard output.
         filesystem: A `pyarrow.fs.FileSystem` of the source.
     """
     text = io.StringIO()

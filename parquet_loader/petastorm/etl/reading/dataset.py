@@ -1,4 +1,4 @@
-"""A data set as Petastorm's readers see it: row groups, partitions, Unischema, indexes, and columns as stored."""
+"""A data set for Petastorm's readers: row groups, partitions, Unischema, indexes, and stored columns."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CODECS: dict[str, Callable[[Codec], Any]] = {
 def source_of(
     dataset_url_or_urls: Any, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Any, pafs.FileSystem | None]:
-    """Return the source that a reader's arguments mean, and its filesystem (None: as the URLs say).
+    """Return the source of a reader's arguments, and its filesystem, or None if the URLs determine it.
 
     Raises:
         ValueError: there is no URL, or one is not a str.
@@ -81,7 +81,7 @@ def _path_of(url: str) -> str:
 
 
 class StoredColumns(Decoder):
-    """Leaves the columns of one Arrow schema's files as they are stored; adds partition columns. Immutable.
+    """Leaves the columns of files of one Arrow schema in their stored form; adds partition columns. Immutable.
 
     Petastorm's values need the stored types: decimals, dates and nulls have no canonical column.
 
@@ -105,7 +105,7 @@ class StoredColumns(Decoder):
         """Return the columns by their names, row for row; none is ever deferred.
 
         Raises:
-            DataError: the file lacks one.
+            DataError: the file lacks a column.
         """
         assert not deferred
         found: dict[str, pa.ChunkedArray] = {}
@@ -124,18 +124,18 @@ class RowGroups:
 
     Args:
         source: Paths or URLs.
-        filesystem: Where they are, or None.
+        filesystem: Their filesystem, or None.
         filters: Tuples, as `pyarrow.parquet` takes them, or an expression; rows are filtered exactly.
 
     Attributes:
         snapshot: Files and footers.
         unischema: The schema of all fields.
-        is_petastorm: Whether the data set carries it.
+        is_petastorm: Whether this schema is from the data set's metadata.
         surviving: The row groups whose statistics and partitions admit a row that passes the filters.
     """
 
     def __init__(self, source: Any, filesystem: Any = None, filters: Any = None) -> None:
-        # These readers have no split=: a list says that all of its entries are meant.
+        # These readers have no split=, so a list selects all of its entries.
         split = "all" if isinstance(source, list) else None
         selection = Selection(split=split, has_options=False, reads_tables=False)
         snapshot = open_snapshot(source, filesystem, selection=selection)
@@ -159,13 +159,13 @@ class RowGroups:
         return Unischema.from_arrow_schema(files, partitions)
 
     def reader(self, columns: Collection[str]) -> RowGroupReader:
-        """Return a reader of these columns as they are stored, of the rows that pass the filters."""
+        """Return a reader of these columns in stored form, for the rows that pass the filters."""
         partitions = self.snapshot.partition_schema
         decoders = [StoredColumns(columns, schema, partitions) for schema in self.snapshot.schemas]
         return RowGroupReader(self.snapshot, decoders, self._filter, ReadOptions())
 
     def cached_reads(self, columns: Collection[str], cache: CacheBase) -> Callable[[int], pa.Table]:
-        """Return a function from the number of a row group to these columns of it, through a cache."""
+        """Return a function that reads these columns of a row group, by its number, through a cache."""
         reader, snapshot, names = self.reader(columns), self.snapshot, ",".join(sorted(columns))
 
         def read(row_group: int) -> pa.Table:
@@ -178,11 +178,11 @@ class RowGroups:
         return read
 
     def opened(self) -> AbstractContextManager[None]:
-        """Let all threads fetch remote files through one fetcher while the `with` block runs."""
+        """Use one fetcher for the remote files of all threads during the `with` block."""
         return nullcontext() if self.snapshot.remote is None else self.snapshot.remote.opened()
 
     def cancel(self) -> None:
-        """Let no thread wait for remote files any longer."""
+        """Cancel all fetches, so that no thread waits for them."""
         if self.snapshot.remote is not None:
             self.snapshot.remote.cancel()
 
@@ -197,10 +197,10 @@ class RowGroups:
         return {name: value.as_py() for name, value in self.snapshot.partition_values(file).items()}
 
     def indexes(self) -> dict[str, RowGroupIndexerBase]:
-        """Return the indexes of row groups that the data set carries.
+        """Return the indexes of row groups in the data set's metadata.
 
         Raises:
-            PetastormMetadataError: it carries none.
+            PetastormMetadataError: there are none.
             DataError: they are refused.
         """
         found = find_metadata(self.snapshot, INDEX_KEY)

@@ -33,7 +33,7 @@ def decode_columns(table: pa.Table, schema: Unischema, origin: str) -> dict[str,
 
 
 def decode_column(column: pa.ChunkedArray, field: UnischemaField) -> list[Any]:
-    """Return the values of one column. As in pandas, null is NaN for floats, NaT for times, and else None."""
+    """Return the values of one column. As in pandas, nulls are NaN for floats, NaT for times, and None otherwise."""
     array = one_array(plain(column))
     if field.codec is not None and not isinstance(field.codec, ScalarCodec):
         return _decode_encoded(array, field)

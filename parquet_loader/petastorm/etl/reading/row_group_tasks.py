@@ -1,4 +1,4 @@
-"""What a thread of a reader does with one row group: read it, select rows, decode, transform."""
+"""The work of a reader's thread on one row group: read it, select rows, decode, transform."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from parquet_loader.petastorm.unischema import Unischema
 
 @dataclass(frozen=True, slots=True)
 class RowGroupPart:
-    """One of `count` equal parts of a row group, delivered at once.
+    """One of `count` equal parts of a row group, the unit of delivery.
 
     Attributes:
         row_group: Index of the row group in the snapshot.
@@ -47,17 +47,17 @@ class RowGroupPart:
 
 @dataclass(frozen=True, slots=True)
 class Work(abc.ABC):
-    """Makes rows or batches of row groups. Immutable; any thread may call it.
+    """Makes rows or batches from row groups. Immutable; any thread may call it.
 
     Attributes:
         dataset: The row groups.
-        read: Returns a row group's columns as they are stored, by its number.
+        read: Returns a row group's stored columns, by its number.
         stored: Fields that are read.
         delivered: Fields of the rows or batches returned.
-        predicate: Selects rows; None: all.
+        predicate: Selects rows; None selects all.
         transform: Changes rows or batches, or None.
         ngram: Makes n-grams of rows, or None.
-        seed: Of the order of rows, together with epoch and row group.
+        seed: Determines the order of rows, together with epoch and row group.
         shuffle_rows: Whether the rows of a row group are permuted.
     """
 
