@@ -22,8 +22,8 @@ class RemoteOptions:
         request_bytes: Largest request. A row group's columns are fetched as one range, or as several of this size in
             parallel.
         stall_s: Seconds without a byte after which a request is aborted and repeated.
-        deadline_s: Seconds that one range may take, with all attempts and the waits between them. The time until
-            `max_requests` lets the first request start is not counted.
+        deadline_s: Seconds that one range may take, with all attempts and the waits between them. Waits because
+            `max_requests` are in flight are not counted.
         hedge: Repeat a request that takes several times as long as others, and use the first answer. At most one
             request in twenty is repeated, or one at a time.
         snapshot_cache: A local directory that keeps the listing and the footers of each source. The next start reads

@@ -33,7 +33,7 @@ INLINE int copy_literal(const uint8_t **in, const uint8_t *stop, uint8_t **at, c
   return OK;
 }
 
-/* What a Snappy tag alone tells: the length, the upper bits of an offset, and whether it is RARE. */
+/* For each Snappy tag: the length, the upper bits of the offset, and whether it is RARE. */
 #define RARE 0x100u  /* a long literal, or an offset of 4 bytes */
 #define TAG(t) \
   [t] = ((t) & 3) == 3 || ((t) & 3 ? 0 : (t) >> 2 >= 60) ? RARE \

@@ -11,7 +11,7 @@
 
 enum { LONGEST_BLOCK = 1 << 20 };
 
-/* Refuses numbers that are longer than necessary, because readers differ in their interpretation. */
+/* Refuses numbers with more bytes than a value of `width` bytes can need, because readers interpret them differently. */
 static void check_length(Thrift *t, const uint8_t *begin, int64_t width) {
   if (t->next - begin > (width == 4 ? 5 : 10) || (t->next - begin == 10 && t->next[-1] > 1)) t->is_wrong = 1;
 }
