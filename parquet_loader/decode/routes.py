@@ -137,7 +137,7 @@ class ColumnSource:
 
     @property
     def is_list_of_row(self) -> bool:
-        """Whether a row of several numbers is stored as a list, which needs its length and no nulls."""
+        """Whether a row of several numbers is stored as a list, whose length and nulls only the footer can show."""
         column, field = self.column, self.field
         if column is None or field is None or not column.shape or not is_known_list(field.type):
             return False
