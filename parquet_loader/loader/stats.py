@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from parquet_loader.collate import DeviceFigures
@@ -385,6 +385,18 @@ class LoaderStats:
         return "\n".join([*lines, self.verdict, *(f"- {finding.text}" for finding in self.findings)])
 
     __repr__ = __str__  # what a notebook shows
+
+
+def with_index(stats: LoaderStats, index_bytes: int, limit_bytes: int) -> LoaderStats:
+    """Return figures that include a loader's index of documents or episodes.
+
+    Args:
+        stats: The figures of its windows, whose limit is the rest of `limit_bytes`.
+        index_bytes: Size of the index.
+        limit_bytes: Limit of everything the loader holds.
+    """
+    held, peak = stats.held_bytes + index_bytes, stats.peak_bytes + index_bytes
+    return replace(stats, held_bytes=held, peak_bytes=peak, memory_limit_bytes=limit_bytes)
 
 
 def _as_json(value: Any) -> Any:

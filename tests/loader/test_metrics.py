@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, LoaderStateError, OutputOptions
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    EpisodeLoader,
+    Episodes,
+    LoaderStateError,
+    OutputOptions,
+    TokenLoader,
+)
 from parquet_loader.loader.metrics import (
     MetricsServer,
     lightning_callback,
@@ -106,6 +114,27 @@ def test_text_ends_as_it_must_and_escapes_names(loader: BatchedDataLoader) -> No
     assert text.endswith("\n# EOF\n")
     assert 'parquet_loader_rows_total{loader="\\"\\\\\\n"} 1000.0\n' in text
     assert openmetrics_text({}) == "# EOF\n"
+
+
+@pytest.mark.parametrize("kind", ["tokens", "episodes"])
+def test_metrics_of_a_loader_with_an_index_are_those_of_its_stats(tmp_path: Path, kind: str) -> None:
+    rows = np.arange(20_000)
+    table = pa.table({"episode": rows // 4, "x": rows, "tokens": [[1, 2, 3]] * len(rows)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=5_000)
+    arguments: dict[str, Any] = {"memory_limit": "64MiB", "output_options": OutputOptions(format="numpy")}
+    made: BatchedDataLoader
+    if kind == "tokens":
+        made, index_bytes = TokenLoader(tmp_path, tokens="tokens", length=64, batch_size=16, **arguments), 4 * len(rows)
+    else:
+        episodes = Episodes(by="episode", history=1, future=0)
+        made, index_bytes = EpisodeLoader(tmp_path, 16, episodes=episodes, columns=["x"], **arguments), 8 * 5_000
+    with made, MetricsServer({"train": made}) as server:
+        an_epoch(made)
+        stats, text = made.stats(), fetched(server.url)[1]
+        assert stats.memory_limit_bytes == 64 * 2**20
+        assert f'parquet_loader_memory_limit_bytes{{loader="train"}} {float(64 * 2**20)}\n' in text
+        assert f'parquet_loader_peak_bytes{{loader="train"}} {float(stats.peak_bytes)}\n' in text
+        assert stats.held_bytes >= index_bytes
 
 
 def test_a_server_answers_before_during_and_after_an_epoch(loader: BatchedDataLoader) -> None:

@@ -38,7 +38,7 @@ from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_source import list_fixed
-from parquet_loader.loader.stats import LoaderStats
+from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Scalar, Schema, Tensor, Video, masks_of
@@ -276,19 +276,8 @@ class EpisodeLoader(BatchedDataLoader):
             f"{format_bytes(self._limit_bytes)}{', closed' if self._closed else ''})"
         )
 
-    def stats(self) -> LoaderStats:
-        """Return the figures of the running epoch, or else of the last one; bytes include the bounds of episodes.
-
-        Raises:
-            LoaderStateError: No epoch has begun.
-        """
-        stats, bounds = super().stats(), self._samples.nbytes
-        return replace(
-            stats,
-            held_bytes=stats.held_bytes + bounds,
-            peak_bytes=stats.peak_bytes + bounds,
-            memory_limit_bytes=self._limit_bytes,
-        )
+    def _counters(self) -> LoaderStats:
+        return with_index(super()._counters(), self._samples.nbytes, self._limit_bytes)
 
     def plan(self) -> EpisodePlan:
         """Return figures of the next epoch; reads no more than `window_rows` does."""

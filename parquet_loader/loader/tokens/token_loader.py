@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,7 +39,7 @@ from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_source import list_fixed
-from parquet_loader.loader.stats import LoaderStats
+from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, WindowPacker
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
 from parquet_loader.loader.tokens.lengths import DocumentLengths, check_lengths_fit, read_lengths
@@ -353,19 +353,8 @@ class TokenLoader(BatchedDataLoader):
         """The part of the memory limit for lengths, batches ahead, and one batch in progress."""
         return _own_bytes(self._lengths.tokens.nbytes, self._batch_bytes, self._limit_bytes)
 
-    def stats(self) -> LoaderStats:
-        """Return the figures of the running epoch, or else of the last one; bytes include the lengths.
-
-        Raises:
-            LoaderStateError: No epoch has begun.
-        """
-        stats, lengths = super().stats(), self._lengths.tokens.nbytes
-        return replace(
-            stats,
-            held_bytes=stats.held_bytes + lengths,
-            peak_bytes=stats.peak_bytes + lengths,
-            memory_limit_bytes=self._limit_bytes,
-        )
+    def _counters(self) -> LoaderStats:
+        return with_index(super()._counters(), self._lengths.tokens.nbytes, self._limit_bytes)
 
     def __len__(self) -> int:
         """Return the number of batches on each rank in the epoch that `state_dict` names."""
