@@ -19,6 +19,7 @@ from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, Remote
 from parquet_loader.errors import OpenFilesError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
+from parquet_loader.source.remote.backoff import Backoff
 from parquet_loader.source.remote.client import Bytes, TransientError
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import store_of
@@ -233,3 +234,13 @@ def test_a_fetching_thread_that_cannot_start_is_an_error(tmp_path: Path, monkeyp
             with pytest.raises(OpenFilesError, match=r"cannot be fetched: no free file descriptor is left"):
                 next(iter(loader))
         assert sum(len(batch["x"]) for batch in loader) == 100
+
+
+def test_waits_between_attempts_double_up_to_a_limit_and_add_what_the_server_asks() -> None:
+    backoff = Backoff(0.5)
+    for longest in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0):
+        assert longest / 2 <= backoff.next_s() <= longest
+    assert 410 <= backoff.next_s(400.0) <= 420
+    assert backoff.next_s(300.0) <= 20, "more than ten minutes in all"
+    assert 210 <= backoff.next_s(200.0) <= 220
+    assert backoff.asked_s == 600

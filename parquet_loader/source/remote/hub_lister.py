@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,15 +13,13 @@ from parquet_loader.common import HubAddress, HubApi, HubEntry, HubError
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.source.file_types import PARQUET_SUFFIXES, common_folder, glob_base, is_pattern
 from parquet_loader.source.files import ListedFile, ListingContext
+from parquet_loader.source.remote.backoff import Backoff
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_lister import RemoteLister
 from parquet_loader.source.remote.task_group import side_by_side
 
 T = TypeVar("T")
 
-_BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
-# Waits that the Hub asks for extend the deadline, up to this.
-_MOST_WAITED_S = 600.0
 _REPOSITORIES_AT_ONCE = 8
 
 
@@ -153,7 +150,7 @@ class HubLister(RemoteLister):
     async def _asked(self, address: HubAddress, ask: Callable[[], T]) -> T:
         """Return the response to a request; retry transient failures until the deadline."""
         loop = asyncio.get_running_loop()
-        began_s, attempts, waited_s = loop.time(), 0, 0.0
+        began_s, attempts, backoff = loop.time(), 0, Backoff()
         deadline_s = self.fetcher.options.deadline_s
         while True:
             attempts += 1
@@ -162,11 +159,8 @@ class HubLister(RemoteLister):
             except HubError as error:
                 if not error.is_transient:
                     raise
-                wait_s = min(_BACKOFF_S * 2 ** min(attempts - 1, 16), _MOST_BACKOFF_S) * random.uniform(0.5, 1.0)
-                if error.wait_s is not None and waited_s + error.wait_s <= _MOST_WAITED_S:
-                    waited_s += error.wait_s
-                    wait_s += error.wait_s
-                if loop.time() + wait_s >= began_s + deadline_s + waited_s:
+                wait_s = backoff.next_s(error.wait_s)
+                if loop.time() + wait_s >= began_s + deadline_s + backoff.asked_s:
                     raise RemoteError(
                         f"hf://datasets/{address.repository}: {attempts} attempts in {loop.time() - began_s:.1f} s "
                         f"without success, the last: {error}; RemoteOptions(deadline_s=...) sets how long requests "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from parquet_loader.common import RemoteOptions, format_bytes, format_count, rem
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
+from parquet_loader.source.remote.backoff import FIRST_WAIT_S, Backoff
 from parquet_loader.source.remote.client import Bytes, Client, PermanentError, TransientError, UnsupportedServerError
 from parquet_loader.source.remote.concurrency import FIRST_REQUESTS, HEDGE_LEAST_S, ConcurrencyLimit, Hedging
 from parquet_loader.source.remote.task_group import ended
@@ -21,10 +21,6 @@ from parquet_loader.source.remote.task_group import ended
 _MOST_AT_ONCE = 3
 # A client that does not report progress is given the time that this slow bandwidth takes.
 _LEAST_BYTES_PER_S = 2**18
-# Waits between attempts grow from this by factors of two up to the limit, times a random factor from 0.5 to 1.
-_BACKOFF_S, _MOST_BACKOFF_S = 0.2, 20.0
-# What a store says to wait is waited for on top of the deadline, in all up to this.
-_MOST_TOLD_S = 600.0
 # How clients and stores say that there is no such file.
 _GONE = re.compile(r"vanished|not found|does not exist|NoSuchKey", re.IGNORECASE)
 
@@ -78,7 +74,7 @@ class RequestScheduler:
         name_of: Callable[[str], str] = str,
         first_requests: int = FIRST_REQUESTS,
         *,
-        backoff_s: float = _BACKOFF_S,
+        backoff_s: float = FIRST_WAIT_S,
     ) -> None:
         self._backoff_s = backoff_s
         self.figures = RemoteFigures()
@@ -113,7 +109,7 @@ class RequestScheduler:
                 to the buffer after that.
         """
         loop, options = asyncio.get_running_loop(), self.options
-        began_s, give_up_s, attempts, said, told_s = 0.0, 0.0, 0, "", 0.0
+        began_s, give_up_s, attempts, said, backoff = 0.0, 0.0, 0, "", Backoff(self._backoff_s)
         while True:
             asked_s = loop.time()
             await self._take_slot(again=attempts > 0)
@@ -123,7 +119,7 @@ class RequestScheduler:
             else:
                 began_s, give_up_s = loop.time(), loop.time() + options.deadline_s
             attempts += 1
-            wait_told_s = 0.0
+            asked_to_wait_s: float | None = None
             was_plain = self._is_plain
             try:
                 await self._raced(file, span, into, give_up_s)
@@ -139,14 +135,14 @@ class RequestScheduler:
             except TransientError as error:
                 if error.is_busy:
                     self._limit.busy(loop.time())
-                if error.wait_s is not None and told_s + error.wait_s <= _MOST_TOLD_S:
-                    wait_told_s = error.wait_s
+                asked_to_wait_s = error.wait_s
                 if not said or loop.time() < give_up_s:  # an attempt that the deadline ended has no useful message
                     said = str(error)
             finally:
                 self._free_slot()
-            wait_s = min(self._backoff_s * 2 ** min(attempts - 1, 16), _MOST_BACKOFF_S) * random.uniform(0.5, 1.0)
-            wait_s, give_up_s, told_s = wait_s + wait_told_s, give_up_s + wait_told_s, told_s + wait_told_s
+            give_up_s -= backoff.asked_s
+            wait_s = backoff.next_s(asked_to_wait_s)
+            give_up_s += backoff.asked_s
             if loop.time() + wait_s >= give_up_s:
                 raise RemoteError(
                     f"{self._where(file, span)}: {_times(attempts)} in {loop.time() - began_s:.1f} s without success, "
