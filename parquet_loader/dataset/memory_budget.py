@@ -583,5 +583,7 @@ def _cursor_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequence[i
         page = min(encoded, max(min(2**20, encoded * 20_000 // rows), encoded * 1024 // rows))
         dictionary = chunk.data_at - chunk.start
         page *= 1 if chunk.codec_name == "UNCOMPRESSED" else 2  # compressed and decompressed
-        total += min(BUFFER_BYTES, encoded) + page + min(3 * dictionary // 2, 2**20)
+        total += min(BUFFER_BYTES, encoded) + page
+        # Writers end dictionaries at about 1 MiB, except those of Arrow's dictionary type, which Arrow decodes.
+        total += min(3 * dictionary // 2, 2**20) if dictionary < 2 * 2**20 else 4 * dictionary
     return total

@@ -11,15 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader import BatchedDataLoader, MemoryLimitError, OutputOptions
 
 LIMIT = 64 * 2**20
 
 
-def loader_of(path: Path, columns: list[str] | None = None) -> BatchedDataLoader:
-    return BatchedDataLoader(
-        path, 64, columns=columns, shuffle=True, memory_limit=LIMIT, output_options=OutputOptions(format="numpy")
-    )
+def loader_of(path: Path, columns: list[str] | None = None, memory_limit: int | str = LIMIT) -> BatchedDataLoader:
+    options = OutputOptions(format="numpy")
+    return BatchedDataLoader(path, 64, columns=columns, shuffle=True, memory_limit=memory_limit, output_options=options)
 
 
 def test_rows_of_text_take_their_offsets_however_small_the_file_is(tmp_path: Path) -> None:
@@ -90,3 +89,18 @@ def test_rows_whose_length_differs_by_row_group_stay_within_the_limit(
         assert sum(len(batch["x"]) for batch in loader) == sum(map(len, tables))
         stats = loader.stats()
         assert stats.peak_bytes <= stats.memory_limit_bytes
+
+
+def test_large_dictionaries_count_for_each_open_row_group(tmp_path: Path) -> None:
+    rows = 30_000
+    words = text_of(np.full(100_000, 40))["x"].combine_chunks()
+    codes = np.random.default_rng(0).integers(0, len(words), rows).astype(np.int32)
+    table = pa.table({"x": pa.DictionaryArray.from_arrays(codes, words)})
+    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema) as writer:
+        for _ in range(4):
+            writer.write_table(table)
+    with loader_of(tmp_path, memory_limit="160MiB") as loader:
+        assert sum(len(batch["x"]) for batch in loader) == 4 * rows
+        assert loader._dataset.sizing.cursor_bytes > 16 * 10**6
+    with pytest.raises(MemoryLimitError, match="use memory_limit="), loader_of(tmp_path, memory_limit="32MiB") as tight:
+        tight.plan()
