@@ -380,8 +380,9 @@ def _widths(
 ) -> tuple[dict[str, float], float]:
     """Return the bytes of a row of each varying column of a row group, and the bytes of its longest rows.
 
-    If rows are sorted by length, the first ones are short. The footer then shows more: the encoded bytes of text and
-    bytes, which take no less memory decoded, and the number of values in lists. The longest rows are taken for twice as
+    If rows are sorted by length, the first ones are short. The footer then shows more: the bytes of text and bytes, as
+    encoded (they take no less memory decoded) or, if the writer tells, without dictionaries; and the number of values in
+    lists. The longest rows are taken for twice as
     long as the average, as if lengths grew evenly.
     """
     columns = [c for c in reader.columns if c.row_bytes is None]
@@ -405,7 +406,7 @@ def _least_decoded(chunk: ColumnChunk, column: Column, row_group: RowGroupRef) -
     while column.item is not None:
         column = column.item
     if column.kind in ("text", "bytes"):
-        return min(max(0, chunk.encoded_bytes), row_group.encoded_bytes)
+        return max(min(chunk.encoded_bytes, row_group.encoded_bytes), chunk.unencoded_bytes, 0)
     return max(0, chunk.values) * (0 if column.dtype is None else column.dtype.itemsize)
 
 

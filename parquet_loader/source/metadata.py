@@ -60,11 +60,11 @@ _LAST_KNOWN_ANNOTATION = 18
 _MOST = 2**40
 
 # Numbers for a file, a row group and a column chunk; keep in step with `footer_read` in `common/native/src/footers.c`.
-FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 20
+FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 21
 _FEW_GROUPS, _FEW_CHUNKS = 8, 256
 _ELSEWHERE, _ENCRYPTED = 1, 2
 _TYPE_ORDER = b"\x1c\x00\x00"  # a union whose field 1 is an empty struct
-_NO_CHUNK = (-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0)
+_NO_CHUNK = (-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0, -1)
 
 
 class MetadataError(ValueError):
@@ -157,6 +157,7 @@ class ColumnChunk(NamedTuple):
             footer.
         old_least_at, old_least_bytes, old_greatest_at, old_greatest_bytes: The same for the deprecated fields.
         index_at, index_bytes: Offset and size of its offset index in the file.
+        unencoded_bytes: Bytes of all its values, without lengths, if they are byte arrays; few writers tell it.
     """
 
     physical_type: int
@@ -179,6 +180,7 @@ class ColumnChunk(NamedTuple):
     old_greatest_bytes: int
     index_at: int
     index_bytes: int
+    unencoded_bytes: int
 
     @property
     def start(self) -> int:
@@ -252,7 +254,7 @@ class Numbers(NamedTuple):
         file: Rows; row groups; column chunks; begin and end of the schema in the footer; of the keys and values;
             whether the footer names an encryption algorithm; begin and end of the column orders; of the writer's name.
         groups: int64 ``[row groups, 3]``: rows, bytes, columns.
-        chunks: int64 ``[column chunks, 20]``, as in `ColumnChunk`.
+        chunks: int64 ``[column chunks, 21]``, as in `ColumnChunk`.
     """
 
     file: Sequence[int]
@@ -322,7 +324,7 @@ class Metadata:
         return ColumnChunk(*self._chunks[row_group * self.num_columns + column].tolist())
 
     def chunks(self, row_group: int) -> npt.NDArray[np.int64]:
-        """Return the entries of a row group's column chunks, int64 ``[columns, 20]``, as in `ColumnChunk`."""
+        """Return the entries of a row group's column chunks, int64 ``[columns, 21]``, as in `ColumnChunk`."""
         first = row_group * self.num_columns
         return self._chunks[first : first + self.num_columns]
 
@@ -716,6 +718,8 @@ def _column(reader: CompactReader, chunk: list[int]) -> None:
                 chunk[2] |= 1 << (encoding if 0 <= encoding < 62 else 62)
         elif (field, kind) == (12, STRUCT):
             _statistics(reader, chunk)
+        elif (field, kind) == (16, STRUCT):
+            _sizes(reader, chunk)
         else:
             reader.skip(kind)
             if (field, kind) != (3, LIST):
@@ -731,5 +735,13 @@ def _statistics(reader: CompactReader, chunk: list[int]) -> None:
             chunk[to : to + 2] = reader.span()
         elif (field, kind) == (3, I64):
             chunk[9] = reader.number()
+        else:
+            reader.skip(kind)
+
+
+def _sizes(reader: CompactReader, chunk: list[int]) -> None:
+    for field, kind in reader.fields():
+        if (field, kind) == (1, I64):
+            chunk[20] = reader.number()
         else:
             reader.skip(kind)

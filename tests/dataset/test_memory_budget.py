@@ -91,6 +91,16 @@ def test_rows_whose_length_differs_by_row_group_stay_within_the_limit(
         assert stats.peak_bytes <= stats.memory_limit_bytes
 
 
+def test_long_words_of_a_dictionary_that_follow_short_ones_make_windows_smaller(tmp_path: Path) -> None:
+    """The encoded bytes of these rows tell nothing; the footer also states their bytes without dictionary."""
+    words = text_of(np.arange(10, 2010, 20))["x"]
+    rows = pa.table({"x": words.take(np.repeat(np.arange(100), 1000))})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=len(rows))
+    with loader_of(tmp_path) as loader:
+        assert 3 * 1000 * loader.window_rows < 0.4 * LIMIT
+        assert loader.window_rows > 1000
+
+
 def test_large_dictionaries_count_for_each_open_row_group(tmp_path: Path) -> None:
     rows = 30_000
     words = text_of(np.full(100_000, 40))["x"].combine_chunks()

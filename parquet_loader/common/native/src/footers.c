@@ -6,7 +6,7 @@
 #include "thrift.h"
 
 /* Keep in step with `parquet_loader/source/metadata.py`, which does the same in Python. */
-enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 20 };
+enum { FILE_NUMBERS = 12, GROUP_NUMBERS = 3, CHUNK_NUMBERS = 21 };
 enum { ELSEWHERE = 1, ENCRYPTED = 2 };
 
 typedef struct {
@@ -41,6 +41,17 @@ static void footer_statistics(Footer *footer, int64_t *chunk) {
   }
 }
 
+static void footer_sizes(Footer *footer, int64_t *chunk) {
+  Thrift *t = &footer->t;
+  int64_t field = 0;
+  uint64_t seen = 0;
+  int kind;
+  while (next_field(t, &field, &seen, &kind)) {
+    if (field == 1 && kind == KIND_I64) chunk[20] = thrift_int(t);
+    else thrift_skip(t, kind, 0);
+  }
+}
+
 static void footer_column(Footer *footer, int64_t *chunk) {
   Thrift *t = &footer->t;
   int64_t field = 0;
@@ -57,6 +68,7 @@ static void footer_column(Footer *footer, int64_t *chunk) {
         chunk[2] |= INT64_C(1) << (encoding >= 0 && encoding < 62 ? encoding : 62);
       }
     } else if (field == 12 && kind == KIND_STRUCT) footer_statistics(footer, chunk);
+    else if (field == 16 && kind == KIND_STRUCT) footer_sizes(footer, chunk);
     else {
       thrift_skip(t, kind, 0);
       if (field != 3 || kind != KIND_LIST) continue;
@@ -69,7 +81,7 @@ static void footer_column(Footer *footer, int64_t *chunk) {
 
 static void footer_chunk(Footer *footer) {
   Thrift *t = &footer->t;
-  int64_t field = 0, chunk[CHUNK_NUMBERS] = {-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0};
+  int64_t field = 0, chunk[CHUNK_NUMBERS] = {-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0, -1};
   uint64_t seen = 0;
   int kind, is_described = 0;
   while (next_field(t, &field, &seen, &kind)) {
