@@ -380,10 +380,9 @@ def _widths(
 ) -> tuple[dict[str, float], float]:
     """Return the bytes of a row of each varying column of a row group, and the bytes of its longest rows.
 
-    If rows are sorted by length, the first ones are short. The footer then shows more: the bytes of text and bytes, as
-    encoded (they take no less memory decoded) or, if the writer tells, without dictionaries; and the number of values in
-    lists. The longest rows are taken for twice as
-    long as the average, as if lengths grew evenly.
+    If rows are sorted by length, the first ones are short. The footer then shows more: the number of values in lists,
+    and for text and bytes the encoded size (they take no less memory decoded) or, if the writer states it, the size
+    without dictionaries. The longest rows are taken for twice as long as the average, as if lengths grew evenly.
     """
     columns = [c for c in reader.columns if c.row_bytes is None]
     sampled = {c.name: sample.column(c.name).nbytes / max(len(sample), 1) for c in columns}
