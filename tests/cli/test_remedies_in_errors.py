@@ -1,7 +1,4 @@
-"""An error names what its caller can pass: options of the commands, and nothing that Petastorm's readers lack.
-
-Each of these tests failed on commit 519114a.
-"""
+"""An error names what its caller can pass: options of the commands, and nothing that Petastorm's readers lack."""
 
 import re
 import shlex

@@ -1,7 +1,4 @@
-"""Errors about arguments are also the built-in types that callers expect.
-
-Each of these tests failed on commit 519114a.
-"""
+"""Errors about arguments are also the built-in types that callers expect."""
 
 from __future__ import annotations
 

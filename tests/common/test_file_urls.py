@@ -1,7 +1,4 @@
-"""A local path may be given as a URL in each form that programs write.
-
-The test of ``file:/`` failed on commit 519114a, the others did not.
-"""
+"""A local path may be given as a URL in each form that programs write."""
 
 from pathlib import Path
 

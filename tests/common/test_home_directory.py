@@ -1,7 +1,4 @@
-"""`~` and `~user` stand for home directories wherever a local path is taken; environment variables are not expanded.
-
-Each of these tests failed on commit 519114a, except those named `test_plain_*`.
-"""
+"""`~` and `~user` stand for home directories wherever a local path is taken; environment variables are not expanded."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A user who can write to a shared directory cannot make another user's process touch or delete files elsewhere.
-
-Each of these tests failed on commit 519114a, but for `test_a_private_cache_is_used`,
-`test_a_journal_still_removes_what_lies_in_its_data_set`, names that no file can have, and the tables of names and
-paths, whose functions are new.
-"""
+"""A user who can write to a shared directory cannot make another user's process touch or delete files elsewhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A process warns once about missing kernels, with the reason, the cost and the remedy.
-
-Each of these tests failed on commit 519114a, except those named `*_still_*`.
-"""
+"""A process warns once about missing kernels, with the reason, the cost and the remedy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A page header that claims more than its column chunk can hold is an error before anybody allocates what it claims.
-
-Each of these tests failed on commit 519114a for one case at least, but for those of sound files.
-"""
+"""A page header that claims more than its column chunk can hold is an error before anybody allocates what it claims."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The kernels accept a page only if every level, run and length in it adds up; else Arrow decides what is read.
-
-Each of these tests failed on commit 519114a for one case at least, but for `test_lengths_of_levels_...`.
-"""
+"""The kernels accept a page only if every level, run and length in it adds up; else Arrow decides what is read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A page that was changed anywhere gives the values that pyarrow reads from it, or an error, and never other values.
-
-Each of these tests failed on commit 519114a, but for `test_without_kernels_...`.
-"""
+"""A page that was changed anywhere gives the values that pyarrow reads from it, or an error, and never other values."""
 
 from __future__ import annotations
 

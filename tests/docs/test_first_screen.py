@@ -1,8 +1,4 @@
-"""The first screen of the README says what to install, import and run, and on what; links to sections lead somewhere.
-
-Each of these tests failed on commit 519114a, except `test_links_to_sections_lead_somewhere` and
-`test_the_extras_that_the_readme_names_exist`.
-"""
+"""The first screen of the README says what to install, import and run; links to sections lead somewhere."""
 
 from __future__ import annotations
 

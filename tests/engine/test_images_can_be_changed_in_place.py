@@ -1,7 +1,4 @@
-"""Decoded images are writable whatever their format, and `transform` may return Pillow's.
-
-Each of these tests failed on commit 519114a.
-"""
+"""Decoded images are writable whatever their format, and `transform` may return Pillow's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A PNG of 16 bits a channel is refused by `Image`, in color as in grey, when it is written and when it is read.
-
-Each of these tests failed on commit 519114a, except `test_what_the_error_names_reads_every_bit`.
-"""
+"""A PNG of 16 bits a channel is refused by `Image`, in color as in grey, when it is written and when it is read."""
 
 from __future__ import annotations
 

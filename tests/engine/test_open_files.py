@@ -1,7 +1,4 @@
-"""Running out of file descriptors is an error that says so: no hang, no damage, nothing skipped.
-
-Each of these tests failed on commit 519114a, but for `test_a_second_of_ctrl_c_does_not_wait_for_a_stopped_reader`.
-"""
+"""Running out of file descriptors is an error that says so: no hang, no damage, nothing skipped."""
 
 from __future__ import annotations
 

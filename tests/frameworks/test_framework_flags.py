@@ -1,9 +1,4 @@
-"""The usual flags of Lightning, Accelerate, transformers' Trainer and Ignite work, with text columns and validation.
-
-Each of these tests failed on commit 519114a, but for those named `..._takes_its_usual_flags...` of Accelerate, the
-Trainer and Ignite, `test_the_trainer_evaluates_and_predicts_all_rows`, and the `gather` part on two ranks: these guard
-what worked.
-"""
+"""The usual flags of Lightning, Accelerate, transformers' Trainer and Ignite work, with text columns and validation."""
 
 from __future__ import annotations
 

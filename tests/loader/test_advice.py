@@ -1,8 +1,4 @@
-"""Advice is a pure function of an epoch's figures: each cause is named with its number, and nothing else is.
-
-Each of these tests failed on commit 519114a; those of small batches, of a loop that was left, of waits before the first
-batch and of a store without reading ahead also on 6579bfc.
-"""
+"""Advice is a pure function of an epoch's figures: each cause is named with its number, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A frame that is written to the cache again, as by another process, has the same splits, order and states.
-
-Each of these tests failed on commit 519114a, except `test_frames_of_other_content_have_other_names`.
-"""
+"""A frame that is written to the cache again, as by another process, has the same splits, order and states."""
 
 from __future__ import annotations
 

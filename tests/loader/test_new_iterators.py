@@ -1,7 +1,4 @@
-"""A new `iter(loader)` ends the iterator before it, which then raises if it is used: no row is lost without a word.
-
-Each of these tests failed on commit 519114a, but for those that end in `_still_holds`.
-"""
+"""A new `iter(loader)` ends the iterator before it, which then raises if it is used: no row is lost without a word."""
 
 from __future__ import annotations
 

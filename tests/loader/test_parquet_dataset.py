@@ -1,7 +1,4 @@
-"""`ParquetDataset` lists files and reads footers once for all its loaders, which are those of `BatchedDataLoader`.
-
-Each of these tests failed on commit 519114a, which has no `ParquetDataset`.
-"""
+"""`ParquetDataset` lists files and reads footers once for all its loaders, which are those of `BatchedDataLoader`."""
 
 from __future__ import annotations
 

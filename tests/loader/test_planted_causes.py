@@ -1,7 +1,4 @@
-"""Causes planted in real files are found in an epoch over them, and sound files cause no advice.
-
-Each of these tests failed on commit 519114a.
-"""
+"""Causes planted in real files are found in an epoch over them, and sound files cause no advice."""
 
 from __future__ import annotations
 

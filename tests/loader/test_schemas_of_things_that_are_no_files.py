@@ -1,7 +1,4 @@
-"""`Schema.infer` names `from_frame` for what is a frame, and no error shows the rows of one.
-
-Each of these tests failed on commit 519114a.
-"""
+"""`Schema.infer` names `from_frame` for what is a frame, and no error shows the rows of one."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Common mistakes with a loader get one line that names what to use: sources, keywords, item access, torch's wrappers.
-
-Each of these tests failed on commit 519114a, except `test_the_equivalents_that_messages_name_exist`,
-`test_signatures_are_those_of_the_functions`, `test_an_attribute_that_the_order_depends_on_is_not_changed`,
-`test_a_transform_without_a_signature_is_taken` and
-`test_a_loader_can_be_looked_at_attribute_by_attribute` (which failed on 6579bfc).
-"""
+"""Common mistakes with a loader get one line that names what to use: sources, keywords, items, torch's wrappers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A field with `missing` or `aliases` stands for a column that some files lack: in structs, and in filters.
-
-Each of these tests failed on commit 519114a, but `test_a_filter_on_a_column_that_nothing_stands_for_is_refused`.
-"""
+"""A field with `missing` or `aliases` stands for a column that some files lack: in structs, and in filters."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,4 @@
-"""A failure of the system (memory, file descriptors, disks) is an error of its own, and skips no sound row group.
-
-Each of these tests failed on commit 519114a, but that of a damaged page.
-"""
+"""A failure of the system (memory, file descriptors, disks) is an error of its own, and skips no sound row group."""
 
 from __future__ import annotations
 

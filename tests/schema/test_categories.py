@@ -1,9 +1,4 @@
-"""Categories: filters take words, vocabularies of integers, files that other tools read, and files written earlier.
-
-These tests failed on commit 519114a: those of filters by words, of integers, of words and codes in files, and of the
-ways of writing. Those passed there that guard what worked: codes that were asked for, text of other programs, words
-that are not in the vocabulary.
-"""
+"""Categories: filters take words, vocabularies of integers, files that other tools read, and files written earlier."""
 
 from __future__ import annotations
 

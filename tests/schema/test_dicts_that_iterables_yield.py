@@ -1,8 +1,4 @@
-"""A dict that an iterable yields is a row or a batch of columns by its schema; what may be either is refused.
-
-Each of these tests failed on commit 519114a, except `test_what_can_only_be_columns_is_a_batch`, and of
-`test_the_schema_tells_rows_from_batches` the cases of batches.
-"""
+"""A dict that an iterable yields is a row or a batch of columns by its schema; what may be either is refused."""
 
 from __future__ import annotations
 

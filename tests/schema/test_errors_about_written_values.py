@@ -1,7 +1,4 @@
-"""An error about written values says what to give instead: for nulls a schema of all columns that have some.
-
-Each of these tests failed on commit 519114a.
-"""
+"""An error about written values says what to give instead: for nulls a schema of all columns that have some."""
 
 from __future__ import annotations
 

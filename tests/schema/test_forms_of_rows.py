@@ -1,9 +1,4 @@
-"""`write_dataset` takes single rows, data sets of other libraries, and frames without column names.
-
-Each of these tests failed on commit 519114a, except `test_iterators_of_batches_are_written_as_before`,
-`test_repeated_and_unknown_columns_are_refused`, `test_an_empty_frame_with_types_is_an_empty_data_set`, and of
-`test_rows_are_written_from_any_iterable` the cases "lists of rows" and "tuple".
-"""
+"""`write_dataset` takes single rows, data sets of other libraries, and frames without column names."""
 
 from __future__ import annotations
 

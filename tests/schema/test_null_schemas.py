@@ -1,7 +1,4 @@
-"""Nulls: one error names all columns with nulls and prints a schema to paste; schemas are inferred with policies.
-
-Each of these tests failed on commit 519114a.
-"""
+"""Nulls: one error names all columns with nulls and prints a schema to paste; schemas are inferred with policies."""
 
 from __future__ import annotations
 

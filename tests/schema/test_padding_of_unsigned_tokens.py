@@ -1,7 +1,4 @@
-"""Tokens of every unsigned dtype pad as tensors, in numpy and torch alike, with a fill that their dtype can hold.
-
-Each of these tests failed on commit 519114a, except the cases of uint8 in the first one.
-"""
+"""Tokens of every unsigned dtype pad as tensors, in numpy and torch alike, with a fill that their dtype can hold."""
 
 from __future__ import annotations
 

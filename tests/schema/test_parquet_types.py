@@ -1,9 +1,4 @@
-"""Every type that common writers use is delivered as docs/types.md says, or refused by name.
-
-These tests failed on commit 519114a: the rows of `REFUSED`, but for `null`; the tests that leave out an index without
-a name; and those of INT96 timestamps beyond nanoseconds. The rows of `DELIVERED`, and the tests of what is still read
-(a declared INTERVAL, a struct's other members, an index that is named), passed there.
-"""
+"""Every type that common writers use is delivered as docs/types.md says, or refused by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Ragged` moves, slices, joins, collates and travels like a tensor, over numpy without torch and over tensors alike.
-
-Each of these tests failed on commit 519114a, but for those that end in `_still_holds`.
-"""
+"""`Ragged` moves, slices, joins, collates and travels like a tensor, over numpy arrays and over tensors."""
 
 from __future__ import annotations
 

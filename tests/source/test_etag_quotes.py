@@ -1,7 +1,4 @@
-"""Servers quote an ETag in some responses only; the content is the same.
-
-The first test failed on commit 6579bfc; the second guards what it must not weaken.
-"""
+"""Servers quote an ETag in some responses only; the content is the same."""
 
 from __future__ import annotations
 

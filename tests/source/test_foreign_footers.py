@@ -1,7 +1,4 @@
-"""A damaged footer ends in the library's own error or in the right rows, and never in an abort of the process.
-
-Each of these tests failed on commit 519114a, but those of files that are cut off or empty and of the two parsers.
-"""
+"""A damaged footer ends in the library's own error or in the right rows, and never in an abort of the process."""
 
 from __future__ import annotations
 

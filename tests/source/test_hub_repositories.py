@@ -1,7 +1,4 @@
-"""Repositories of the Hugging Face Hub: configurations are not mixed unasked, and splits of any name are found.
-
-Each of these tests failed on commit 519114a, except those named `test_plain_*`.
-"""
+"""Repositories of the Hugging Face Hub: configurations are not mixed unasked, and splits of any name are found."""
 
 import threading
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""Each file comes once, whatever links lead to it; loops end; only a broken link that is needed is an error.
-
-Each of these tests failed on commit 519114a, except those named `test_plain_*` and the
-pattern `/d*/*.parquet` of the first, which matches no link.
-"""
+"""Each file comes once, whatever links lead to it; loops end; only a broken link that is needed is an error."""
 
 from __future__ import annotations
 

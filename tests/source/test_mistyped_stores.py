@@ -1,8 +1,4 @@
-"""A mistyped address of a store is reported as such.
-
-Each of these tests failed on commit 6579bfc, but for `test_a_store_that_speaks_https_is_not_refused_for_it`,
-`test_a_directory_of_such_a_name_is_read` and `test_a_path_of_a_filesystem_may_be_a_url_of_it[bucket/train]`.
-"""
+"""A mistyped address of a store is reported as such."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""No Parquet file of a directory or glob is ignored because of its name, and no other file is read as Parquet.
-
-Each of these tests failed on commit 519114a, except those named `test_plain_*`.
-"""
+"""No Parquet file of a directory or glob is ignored because of its name, and no other file is read as Parquet."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A store that cannot be reached, or refuses, is named at once, with its URL as typed and with what to do.
-
-Each of these tests failed on commit 519114a, but for `test_a_store_that_refuses_connections_later_is_asked_again`,
-`gone` of `test_an_http_server_says_what_is_wrong`, and ``s3`` of
-`test_the_names_that_hadoop_gives_s3_are_understood`.
-"""
+"""A store that cannot be reached, or refuses, is named at once, with its URL as typed and with what to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files of different splits are never mixed unasked, and `split=` picks one by the rules of the Hugging Face Hub.
-
-Each of these tests failed on commit 519114a, except those named `test_plain_*`.
-"""
+"""Files of different splits are never mixed unasked, and `split=` picks one by the rules of the Hugging Face Hub."""
 
 from __future__ import annotations
 

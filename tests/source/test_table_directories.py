@@ -1,7 +1,4 @@
-"""A directory of a table format is refused by name, however it is named, read or written to.
-
-Each of these tests failed on commit 519114a, except those named `test_plain_*`.
-"""
+"""A directory of a table format is refused by name, however it is named, read or written to."""
 
 from __future__ import annotations
 

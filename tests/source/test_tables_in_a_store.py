@@ -1,7 +1,4 @@
-"""Tables and splits in an S3 store are refused through its listing, with few requests more.
-
-Each of these tests failed on commit 519114a, except those named `test_plain_*`.
-"""
+"""Tables and splits in an S3 store are refused through its listing, with few requests more."""
 
 from __future__ import annotations
 

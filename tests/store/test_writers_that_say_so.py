@@ -1,7 +1,4 @@
-"""A writer that loses rows, or waits for long, says so.
-
-Each of these tests failed on commit 6579bfc, but for the one that says when nothing is said.
-"""
+"""A writer that loses rows, or waits for long, says so."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A job whose columns have changed is told all differences and what to do, and so is who reads a struct as an image.
-
-Each of these tests failed on commit 519114a.
-"""
+"""A job whose columns have changed is told all differences and what to do, and so is who reads a struct as an image."""
 
 from pathlib import Path
 
