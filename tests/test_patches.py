@@ -60,9 +60,15 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.decode.opened_chunks.NativeChunks": f"{_RACE}: it replaces the file",
         "parquet_loader.decode.opened_chunks.raw_pages": f"{_RACE}: it cuts the file short",
     },
+    "engine/test_isolation.py": {
+        "parquet_loader.engine.child.client.ReadingProcess.stop": "another thread closes the loader at this moment",
+    },
     "engine/test_open_files.py": {
         "made._reading._child.channel._end": "the other end of the pipe says half a message, and then nothing",
         "parquet_loader.engine.child.process._START": "the reading process has fewer descriptors than its parent",
+    },
+    "engine/test_worker_pool.py": {
+        "parquet_loader.engine.worker_pool.queued_s": "the process has no memory at this moment",
     },
     "interop/test_dask_kills.py": {"parquet_loader.write.jobs.job.WriteJob.commit": _KILLED},
     "interop/test_hdfs_jobs.py": {

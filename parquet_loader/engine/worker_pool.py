@@ -238,11 +238,14 @@ class WorkerPool:
             self._work_until_closed(number)
         except BaseException as error:  # from `choose`, `done` or `failed`, such as MemoryError; the caller raises it
             with self.lock:
-                if is_out_of_memory(error):
-                    error = out_of_memory("a step of the engine", error)
-                self.broken = self.broken or error
+                self.broken = self.broken or error  # first, because a better error may need memory that is not there
+                if self.broken is error and is_out_of_memory(error):
+                    self.broken = out_of_memory("a step of the engine", error)
         finally:
-            self._queued_s[number] = queued_s(str(get_native_id()))
+            try:  # noqa: SIM105 - `suppress` takes memory
+                self._queued_s[number] = queued_s(str(get_native_id()))
+            except MemoryError:
+                pass  # only a figure; `close` waits for what follows
             with self.lock:
                 self._running -= 1
                 self.notify()
