@@ -403,28 +403,32 @@ def test_the_limit_that_batches_of_samples_need_is_rounded_up(tmp_path: Path) ->
         photos_of(folder, Image((6, 5, 3), size=(256, 256)), memory_limit="24MiB")
 
 
+def kept_bytes(monkeypatch: pytest.MonkeyPatch, column: str) -> list[int]:
+    """Return a list that gets the bytes of a column's rows that are kept, and of those being joined, by window."""
+    join, kept = SampleCutter._bridge, list[int]()
+
+    def counted(self: SampleCutter, arrays: Any, reads: Any) -> Any:
+        joined = join(self, arrays, reads)
+        held = sum(tail[column].nbytes for tail in self._tails.values())
+        kept.append(held + (0 if joined is None else 2 * joined.arrays[column].nbytes))
+        return joined
+
+    monkeypatch.setattr(SampleCutter, "_bridge", counted)
+    return kept
+
+
 def test_images_that_later_windows_need_count_within_the_memory_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = pq.read_table(with_photos(tmp_path / "small", [128] * 16))
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=128)
-    join, most = SampleCutter._bridge, 0
-
-    def counted(self: SampleCutter, arrays: Any, reads: Any) -> Any:
-        nonlocal most
-        joined = join(self, arrays, reads)
-        held = [tail["photo"].nbytes for tail in self._tails.values()]
-        held += [] if joined is None else [2 * joined.arrays["photo"].nbytes]
-        most = max(most, sum(held))
-        return joined
-
-    monkeypatch.setattr(SampleCutter, "_bridge", counted)
+    kept = kept_bytes(monkeypatch, "photo")
     episodes = Episodes(by="episode", history=31, future=0)
     large = Image((6, 5, 3), size=(128, 128))
     with photos_of(tmp_path / "a.parquet", large, episodes=episodes, memory_limit="64MiB") as loader:
         for _ in zip(range(100), loader, strict=False):
             pass
-    assert most < 32 * 2**20
+    assert max(kept) < 32 * 2**20
 
 
 def test_rows_that_later_windows_need_count_within_the_memory_limit(
@@ -436,17 +440,7 @@ def test_rows_that_later_windows_need_count_within_the_memory_limit(
     wide = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
     table = pa.table({"episode": numbers // rows, "row": numbers, "x": wide})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=rows, use_dictionary=False, compression="none")
-    join, most = SampleCutter._bridge, 0
-
-    def counted(self: SampleCutter, arrays: Any, reads: Any) -> Any:
-        nonlocal most
-        joined = join(self, arrays, reads)
-        held = [tail["x"].nbytes for tail in self._tails.values()]
-        held += [] if joined is None else [2 * joined.arrays["x"].nbytes]
-        most = max(most, sum(held))
-        return joined
-
-    monkeypatch.setattr(SampleCutter, "_bridge", counted)
+    kept = kept_bytes(monkeypatch, "x")
     episodes = Episodes(by="episode", deltas={"x": [-1500, 0]})
     options = OutputOptions(format="numpy")
     with ParquetDataset(tmp_path).batches(
@@ -455,7 +449,7 @@ def test_rows_that_later_windows_need_count_within_the_memory_limit(
         for batch in loader:
             first = np.maximum(batch["row"] - 1500, batch["episode"] * rows)
             assert (batch["x"][:, :, 0] == np.stack([first, batch["row"]], 1) % 256).all()
-    assert 0 < most < 12 * 2**20
+    assert 0 < max(kept) < 12 * 2**20
 
 
 def test_rows_of_samples_are_copied_some_at_a_time() -> None:

@@ -61,7 +61,7 @@ class HubError(OSError):
 
     @property
     def is_missing_repository(self) -> bool:
-        """Whether the Hub says that there is no such repository; it says the same of private ones."""
+        """Whether the Hub answered that the repository does not exist, as it also does for private ones."""
         return self.code == "RepoNotFound" or (self.status in (401, 404) and not self.code)
 
     @property
