@@ -229,6 +229,8 @@ def _locked(temporary: Path) -> FileLock:
             lock = FileLock(str(temporary), os.O_RDONLY)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise SourceError(f"{place}: {error}; name a directory that can be read and written") from error
         try:
             lock.acquire()
         except OSError as error:
