@@ -119,5 +119,6 @@ class Shard:
     world_size: int
 
     def __post_init__(self) -> None:
-        check_int("Shard world_size", self.world_size, 1, 2**31)
-        check_int("Shard rank", self.rank, 0, self.world_size - 1)
+        world_size = check_int("Shard world_size", self.world_size, 1, 2**31)
+        object.__setattr__(self, "world_size", world_size)
+        object.__setattr__(self, "rank", check_int("Shard rank", self.rank, 0, world_size - 1))

@@ -174,10 +174,12 @@ class ShardOptions:
             raise ConfigurationError(
                 f"ShardOptions(remainder={self.remainder!r}): expected 'drop', 'pad', 'uneven' or None"
             )
-        check_int("ShardOptions fewest_ranks", self.fewest_ranks, 1, 2**20)
+        fewest = check_int("ShardOptions fewest_ranks", self.fewest_ranks, 1, 2**20)
+        object.__setattr__(self, "fewest_ranks", fewest)
         if self.logical_shards is None:
             return
-        check_int("ShardOptions logical_shards", self.logical_shards, 1, 2**20)
+        logical = check_int("ShardOptions logical_shards", self.logical_shards, 1, 2**20)
+        object.__setattr__(self, "logical_shards", logical)
         if self.remainder == "uneven":
             raise ConfigurationError(
                 "ShardOptions(remainder='uneven', logical_shards=...): logical shards are equally long; "

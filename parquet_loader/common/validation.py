@@ -60,10 +60,14 @@ def check_transform(transform: Any) -> None:
         ) from None
 
 
-def check_window(window_rows: Any, batch_size: int) -> None:
-    """Check that a window holds at least one batch."""
-    if window_rows is not None and check_int("window_rows", window_rows, 1, 2**40) < batch_size:
-        raise ConfigurationError(f"window_rows={window_rows}: a window holds at least one batch of {batch_size} rows")
+def check_window(window_rows: Any, batch_size: int) -> int | None:
+    """Return the rows of a window, which holds at least one batch."""
+    if window_rows is None:
+        return None
+    rows = check_int("window_rows", window_rows, 1, 2**40)
+    if rows < batch_size:
+        raise ConfigurationError(f"window_rows={rows}: a window holds at least one batch of {batch_size} rows")
+    return rows
 
 
 def check_columns(columns: Any) -> None:
@@ -83,7 +87,7 @@ def check_split(split: Any) -> None:
 
 
 def check_int(name: str, value: Any, lowest: int, highest: int) -> int:
-    """Return an integer argument.
+    """Return an integer argument as an `int`, which JSON can store, also if it is one of numpy.
 
     Raises:
         ConfigurationError: it is not an integer, or out of range (both ends included).

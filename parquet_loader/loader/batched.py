@@ -270,7 +270,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         self.num_threads = (
             default_num_threads() if num_threads is None else check_int("num_threads", num_threads, 1, 256)
         )
-        check_window(window_rows, self.batch_size)
+        window_rows = check_window(window_rows, self.batch_size)
         check_choice("isolation", isolation, ("thread", "process"))
         check_transform(transform)
         workers = check_int("transform_workers", transform_workers, 0, 256)

@@ -58,7 +58,7 @@ def split(column: str, start: float, stop: float, seed: int = 0, *, text: bool =
     if not isinstance(text, bool):
         raise ConfigurationError(f"split({column!r}, text={text!r}): expected True or False")
     _check_range(start, stop, f"split({column!r}, {start!r}, {stop!r})")
-    check_int("split seed", seed, 0, MASK)
+    seed = check_int("split seed", seed, 0, MASK)
     if text:
         return _between(pc.field(TextHash(column, seed).name), start, stop)
     hashed = pc.add(
@@ -92,9 +92,9 @@ def split_rows(start: float, stop: float, seed: int = 0, *, unit: Unit = 1) -> p
         ConfigurationError: the range or unit is invalid.
     """
     if unit not in ("row_group", "file"):
-        check_int("split_rows unit", unit, 1, 2**62)
+        unit = check_int("split_rows unit", unit, 1, 2**62)
     _check_range(start, stop, f"split_rows({start!r}, {stop!r})")
-    check_int("split_rows seed", seed, 0, MASK)
+    seed = check_int("split_rows seed", seed, 0, MASK)
     return _between(pc.field(PositionHash(unit, seed).name), start, stop)
 
 

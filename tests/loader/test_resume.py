@@ -28,6 +28,8 @@ from parquet_loader import (
     SchemaError,
     ShardOptions,
     SourceError,
+    split,
+    split_rows,
 )
 from parquet_loader.common.distributed import Shard
 from parquet_loader.dataset import memory_budget
@@ -175,6 +177,29 @@ def test_a_state_counts_batches_delivered_and_not_those_read_ahead(root: str) ->
             loader.state_dict(batches=1000)
         next(iter(loader))
         assert loader.state_dict()["epoch"] == 8
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.uint16])
+def test_integers_of_numpy_give_the_state_of_python_integers(root: str, integer: Any) -> None:
+    states = []
+    for kind in (int, integer):
+        filters = split("id", 0, 0.9, seed=kind(7)) & split_rows(0, 0.9, seed=kind(8), unit=kind(3))
+        options = ShardOptions(logical_shards=kind(4), fewest_ranks=kind(2), remainder="pad")
+        with BatchedDataLoader(
+            root,
+            kind(4),
+            shuffle=True,
+            seed=kind(5),
+            window_rows=kind(16),
+            filters=filters,
+            shard=Shard(kind(1), kind(2)),
+            shard_options=options,
+        ) as loader:
+            loader.seek(kind(2), kind(1))
+            sought = loader.state_dict()
+            loader.set_epoch(kind(3))
+            states.append(json.dumps([sought, loader.state_dict()]))
+    assert states[0] == states[1]
 
 
 def test_setting_the_epoch_of_the_state_stays_at_its_batch(root: str) -> None:

@@ -151,7 +151,7 @@ class LoaderEpochs:
 
         If `load_state_dict` or `seek` chose a batch of this epoch, the loader stays at that batch.
         """
-        check_int("epoch", epoch, 0, 2**63 - 1)
+        epoch = check_int("epoch", epoch, 0, 2**63 - 1)
         if not self._is_position_chosen or epoch != self._next_epoch:
             self._set_position(epoch, 0)
 
@@ -161,7 +161,7 @@ class LoaderEpochs:
         Raises:
             ConfigurationError: The epoch has no such batch.
         """
-        check_int("epoch", epoch, 0, 2**63 - 1)
+        epoch = check_int("epoch", epoch, 0, 2**63 - 1)
         self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self) - 1)))
 
     def __iter__(self) -> Iterator[Batch]:

@@ -454,7 +454,7 @@ class TokenLoader(BatchedDataLoader):
         Raises:
             ConfigurationError: the epoch has no such batch.
         """
-        check_int("epoch", epoch, 0, 2**63 - 1)
+        epoch = check_int("epoch", epoch, 0, 2**63 - 1)
         self._set_position(epoch, check_int("batch", batch, 0, max(0, self._packing(epoch).steps - 1)))
 
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:

@@ -640,6 +640,11 @@ def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
         DeltaSource(**{"path": "x", **arguments})
 
 
+def test_a_version_of_numpy_is_a_number() -> None:
+    assert DeltaSource("x", np.int64(3)) == DeltaSource("x", 3)  # type: ignore[arg-type]
+    assert type(DeltaSource("x", np.int64(3)).version) is int  # type: ignore[arg-type]
+
+
 def test_files_of_a_table_are_refused_with_what_to_pass(tmp_path: Path) -> None:
     many_versions(tmp_path)
     for source in ([tmp_path / "1"], str(tmp_path / "[0-9]"), [tmp_path]):

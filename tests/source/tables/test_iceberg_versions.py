@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
@@ -202,6 +203,12 @@ def test_arguments_that_contradict_each_other_are_refused(arguments: dict[str, A
 
 
 # Snapshots
+
+
+def test_a_snapshot_id_of_numpy_is_a_number() -> None:
+    made = IcebergSource("table", snapshot_id=np.int64(5))  # type: ignore[arg-type]
+    assert made == IcebergSource("table", snapshot_id=5)
+    assert type(made.snapshot_id) is int
 
 
 def test_snapshots_branches_and_tags_are_read(table: HandTable) -> None:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
@@ -58,6 +59,8 @@ class DeltaSource:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
             raise ConfigurationError(f"DeltaSource({self.path!r:.80}): expected a path or URL of a table's directory")
+        if isinstance(self.version, np.integer):
+            object.__setattr__(self, "version", int(self.version))
         if isinstance(self.version, bool) or not isinstance(self.version, int | str | dt.datetime | None):
             raise ConfigurationError(f"DeltaSource(version={self.version!r:.80}): expected a number or a time")
         if isinstance(self.version, int) and self.version < 0:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
@@ -59,6 +60,8 @@ class IcebergSource:
     _pinned: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.snapshot_id, np.integer):  # as in data frames of a table's history
+            object.__setattr__(self, "snapshot_id", int(self.snapshot_id))
         if self.snapshot_id is not None and (
             isinstance(self.snapshot_id, bool) or not isinstance(self.snapshot_id, int)
         ):
