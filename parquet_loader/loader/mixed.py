@@ -220,7 +220,7 @@ class MixedLoader(NotIndexed):
         return inner, batch - begins[inner]
 
     def __len__(self) -> int:
-        """Return the number of batches of the epoch that `state_dict` names."""
+        """Return the number of batches of the epoch that `state_dict` names (at most, under ``on_error="skip"``)."""
         return len(self._schedule(self._place()[0]))
 
     def _place(self) -> tuple[int, int]:
@@ -368,9 +368,11 @@ class MixedLoader(NotIndexed):
                 running.pop(which, None)
                 loader.seek(inner_epoch, first_batch)
                 running[which] = iter(loader) if output is None else loader._iterate(output)
-            batch = next(running[which])
+            batch = next(running[which], None)
             given[which] += 1
             self._at = (epoch, at + 1)
+            if batch is None:  # its epoch ended early, because on_error="skip" left out row groups
+                continue
             yield (name, batch) if self._named else batch
             del batch  # so that it is not kept alive during the wait for the next one
             if number != self._iteration:

@@ -291,3 +291,25 @@ def test_shuffled_token_loaders_mix_by_tokens_and_resume_at_each_batch(tmp_path:
                 next(iterator)
             other.load_state_dict(json.loads(json.dumps(mixed.state_dict())))
             assert [batch["input_ids"].tolist() for batch in other] == epochs[1][done:]
+
+
+@pytest.mark.parametrize("stop", [*STOPS, "stages"])
+def test_a_loader_that_skips_row_groups_gives_fewer_batches(tmp_path: Path, stop: str) -> None:
+    whole, damaged = tmp_path / "whole.parquet", tmp_path / "damaged.parquet"
+    for path in (whole, damaged):
+        pq.write_table(
+            pa.table({"x": np.arange(40)}), path, row_group_size=10, compression="none", use_dictionary=False
+        )
+    chunk = pq.ParquetFile(damaged).metadata.row_group(3).column(0)
+    with open(damaged, "r+b") as file:
+        file.seek(chunk.data_page_offset)
+        file.write(b"\xff" * 20)
+    loaders = {"whole": BatchedDataLoader(whole, 5), "damaged": BatchedDataLoader(damaged, 5, on_error="skip")}
+    weights = {"whole": 1, "damaged": 1}
+    arguments: dict[str, Any] = {"stages": [(16, weights)]} if stop == "stages" else {"weights": weights, "stop": stop}
+    with MixedLoader(loaders, **arguments, named=True) as mixed:
+        for _ in range(2):
+            rows = Counter((name, row) for name, batch in mixed for row in batch["x"].tolist())
+            assert set(rows.values()) == {1}
+            assert {row for name, row in rows if name == "whole"} >= set(range(30))
+            assert {row for name, row in rows if name == "damaged"} == set(range(30))
