@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -140,6 +141,12 @@ class MixedLoader(NotIndexed):
             )
         if not loaders or any(not isinstance(loader, BatchedDataLoader) for loader in loaders.values()):
             raise ConfigurationError(f"loaders={loaders!r:.80}: expected a BatchedDataLoader for each name")
+        if not all(isinstance(name, str) for name in loaders):
+            raise ConfigurationError(f"loaders={list(loaders)!r:.80}: expected names of text, which a state can hold")
+        if len({id(loader) for loader in loaders.values()}) < len(loaders):
+            raise ConfigurationError(
+                "loaders: two names have the same loader, which has one iterator at a time; make a loader for each name"
+            )
         if any(loader._changes for loader in loaders.values()):
             raise UnsupportedError(
                 "a SampleStore changes from epoch to epoch, so positions in a mixture would change too; mix loaders of "
@@ -155,9 +162,9 @@ class MixedLoader(NotIndexed):
             raise ConfigurationError("MixedLoader: give one of weights, temperature and stages")
         self._stages = None if stages is None else _checked(stages, list(loaders))
         if temperature is not None:
-            if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature > 0:
+            if isinstance(temperature, bool) or not isinstance(temperature, Real) or not temperature > 0:
                 raise ConfigurationError(f"temperature={temperature!r}: expected a number greater than 0")
-            weights = tempered({name: max(1, loader._size) for name, loader in loaders.items()}, temperature)
+            weights = tempered({name: max(1, loader._size) for name, loader in loaders.items()}, float(temperature))
         if weights is None:
             weights = dict.fromkeys(loaders, 1.0)
         if set(weights) != set(loaders):
@@ -165,7 +172,7 @@ class MixedLoader(NotIndexed):
                 f"weights: expected a weight for each of {sorted(loaders)}, found weights for {sorted(weights)}"
             )
         for name, weight in weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+            if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < float("inf"):
                 raise ConfigurationError(f"weights: {name!r} has {weight!r}: expected a number greater than 0")
         if stop not in ("first_exhausted", "all_exhausted", "repeat"):
             raise ConfigurationError(f"stop={stop!r}: expected 'first_exhausted', 'all_exhausted' or 'repeat'")
@@ -245,7 +252,7 @@ class MixedLoader(NotIndexed):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; if a batch of this epoch is already chosen, the loader stays at it."""
-        check_int("epoch", epoch, 0, 2**62)
+        epoch = check_int("epoch", epoch, 0, 2**62)
         if not self._is_position_chosen or epoch != self._next[0]:
             self._set_position(epoch, 0)
 
@@ -255,7 +262,7 @@ class MixedLoader(NotIndexed):
         Raises:
             ConfigurationError: The epoch has no such batch.
         """
-        check_int("epoch", epoch, 0, 2**62)
+        epoch = check_int("epoch", epoch, 0, 2**62)
         self._set_position(epoch, check_int("batch", batch, 0, max(0, len(self._schedule(epoch)) - 1)))
 
     def _set_position(self, epoch: int, batch: int) -> None:
@@ -486,7 +493,7 @@ def _checked(
                 f"stages[{number}]: weights={dict(weights)!r:.80}; expected numbers from 0 on, not all 0, for some of "
                 f"{list(names)}"
             )
-        check_int(f"stages[{number}]: steps", steps, 1, 2**40)
+        steps = check_int(f"stages[{number}]: steps", steps, 1, 2**40)
         found.append((steps, {name: share for name, share in shares.items() if share}))
     if not found:
         raise ConfigurationError("stages=[]: expected at least one stage")

@@ -313,3 +313,24 @@ def test_a_loader_that_skips_row_groups_gives_fewer_batches(tmp_path: Path, stop
             assert set(rows.values()) == {1}
             assert {row for name, row in rows if name == "whole"} >= set(range(30))
             assert {row for name, row in rows if name == "damaged"} == set(range(30))
+
+
+def test_weights_and_stages_of_numpy_are_those_of_python(roots: dict[str, str]) -> None:
+    two: tuple[dict[str, Any], ...] = ({"a": 1, "b": 0.5}, {"a": np.int64(1), "b": np.float32(0.5)})
+    mixtures: list[dict[str, Any]] = [{"weights": weights} for weights in two]
+    mixtures += [{"stages": [(steps, weights)]} for steps, weights in zip((5, np.int64(5)), two, strict=True)]
+    states = []
+    for arguments in mixtures:
+        with MixedLoader({name: BatchedDataLoader(roots[name], 4) for name in "ab"}, **arguments) as mixed:
+            mixed.set_epoch(np.int64(3))  # type: ignore[arg-type]
+            states.append(json.dumps(mixed.state_dict()))
+    assert states[0] == states[1]
+    assert states[2] == states[3]
+
+
+def test_each_name_has_a_loader_of_its_own(roots: dict[str, str]) -> None:
+    with BatchedDataLoader(roots["a"], 4) as loader:
+        with pytest.raises(ConfigurationError, match="two names have the same loader"):
+            MixedLoader({"a": loader, "b": loader}, {"a": 1, "b": 1})
+        with pytest.raises(ConfigurationError, match=r"loaders=\[1\]: expected names of text"):
+            MixedLoader({1: loader}, {1: 1})  # type: ignore[dict-item]
