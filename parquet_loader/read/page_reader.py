@@ -493,7 +493,6 @@ class PageReader:
         routes = tuple(route for route in reader.routes(row_group) if route.stored in asked)
         selection = ColumnSelection(asked, routes)
         location = reader.chunks.locate_forward(row_group, asked)
-        reader._check_int96(row_group, location, {name.partition(".")[0] for name in asked})
         last, first_row = max(parts), 0
         with reader.chunks.opened(row_group, selection, location, lambda _: batch_rows) as opened:
             for number, stored in enumerate(reader._stored_batches(row_group, selection, location, opened)):

@@ -135,7 +135,9 @@ class RowGroupReader:
         self._int96_of = [
             _with_int96(schema, names) for schema, names in zip(snapshot.stored_schemas, columns_of, strict=True)
         ]
-        self._int96_checked = np.zeros(snapshot.row_groups if any(self._int96_of) else 0, np.bool_)
+        # Whether Arrow may decode a column of `_int96_of`, by its number there, because its timestamps were checked.
+        most = max(map(len, self._int96_of), default=0)
+        self._int96_checked = np.zeros((snapshot.row_groups if most else 0, most), np.bool_)
         self.ranges = ValueRanges(snapshot, [decoder.ranges for decoder in decoders])
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.positions else None
         self.passing = self._passing_whole()
@@ -227,7 +229,6 @@ class RowGroupReader:
         while True:
             explained = partial(self._explained, row_group, columns, location=location)
             try:
-                self._check_int96(row_group, location)
                 is_usual = not refused
                 with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=is_usual) as opened:
                     chunks, left = opened.chunks, opened.chunks.plan.left
@@ -305,6 +306,7 @@ class RowGroupReader:
         with ExitStack() as stack:
             by_arrow = list[_ForwardRows]()
             if opened.file is not None:
+                self._check_int96(row_group, location, plan.arrow)
                 decoded = _by_arrow(opened.file, row_group, opened.batch_rows, plan.arrow)
                 if kernel is None:
                     yield from decoded
@@ -322,6 +324,7 @@ class RowGroupReader:
                     names = [name for name in selection.columns if name in error.columns]
                     routes = [route for route in selection.routes if 0 < route.dictionary_rows <= opened.batch_rows]
                     words = [route.stored for route in routes if route.stored in names] or None
+                    self._check_int96(row_group, location, names)
                     file = stack.enter_context(self.chunks.open(row_group, names, location, read_dictionary=words))
                     late = _behind(done, _by_arrow(file, row_group, opened.batch_rows, names))
                     by_arrow.append(_ForwardRows(late))
@@ -349,14 +352,14 @@ class RowGroupReader:
         location: ChunkLocation | None = None
         try:
             location = self.chunks.locate(row_group, columns)
-            return self._count(row_group, batch_rows, columns, location)
+            return self._count(row_group, batch_rows, location)
         except ParquetLoaderError:
             raise
         except READ_ERRORS as error:
             if location is None or not location.is_cached or is_shortage(error):
                 raise self._explained(row_group, columns, error, location) from error
         try:
-            passing = self._count(row_group, batch_rows, columns, self.chunks.fetch(row_group, columns))
+            passing = self._count(row_group, batch_rows, self.chunks.fetch(row_group, columns))
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         self.chunks.invalidate(location)
@@ -371,7 +374,7 @@ class RowGroupReader:
         found: list[IntArray] = []
         try:
             location = self.chunks.fetch(row_group, columns)
-            self._count(row_group, 65536, columns, location, found)
+            self._count(row_group, 65536, location, found)
         except READ_ERRORS as error:
             raise self._explained(row_group, columns, error) from error
         return np.concatenate(found) if found else np.zeros(0, np.int64)
@@ -397,13 +400,11 @@ class RowGroupReader:
         self,
         row_group: RowGroupRef,
         batch_rows: int,
-        columns: Sequence[str],
         location: ChunkLocation,
         found: list[IntArray] | None = None,
     ) -> int:
         """Return how many rows pass the filter; append their positions to `found`."""
         assert self._filter is not None
-        self._check_int96(row_group, location, columns)
         passing, read = 0, 0
         selection, deleted = self._counted_of[row_group.schema_number], self._deleted(row_group)
         with self.chunks.opened(row_group, selection, location, lambda _: batch_rows) as opened:
@@ -516,23 +517,25 @@ class RowGroupReader:
                     table = table.append_column(name, pa.repeat(value, len(table)))
         return table
 
-    def _check_int96(
-        self, row_group: RowGroupRef, location: ChunkLocation, columns: Collection[str] | None = None
-    ) -> None:
-        """Refuse INT96 timestamps beyond the range of nanoseconds, which Arrow would wrap.
+    def _check_int96(self, row_group: RowGroupRef, location: ChunkLocation, columns: Collection[str]) -> None:
+        """Refuse INT96 timestamps beyond the range of nanoseconds, which Arrow would wrap and kernels leave to Arrow.
 
         Args:
             row_group: The row group.
             location: The location of its bytes.
-            columns: Check only these columns, at each call; None checks all columns that are read, once.
+            columns: The columns that Arrow decodes. Each is checked once.
 
         Raises:
             DataError: there is one; the message names the column, the row and the value.
         """
         found = self._int96_of[row_group.schema_number]
-        names = found if columns is None else [name for name in found if name.partition(".")[0] in columns]
-        if not names or self._int96_checked[row_group.index]:
+        if not found:
             return
+        checked = self._int96_checked[row_group.index]
+        left = [number for number, name in enumerate(found) if name in columns and not checked[number]]
+        if not left:
+            return
+        names = [found[number] for number in left]
         with self.chunks.open(row_group, names, location, coerce_int96_timestamp_unit="s") as file:
             first_row = 0
             for batch in file.iter_batches(65536, row_groups=[row_group.number], columns=names, use_threads=False):
@@ -542,8 +545,7 @@ class RowGroupReader:
                         rows = f"rows {first_row} to {first_row + len(batch) - 1}"
                         raise beyond_nanoseconds(f"{row_group.name}, column {name!r}, {rows}", seconds)
                 first_row += len(batch)
-        if columns is None:
-            self._int96_checked[row_group.index] = True
+        checked[left] = True
 
     def _check_rows(self, row_group: RowGroupRef, found: int) -> None:
         if found != row_group.rows:

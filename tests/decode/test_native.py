@@ -242,7 +242,7 @@ def test_codes_of_any_width_are_looked_up_as_arrow_does(tmp_path: Path) -> None:
         (pa.array(["a", "b", "c"], pa.string_view()), {}),
         (pa.array([["a"], ["b"], ["c"]]), {}),
         (pa.array([{"x": 1}, {"x": 2}, {"x": 3}]), {}),
-        (pa.array([1, 2, 3], pa.timestamp("ms")), {"use_deprecated_int96_timestamps": True}),
+        (pa.array([[1], [2], [3]], pa.list_(pa.timestamp("ms"))), {"use_deprecated_int96_timestamps": True}),
         (pa.array([1, 2, 3], pa.decimal256(50, 2)), {}),
         (pa.array([[[1]], [[2]], [[3]]]), {}),
         (pa.array([[True], [False], []]), {}),
@@ -1033,6 +1033,64 @@ def test_dates_times_and_decimals_are_those_that_arrow_decodes(
         for name, array in zip(native_chunks.names, native_chunks.read(rows), strict=True):
             array.validate(full=True)
             assert array.equals(expected[name].chunk(0)), name
+
+
+DAY = 86_400 * 10**9
+JULIAN_DAY_OF_1970 = 2_440_588
+
+
+def int96_file(path: Path, times: pa.Array, **options: Any) -> Path:
+    """Write INT96 timestamps, in the column ``t``."""
+    pq.write_table(pa.table({"t": times}), path, use_deprecated_int96_timestamps=True, **options)
+    return path
+
+
+@pytest.mark.parametrize("share", [0, 0.1])
+@pytest.mark.parametrize("distinct", [5, 3_000])
+@pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"data_page_version": "2.0"}], ids=str)
+def test_int96_timestamps_are_those_that_arrow_decodes(
+    tmp_path: Path, options: dict[str, Any], distinct: int, share: float
+) -> None:
+    rng = np.random.default_rng(distinct)
+    times = rng.integers(-106_750 * DAY, 106_751 * DAY, distinct)
+    times[:4] = 0, -1, -106_750 * DAY, 106_751 * DAY - 1
+    array = with_nulls(pa.array(times[rng.integers(0, distinct, 3_000)], pa.timestamp("ns")), share, 5)
+    path = int96_file(tmp_path / "a.parquet", array, data_page_size=2_000, write_batch_size=100, **options)
+    if pc.max(pq.read_table(path, coerce_int96_timestamp_unit="s")["t"]).cast(pa.int64()).as_py() > 2**34:
+        pytest.skip("pyarrow 20 writes INT96 timestamps before 1970 as such of the year 2554")
+    expected = pq.read_table(path)["t"].combine_chunks()
+    with NativeChunks(str(path), known(path)) as native_chunks:
+        for first, some in ((0, 1_777), (1_777, 1_223)):
+            (found,) = native_chunks.read(some)
+            found.validate(full=True)
+            assert found.equals(expected.slice(first, some))
+
+
+@pytest.mark.parametrize(("day", "time"), [(0, DAY), (3, 2 * DAY + 5), (106_751, 7), (-106_751, DAY + 9)])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_an_int96_timestamp_that_kernels_do_not_convert_is_left_to_arrow(
+    tmp_path: Path, day: int, time: int, dictionary: bool
+) -> None:
+    stored = 86_400 * 10**9 * 20_000 + 12_345  # nanoseconds: day 20,000, and a time that no other byte resembles
+    times = pa.array([stored, 0], pa.timestamp("ns"))
+    path = int96_file(tmp_path / "a.parquet", times, use_dictionary=dictionary, compression="none")
+    old = (12_345).to_bytes(8, "little") + (JULIAN_DAY_OF_1970 + 20_000).to_bytes(4, "little")
+    new = time.to_bytes(8, "little") + (JULIAN_DAY_OF_1970 + day).to_bytes(4, "little")
+    assert path.read_bytes().count(old) == 1
+    path.write_bytes(path.read_bytes().replace(old, new))
+    with NativeChunks(str(path), known(path)) as native_chunks, pytest.raises(NotDecodedError):
+        native_chunks.read(2)
+    (batch,) = batches(path)
+    assert batch["t"].tolist() == [day * DAY + time, 0]
+
+
+def test_an_int96_timestamp_on_a_later_page_that_does_not_fit_nanoseconds_is_an_error(tmp_path: Path) -> None:
+    times = np.zeros(5_000, "datetime64[us]")
+    times[4_321] = np.datetime64("3000-01-01")
+    path = int96_file(tmp_path / "a.parquet", pa.array(times), data_page_size=500, write_batch_size=100)
+    for options in ({}, {"shuffle": True, "window_rows": 5_000}, {"filters": pc.field("t").is_valid()}):
+        with pytest.raises(DataError, match=r"column 't', rows .*the INT96 timestamp 3000-01-01 00:00:00 does not fit"):
+            batches(path, **options)
 
 
 @pytest.mark.parametrize("share", [0, 0.1])

@@ -28,8 +28,8 @@ from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
 _LEVELS = {"RLE", "BIT_PACKED"}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
-# Conversions of decimals, as in `decimals.h`; the scale is added to the second.
-_WIDE_DECIMALS, _NEAREST_DECIMALS = 1, 2
+# Conversions, as in `decimals.h` and `timestamps.h`; the scale is added to the second.
+_WIDE_DECIMALS, _NEAREST_DECIMALS, _INT96_TIMESTAMPS = 1, 2, 64
 # Further encodings of a physical type.
 _MORE_ENCODINGS = {
     "INT32": {"DELTA_BINARY_PACKED"},
@@ -37,7 +37,7 @@ _MORE_ENCODINGS = {
     "BYTE_ARRAY": {"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"},
 }
 _BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
-_VIEW_BYTES = 16
+_VIEW_BYTES, _INT96_BYTES = 16, 12
 _READ_BEHIND = 128  # bytes beyond a value that the kernels may read: SLACK in `kernels.h`
 # For each physical type: its number in `column_chunks.c`, and the bytes of a value (of an unpacked boolean).
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
@@ -258,11 +258,13 @@ def decodable_columns(
             reasons[name] = _why_not(type_, chunk)
         else:
             of_lists = (rows, elements) if elements else (list_values, 0)
-            decimals = _WIDE_DECIMALS if pa.types.is_decimal128(type_) else 0
-            if decimals and name in floats:
-                type_, decimals = pa.float64(), _NEAREST_DECIMALS + type_.scale
+            conversion = _WIDE_DECIMALS if pa.types.is_decimal128(type_) else 0
+            if conversion and name in floats:
+                type_, conversion = pa.float64(), _NEAREST_DECIMALS + type_.scale
+            elif chunk.leaf.physical_type == "INT96":
+                conversion = _INT96_TIMESTAMPS
             types[name] = type_
-            known[name] = (*line, int(always_compressed), *of_lists, decimals, most_bytes_of_page(chunk))
+            known[name] = (*line, int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk))
             nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
     lines = np.array([*known.values()], np.int64).reshape(-1, 14)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
@@ -317,8 +319,11 @@ def _line(
     if column.physical_type == "BYTE_ARRAY" and is_known_bytes(type_):
         physical, width = _TEXT if is_text else _BYTE_ARRAY, _VIEW_BYTES
     delivered = 1 if is_boolean else _VIEW_BYTES if is_known_bytes(type_) else type_.bit_width // 8
-    if is_decimal and width <= delivered:  # the kernels convert them
+    # Decimals and INT96 are converted by the kernels.
+    if is_decimal and width <= delivered:
         delivered = width
+    if column.physical_type == "INT96" and type_ == pa.timestamp("ns"):
+        width = delivered = _INT96_BYTES
     is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
     if (
         not is_known_codec(chunk.codec_name)
@@ -399,8 +404,8 @@ class NativeChunks:
     def _widths(self) -> list[int]:
         """The bytes of a row of each column, without columns of lists of any length."""
         lines = self._lines
-        of_decimals = np.where(lines[:, 12] == _WIDE_DECIMALS, 16, 8)
-        widths: IntArray = np.where(lines[:, 12] == 0, lines[:, 4], of_decimals) * np.maximum(1, self._list_values)
+        of_converted = np.where(lines[:, 12] == _WIDE_DECIMALS, 16, 8)
+        widths: IntArray = np.where(lines[:, 12] == 0, lines[:, 4], of_converted) * np.maximum(1, self._list_values)
         found: list[int] = np.where(lines[:, 11] == 0, widths, 0).tolist()
         return found
 

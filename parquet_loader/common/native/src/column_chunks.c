@@ -19,6 +19,7 @@
 #include "pages/levels.h"
 #include "pages/lists.h"
 #include "pages/runs.h"
+#include "pages/timestamps.h"
 
 /* How the values of a page are stored. */
 enum {
@@ -78,8 +79,8 @@ typedef struct {
   int64_t at, end;      /* the next page in the file, and the end of the chunk */
   int64_t rows;         /* rows after the current page; levels if there are `lists` */
   int64_t width, kept;  /* bytes of a value in the file, and how many low bytes of it are decoded */
-  int64_t out;          /* bytes of a delivered value: `kept`, unless decimals are converted */
-  int64_t decimals;     /* their conversion: see `decimals.h` */
+  int64_t out;          /* bytes of a delivered value: `kept`, unless values are converted */
+  int64_t conversion;   /* see `decimals.h` and `timestamps.h` */
   int codec, physical;
   int optional;         /* the definition level of a value */
   int64_t list_values;  /* values per row if rows are lists of one length, else 0 */
@@ -115,7 +116,7 @@ typedef struct {
 
 /* Whether values are delivered as plain pages store them. */
 static int is_as_stored(const Column *column) {
-  return column->kept == column->width && column->decimals == NO_DECIMALS;
+  return column->kept == column->width && column->conversion == NO_CONVERSION;
 }
 
 typedef struct {
@@ -324,6 +325,12 @@ static int look_up_rows(
   return OK;
 }
 
+/* Converts `count` stored values, of which `width` bytes each were decoded, to `out`. */
+static int converted(const Column *column, int64_t width, const uint8_t *in, int64_t count, uint8_t *out) {
+  if (column->conversion == INT96_TIMESTAMPS) return convert_int96(in, count, out);
+  return convert_decimals(in, width, column->physical == BYTES, count, column->conversion, out);
+}
+
 static int read_dictionary(Group *group, Column *column, const Header *header) {
   int64_t encoding = header->fields[DICTIONARY][ENCODING], values = header->fields[DICTIONARY][VALUES];
   int64_t nbytes = values * column->width, page_bytes = header->fields[0][PAGE_BYTES];
@@ -338,15 +345,12 @@ static int read_dictionary(Group *group, Column *column, const Header *header) {
   if (nbytes > page_bytes * most_expansion(column->codec)) return OTHER;
   int64_t most = column->out > column->width ? column->out : column->width;
   if ((code = reserve(&column->dictionary, is_array ? nbytes : values * most))) return code;
-  Buffer *into = column->decimals ? &column->page : &column->dictionary;  /* `page` is free: no data page was read */
-  if (column->decimals && (code = reserve(into, nbytes))) return code;
+  Buffer *into = column->conversion ? &column->page : &column->dictionary;  /* `page` is free: no data page was read */
+  if (column->conversion && (code = reserve(into, nbytes))) return code;
   int64_t at = column->at + header->nbytes;
   if ((code = unpacked(group, column->codec, at, page_bytes, into->bytes, nbytes))) return code;
-  if (column->decimals) {
-    const int is_big_endian = column->physical == BYTES;
-    code = convert_decimals(
-        into->bytes, column->width, is_big_endian, values, column->decimals, column->dictionary.bytes);
-    if (code) return code;
+  if (column->conversion) {
+    if ((code = converted(column, column->width, into->bytes, values, column->dictionary.bytes))) return code;
   } else if (is_array) {
     const uint8_t *entries = into->bytes;
     if ((code = reserve(&column->entry_views, values * (int64_t)sizeof(View)))) return code;
@@ -547,7 +551,7 @@ static int next_page(Group *group, Column *column) {
   return code;
 }
 
-/* Writes the next non-null values of a page, before decimals are converted; skips them if `out` is NULL. */
+/* Writes the next non-null values of a page, before they are converted; skips them if `out` is NULL. */
 static int decode_values(Group *group, Column *column, int64_t count, uint8_t *out) {
   int64_t nbytes = count * column->kept;
   int code = OK;
@@ -588,11 +592,11 @@ static int decode_values(Group *group, Column *column, int64_t count, uint8_t *o
 static int read_values(Group *group, Column *column, int64_t count, uint8_t *out) {
   uint8_t some[BLOCK * DECIMAL_BYTES];
   /* The dictionary is converted already. */
-  if (!out || column->decimals == NO_DECIMALS || column->kind == CODED) return decode_values(group, column, count, out);
+  if (!out || column->conversion == NO_CONVERSION || column->kind == CODED) return decode_values(group, column, count, out);
   for (int64_t done = 0; done < count; done += BLOCK, out += BLOCK * column->out) {
     int64_t few = count - done < BLOCK ? count - done : BLOCK;
     int code = decode_values(group, column, few, some);
-    if (code == OK) code = convert_decimals(some, column->kept, column->physical == BYTES, few, column->decimals, out);
+    if (code == OK) code = converted(column, column->kept, some, few, out);
     if (code) return code;
   }
   return OK;
@@ -791,7 +795,7 @@ EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
  *  9  whether pages of version 2 are always compressed
  * 10  values per row if rows are lists of one length without nulls, 0 if rows are values; with number 11: rows
  * 11  definition level of an element if rows are lists of any length, else 0
- * 12  conversion of decimals, see `decimals.h`
+ * 12  conversion of decimals or INT96 timestamps, see `decimals.h` and `timestamps.h`
  * 13  limit for the bytes of a decompressed page of byte arrays
  */
 EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
@@ -802,8 +806,8 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
   for (int64_t i = 0; i < count; i++, lines += 14) {
     Column *column = &group->columns[i];
     column->at = lines[0], column->end = lines[1], column->rows = lines[2];
-    column->width = lines[3], column->kept = lines[4], column->decimals = lines[12];
-    column->out = column->decimals == WIDE_DECIMALS ? DECIMAL_BYTES : column->decimals ? 8 : column->kept;
+    column->width = lines[3], column->kept = lines[4], column->conversion = lines[12];
+    column->out = column->conversion == WIDE_DECIMALS ? DECIMAL_BYTES : column->conversion ? 8 : column->kept;
     column->codec = (int)lines[5], column->optional = (int)lines[6];
     column->encodings = lines[7], column->physical = (int)lines[8], column->always_compressed = (int)lines[9];
     column->most_page_bytes = lines[13] < INT32_MAX ? lines[13] : INT32_MAX;

@@ -9,7 +9,7 @@ enum { DECIMAL_BYTES = 16, MOST_SCALE = 38 };
 
 /* Conversion of a column: none; to decimals of 16 bytes, little-endian; or to the nearest float64: NEAREST_DECIMALS plus the
  * scale, 0 to MOST_SCALE. */
-enum { NO_DECIMALS = 0, WIDE_DECIMALS = 1, NEAREST_DECIMALS = 2 };
+enum { NO_CONVERSION = 0, WIDE_DECIMALS = 1, NEAREST_DECIMALS = 2 };
 
 /* Converts `count` integers of `width` bytes. OTHER: an integer is too long for this processor. */
 int convert_decimals(const uint8_t *in, int64_t width, int is_big_endian, int64_t count, int64_t kind, uint8_t *out);
