@@ -309,8 +309,8 @@ def guessed_sizes(
     snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool, decodes_windows: bool = False
 ) -> RowSizes:
     """Return an upper estimate of the bytes of a row: `_GUESS_FACTOR` times the footers' sizes for varying columns."""
-    encoded = (snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)).max(initial=0.0)
-    ragged = (("", _GUESS_FACTOR * float(encoded)),)
+    decoded = np.maximum(_GUESS_FACTOR * snapshot.row_group_bytes, snapshot.row_group_unencoded_bytes)
+    ragged = (("", float((decoded / np.maximum(snapshot.row_group_rows, 1)).max(initial=0.0))),)
     return row_sizes(snapshot, reader, counts, processes=processes, decodes_windows=decodes_windows, ragged=ragged)
 
 
@@ -333,14 +333,15 @@ def sampled_sizes(
         skips: Whether a row group that cannot be read is skipped for the next smaller one.
     """
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
-        largest, sample = _sample_of_largest(snapshot, reader, counts, skips=skips)
-        density = snapshot.row_group_bytes / np.maximum(snapshot.row_group_rows, 1)
+        sizes = _telling_sizes(snapshot, counts)
+        largest, sample = _sample_of_largest(snapshot, reader, counts, sizes, skips=skips)
+        density = sizes / np.maximum(snapshot.row_group_rows, 1)
         mean, of_largest = float(np.average(density, weights=counts)), float(density[largest.index])
         widths, most = _widths(snapshot, reader, counts, largest, sample)
         dense = largest
         is_dense = (density >= mean) & (counts > 0)
         if mean > _TOLERATED * of_largest:
-            dense, other = _sample_of_largest(snapshot, reader, np.where(is_dense, counts, 0), skips=skips)
+            dense, other = _sample_of_largest(snapshot, reader, np.where(is_dense, counts, 0), sizes, skips=skips)
             share = (mean - of_largest) / (float(density[dense.index]) - of_largest)
             of_dense, most_of_dense = _widths(snapshot, reader, counts, dense, other)
             between = {name: width + share * (of_dense[name] - width) for name, width in widths.items()}
@@ -361,10 +362,21 @@ def sampled_sizes(
     )
 
 
+def _telling_sizes(snapshot: Snapshot, counts: IntArray) -> IntArray:
+    """Return the encoded bytes of row groups; without dictionaries, if those hide a row group of long words.
+
+    Encoded bytes are the first choice, because all writers state them, and the order follows from the sample.
+    """
+    encoded = np.where(counts > 0, snapshot.row_group_bytes, 0)
+    unencoded = np.where(counts > 0, snapshot.row_group_unencoded_bytes, 0)
+    is_hidden = unencoded.max() > _TOLERATED * unencoded[np.argmax(encoded)]
+    return snapshot.row_group_unencoded_bytes if is_hidden else snapshot.row_group_bytes
+
+
 def _sample_of_largest(
-    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, skips: bool
+    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, sizes: IntArray, *, skips: bool
 ) -> tuple[RowGroupRef, pa.Table]:
-    by_size = np.argsort(np.where(counts > 0, -snapshot.row_group_bytes, 1), kind="stable")
+    by_size = np.argsort(np.where(counts > 0, -sizes, 1), kind="stable")
     for index in by_size[: int(np.count_nonzero(counts))].tolist():
         row_group = snapshot.row_group(index)
         try:

@@ -22,7 +22,16 @@ from parquet_loader.source.tables.deletes import deletes_of
 from parquet_loader.source.tables.names import FooterNames, Names
 from parquet_loader.source.tables.table_version import TableInfo
 
-_ARRAYS = ("file_schema", "file_digest", "row_group_file", "row_group_number", "row_group_rows", "row_group_bytes")
+# The snapshot cache reads a source again if its manifest has no array of one of these names.
+_ARRAYS = (
+    "file_schema",
+    "file_digest",
+    "row_group_file",
+    "row_group_number",
+    "row_group_rows",
+    "row_group_bytes",
+    "row_group_unencoded_bytes",
+)
 
 
 def dump_snapshot(snapshot: Snapshot) -> bytes:

@@ -273,6 +273,8 @@ class Metadata:
         created_by: The program that wrote the file.
         has_type_order: Whether the statistics of all columns use the order that their type defines.
         row_group_rows, row_group_bytes: int64 ``[row groups]``, rows, and bytes before compression.
+        row_group_unencoded_bytes: int64 ``[row groups]``, as `row_group_bytes`, but text and bytes count without
+            dictionaries, if the writer states their size.
 
     Args:
         raw: The footer, with its length and magic bytes.
@@ -303,7 +305,10 @@ class Metadata:
         self._passed = set[tuple[int, int]]()
         self.row_group_rows: IntArray = numbers.groups[:, 0]
         self.row_group_bytes: IntArray = self._bytes(numbers.groups[:, 1])
+        self.row_group_unencoded_bytes: IntArray = self.row_group_bytes
         self._check(numbers.groups[:, 2])
+        if (self._chunks[:, 20] > self._chunks[:, 4]).any():
+            self.row_group_unencoded_bytes = self._unencoded_bytes()
 
     @cached_property
     def arrow(self) -> pq.FileMetaData:
@@ -416,6 +421,15 @@ class Metadata:
         for group in wrong.tolist():
             claimed[group] = int(np.clip(self.chunks(group)[:, 5], 0, _MOST // max(self.num_columns, 1)).sum())
         return claimed
+
+    def _unencoded_bytes(self) -> IntArray:
+        """Return the bytes of each row group if text and bytes have no dictionaries."""
+        values, encoded = self._chunks[:, 3], np.clip(self._chunks[:, 4], 0, _MOST)
+        # No value is longer than the pages of its column chunk.
+        most = np.minimum(self._chunks[:, 20], np.clip(values, 0, _MOST) * encoded.astype(np.float64))
+        more: IntArray = np.maximum(np.minimum(most, _MOST) - encoded, 0).astype(np.int64)
+        with_them: IntArray = self.row_group_bytes + more.reshape(self.num_row_groups, -1).sum(axis=1)
+        return with_them
 
     def _check(self, columns: IntArray) -> None:
         """Check the numbers of columns and rows, on which all other code relies."""

@@ -88,6 +88,8 @@ class Snapshot:
         row_group_number: int32 ``[row groups]``, position within its file.
         row_group_rows: int64 ``[row groups]``, rows in the file.
         row_group_bytes: int64 ``[row groups]``, all columns as encoded, before compression.
+        row_group_unencoded_bytes: int64 ``[row groups]``, the same, but text and bytes count without dictionaries, if
+            the writer states their size.
         partition_schema: Columns that may be missing in files: from directory names (int64 if all values are integers,
             else string) or a table's metadata.
         footers: Parsed footers, kept within a limit and read again as needed.
@@ -110,6 +112,7 @@ class Snapshot:
     row_group_number: IntArray
     row_group_rows: IntArray
     row_group_bytes: IntArray
+    row_group_unencoded_bytes: IntArray
     partition_schema: pa.Schema
     footers: FooterCache
     remote: RemoteStore | None = None
@@ -293,6 +296,7 @@ class _FileFooters:
 
     rows: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    unencoded: list[int] = field(default_factory=list)
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))  # for a file of a table, the stored schema
 
 
@@ -441,6 +445,7 @@ def _arrays(footers: FooterCache, examined: Sequence[_FileFooters]) -> dict[str,
         "row_group_number": np.concatenate(numbers) if numbers else np.empty(0, np.int32),
         "row_group_rows": np.array([n for e in examined for n in e.rows], dtype=np.int64),
         "row_group_bytes": np.array([n for e in examined for n in e.sizes], dtype=np.int64),
+        "row_group_unencoded_bytes": np.array([n for e in examined for n in e.unencoded], dtype=np.int64),
     }
 
 
@@ -486,7 +491,12 @@ def _all_examined(
 
 
 def _described(footer: Metadata) -> _FileFooters:
-    return _FileFooters(footer.row_group_rows.tolist(), footer.row_group_bytes.tolist(), footer.schema.arrow)
+    return _FileFooters(
+        footer.row_group_rows.tolist(),
+        footer.row_group_bytes.tolist(),
+        footer.row_group_unencoded_bytes.tolist(),
+        footer.schema.arrow,
+    )
 
 
 def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCache) -> IntArray:
@@ -504,8 +514,12 @@ def _take_over(known: Snapshot, files: tuple[SourceFile, ...], footers: FooterCa
 
 def _examined(known: Snapshot, file: int) -> _FileFooters:
     low, high = np.searchsorted(known.row_group_file, [file, file + 1])
-    rows, sizes = known.row_group_rows[low:high].tolist(), known.row_group_bytes[low:high].tolist()
-    return _FileFooters(rows, sizes, known.stored_schemas[int(known.file_schema[file])])
+    return _FileFooters(
+        known.row_group_rows[low:high].tolist(),
+        known.row_group_bytes[low:high].tolist(),
+        known.row_group_unencoded_bytes[low:high].tolist(),
+        known.stored_schemas[int(known.file_schema[file])],
+    )
 
 
 def _distinct(schemas: list[pa.Schema]) -> tuple[tuple[pa.Schema, ...], IntArray]:

@@ -101,6 +101,20 @@ def test_long_words_of_a_dictionary_that_follow_short_ones_make_windows_smaller(
         assert loader.window_rows > 1000
 
 
+def test_long_words_of_other_row_groups_than_that_with_most_encoded_bytes_make_windows_smaller(tmp_path: Path) -> None:
+    """Dictionaries hide that the words of eight row groups take most of the decoded bytes."""
+    words = text_of(np.full(20, 3000))["x"]
+    tables = [text_of(np.full(300_000, 10)), *8 * [pa.table({"x": words.take(np.arange(5_000) % 20)})]]
+    with pq.ParquetWriter(tmp_path / "a.parquet", tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=len(table))
+    footer = pq.read_metadata(tmp_path / "a.parquet")
+    assert footer.row_group(0).total_byte_size > 10 * footer.row_group(1).total_byte_size
+    with loader_of(tmp_path) as loader:
+        assert 3 * 350 * loader.window_rows < 0.4 * LIMIT  # 350 bytes: the average row
+        assert loader.window_rows > 1000
+
+
 def test_large_dictionaries_count_for_each_open_row_group(tmp_path: Path) -> None:
     rows = 30_000
     words = text_of(np.full(100_000, 40))["x"].combine_chunks()

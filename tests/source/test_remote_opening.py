@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import shutil
 import signal
@@ -250,6 +251,28 @@ def test_kept_footers_that_are_lost_are_made_again(tmp_path: Path, damage: str) 
         found.clear()
         assert [found.get(number).num_rows for number in range(3)] == [50] * 3  # the damage is found out
     start()
+    assert rows_without_the_store(start(), tmp_path / "data") == [50] * 3
+
+
+def without(archive: bytes, name: str) -> bytes:
+    """Return an archive of arrays without one of them."""
+    stream = io.BytesIO()
+    with np.load(io.BytesIO(archive)) as stored:
+        np.savez(stream, **{other: stored[other] for other in stored.files if other != name})
+    return stream.getvalue()
+
+
+def test_a_listing_of_a_version_that_kept_no_sizes_without_dictionaries_is_made_again(tmp_path: Path) -> None:
+    kept, start = remembered(tmp_path)
+    expected = start().row_group_unencoded_bytes.tolist()
+    (path,) = kept.glob("*.snapshot")
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    manifest = without(arrays["manifest"].tobytes(), "row_group_unencoded_bytes")
+    np.savez(path.with_suffix(".npz"), **(arrays | {"manifest": np.frombuffer(manifest, np.uint8)}))
+    path.with_suffix(".npz").rename(path)
+    found = start()
+    assert found.row_group_unencoded_bytes.tolist() == expected
     assert rows_without_the_store(start(), tmp_path / "data") == [50] * 3
 
 

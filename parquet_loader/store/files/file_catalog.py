@@ -33,7 +33,7 @@ class CatalogEntry:
     Attributes:
         file: The file.
         source: The file as readers list it.
-        group_rows, group_bytes: Rows and bytes of each row group.
+        group_rows, group_bytes, group_unencoded_bytes: Rows and bytes of each row group, see `Metadata`.
         schema: The number of its schema in the catalog.
         digest: The digest of the footer.
     """
@@ -42,6 +42,7 @@ class CatalogEntry:
     source: SourceFile
     group_rows: tuple[int, ...]
     group_bytes: tuple[int, ...]
+    group_unencoded_bytes: tuple[int, ...]
     schema: int
     digest: int
 
@@ -120,9 +121,10 @@ class FileCatalog:
         number = np.arange(len(file)) - np.repeat(np.cumsum(groups) - groups, groups)
         rows = np.fromiter(chain.from_iterable(f.group_rows for f in files), np.int64, len(file))
         sizes = np.fromiter(chain.from_iterable(f.group_bytes for f in files), np.int64, len(file))
+        unencoded = np.fromiter(chain.from_iterable(f.group_unencoded_bytes for f in files), np.int64, len(file))
         if copies is not None:
             times = np.concatenate([np.zeros(0, np.int64), *copies])
-            file, number, rows, sizes = (np.repeat(a, times) for a in (file, number, rows, sizes))
+            file, number, rows, sizes, unencoded = (np.repeat(a, times) for a in (file, number, rows, sizes, unencoded))
         sources = tuple(f.source for f in files)
         digests = np.fromiter((f.digest for f in files), np.uint64, len(files))
         return Snapshot(
@@ -135,6 +137,7 @@ class FileCatalog:
             row_group_number=number.astype(np.int32),
             row_group_rows=rows,
             row_group_bytes=sizes,
+            row_group_unencoded_bytes=unencoded,
             partition_schema=pa.schema([]),
             footers=FooterCache(self._filesystem, sources, digests),
         )
@@ -174,7 +177,8 @@ class FileCatalog:
             metadata=_texts(about.get("metadata")),
         )
         rows, sizes = tuple(footer.row_group_rows.tolist()), tuple(footer.row_group_bytes.tolist())
-        return CatalogEntry(file, source, rows, sizes, -1, read.digest), footer.schema.arrow
+        unencoded = tuple(footer.row_group_unencoded_bytes.tolist())
+        return CatalogEntry(file, source, rows, sizes, unencoded, -1, read.digest), footer.schema.arrow
 
     def _number_of(self, schema: pa.Schema) -> int:
         key = schema.serialize().to_pybytes()
