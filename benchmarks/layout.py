@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from parquet_loader import ReadOptions, Scalar, Schema, rewrite_dataset, write_dataset
 from parquet_loader.dataset import Counted, Dataset, LazyBudget, open_dataset, resolve_source
 from parquet_loader.engine import Engine, EngineOptions, NextPlan
-from parquet_loader.plan import WINDOW_METHOD, everything
+from parquet_loader.plan import everything
 from parquet_loader.source import open_snapshot
 from parquet_loader.window import Arenas
 
@@ -278,7 +278,7 @@ def _part(dataset: Dataset, sample_bytes: int) -> Dataset:
 
 def _load(dataset: Dataset, arenas: tuple[Arenas, Arenas], threads: int, seed: int, epoch: int) -> tuple[float, float]:
     division = everything(dataset.rows, _BATCH_ROWS, drop_last=False)
-    plan = NextPlan(division, _BATCH_ROWS, False, True, seed, epoch, WINDOW_METHOD)(dataset)
+    plan = NextPlan(division, _BATCH_ROWS, False, True, seed, epoch)(dataset)
     engine = Engine(
         dataset,
         plan,

@@ -1,4 +1,4 @@
-"""Scores how well the methods of order mix sorted rows, compared with a shuffle buffer; reads no data, only plans.
+"""Scores how well windows mix sorted rows, compared with a shuffle buffer; reads no data, only plans.
 
     python -m benchmarks.mixing_methods [--out benchmarks/results/mixing_methods.json] [--svg docs/images/mixing.svg]
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.mixing import chi_square_ratio, webdataset_order
-from parquet_loader.plan import WINDOW_METHODS, Plan, mixing_score, plan_epoch
+from parquet_loader.plan import WINDOW_METHOD, Plan, mixing_score, plan_epoch
 
 BATCH = 256
 CLASSES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -38,7 +38,7 @@ CASES: dict[str, tuple[npt.NDArray[np.int64], int, int]] = {
 SHOWN = "many small row groups"
 
 
-def plan_of(case: str, method: str, seed: int) -> Plan:
+def plan_of(case: str, seed: int) -> Plan:
     """Return the plan of a case."""
     counts, window, lanes = CASES[case]
     return plan_epoch(
@@ -50,21 +50,20 @@ def plan_of(case: str, method: str, seed: int) -> Plan:
         shuffle=True,
         seed=seed,
         epoch=0,
-        method=method,
     )
 
 
-def sorted_over_all(case: str, method: str, classes: int) -> float:
+def sorted_over_all(case: str, classes: int) -> float:
     """Return the chi-square of rows that are sorted over all row groups, the mean over seeds."""
-    scores = [mixing_score(plan_of(case, method, seed), CASES[case][0], classes) for seed in range(SEEDS)]
+    scores = [mixing_score(plan_of(case, seed), CASES[case][0], classes) for seed in range(SEEDS)]
     return float(np.mean([score.chi_square for score in scores if score is not None]))
 
 
-def sorted_within(case: str, method: str, classes: int) -> float:
+def sorted_within(case: str, classes: int) -> float:
     """Return the same of rows that are sorted in each row group, which holds all classes."""
     counts, edges, excess = CASES[case][0], np.linspace(0, 1, classes + 1), []
     for seed in range(SEEDS):
-        plan, repeats, rows = plan_of(case, method, seed), 0.0, 0
+        plan, repeats, rows = plan_of(case, seed), 0.0, 0
         for window in plan:
             share = np.zeros(classes)
             for s in window:
@@ -89,11 +88,10 @@ def measure() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for case in CASES:
         found[case] = {
-            method: {
-                **{str(n): sorted_over_all(case, method, n) for n in CLASSES},
-                "within 10": sorted_within(case, method, 10),
+            WINDOW_METHOD: {
+                **{str(n): sorted_over_all(case, n) for n in CLASSES},
+                "within 10": sorted_within(case, 10),
             }
-            for method in WINDOW_METHODS
         }
         found[case]["buffer"] = buffer(case)
         print(case, json.dumps(found[case]), flush=True)
@@ -120,11 +118,11 @@ def draw(found: dict[str, Any], path: Path) -> None:
         x, _ = at(classes, 1)
         parts.append(f'<text x="{x}" y="{bottom + 20}" text-anchor="middle">{classes:,}</text>')
     lines = (
-        ("lanes-1", "windows, row groups in random order", "#999"),
+        ("lanes-1", "windows, row groups in random order", "#999"),  # of an earlier method, in kept results only
         ("buffer", "shuffle buffer of the same size", "#d95f02"),
-        ("spread-1", "windows, row groups spread evenly", "#1f78b4"),
+        (WINDOW_METHOD, "windows, row groups spread evenly", "#1f78b4"),
     )
-    for number, (name, label, colour) in enumerate(lines):
+    for number, (name, label, colour) in enumerate(line for line in lines if line[0] in found[SHOWN]):
         points = [at(n, max(1.0, found[SHOWN][name][str(n)])) for n in CLASSES]
         path_ = "L".join(f"{x} {y}" for x, y in points)
         parts.append(f'<path d="M{path_}" fill="none" stroke="{colour}" stroke-width="2.5"/>')

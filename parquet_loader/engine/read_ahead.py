@@ -19,7 +19,7 @@ class NextPlan:
 
     Attributes:
         division: The rows of this rank.
-        batch_size, drop_last, shuffle, seed, epoch, method: As in `plan_epoch`.
+        batch_size, drop_last, shuffle, seed, epoch: As in `plan_epoch`.
     """
 
     division: Division
@@ -28,7 +28,6 @@ class NextPlan:
     shuffle: bool
     seed: int
     epoch: int
-    method: str
 
     def __call__(self, dataset: Dataset) -> Plan:
         """Return the plan."""
@@ -45,7 +44,6 @@ class NextPlan:
             shuffle=self.shuffle,
             seed=self.seed,
             epoch=self.epoch,
-            method=self.method,
         )
 
 

@@ -79,7 +79,6 @@ from parquet_loader.loader.report.page import page_of
 from parquet_loader.loader.report.trace import trace_of
 from parquet_loader.loader.sharing import check_store_ranks, choose_sharding
 from parquet_loader.loader.stats import LoaderStats
-from parquet_loader.plan import WINDOW_METHOD
 from parquet_loader.read import Filters, LocalCache, as_expression, splits_by_position
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableLike, VersionedSource, selection_of, table_source
@@ -330,7 +329,6 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
                 resolved, read_options=reading, cache=local_cache, skips=skips, ranks=ranks, known=known, **needs
             )
 
-        self._window_method = WINDOW_METHOD
         ResumableEpochs.__init__(self)  # `super()` would be among the `locals()` above
         self._reading = None
         self._isolates = isolation == "process"
@@ -594,9 +592,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             )
         kind, opened, arguments = self._copied()
         self._dataset.budget.get()  # so that copies need not measure again
-        position = self._next_epoch, self._next_batch
         given = {**arguments, "shard": self.shard}
-        return _restored, (kind, opened, given, self._is_part_chosen, *position, self._window_method)
+        return _restored, (kind, opened, given, self._is_part_chosen, self._next_epoch, self._next_batch)
 
     def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
         """Return the class, the opened source and the arguments of a copy."""
@@ -610,10 +607,8 @@ def _restored(
     is_part_chosen: bool,
     epoch: int,
     batch: int,
-    window_method: str,
 ) -> BatchedDataLoader:
     loader = kind(opened, **arguments)
     loader._is_part_chosen = is_part_chosen
-    loader._use_method(window_method)
     loader._set_position(epoch, batch)
     return loader

@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 from parquet_loader.common import PERMUTATION_METHOD, IntArray
 from parquet_loader.dataset import Dataset, digest
 from parquet_loader.errors import ResumeError
-from parquet_loader.plan import WINDOW_METHOD, WINDOW_METHODS, Sharding
+from parquet_loader.plan import WINDOW_METHOD, Sharding
 from parquet_loader.source import Snapshot, TableInfo
 
 STATE_VERSION = 1
-_METHODS = {f"{PERMUTATION_METHOD} {method}": method for method in WINDOW_METHODS}
 SHOWN_CHARACTERS = 160
 OF_FILES = frozenset({"table", "files", "rows", "window_rows", "open_row_groups"})
 """The keys of an identity that depend on the files; they differ between epochs of a source that changes."""
@@ -60,12 +59,6 @@ def counts_identity(counts: IntArray) -> str:
     return f"{int(counts.sum())} ({digest(np.ascontiguousarray(counts, dtype='<i8').tobytes())})"
 
 
-def window_method_of(state: Any) -> str | None:
-    """Return the method by which a state divides epochs into windows; None if this release does not know it."""
-    order = state.get("order") if isinstance(state, Mapping) else None
-    return _METHODS.get(order) if isinstance(order, str) else None
-
-
 def order_identity(
     dataset: Dataset,
     sharding: Sharding,
@@ -75,7 +68,6 @@ def order_identity(
     drop_last: bool,
     shuffle: bool,
     seed: int,
-    window_method: str = WINDOW_METHOD,
 ) -> dict[str, Any]:
     """Return everything that the order of rows, and so a state, depends on; arguments as in `BatchedDataLoader`."""
     table = dataset.snapshot.table
@@ -86,7 +78,7 @@ def order_identity(
         "rows": counts_identity(dataset.counts),
         "columns": described(list(dataset.schema)),
         "schema": digest(dataset.schema.to_json().encode()),
-        "order": f"{PERMUTATION_METHOD} {window_method}",
+        "order": f"{PERMUTATION_METHOD} {WINDOW_METHOD}",
         "shuffle": shuffle,
         "seed": seed,
         "window_rows": dataset.sizing.window_rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parquet_loader.plan.deliveries import batches_until_done, counted_here
 from parquet_loader.plan.episodes import EpisodeSamples, ReadPlan, SampleRows, SampleRule, WindowReads, window_reads
-from parquet_loader.plan.epoch import WINDOW_METHOD, WINDOW_METHODS, Plan, RowGroupSlice, plan_epoch
+from parquet_loader.plan.epoch import WINDOW_METHOD, Plan, RowGroupSlice, plan_epoch
 from parquet_loader.plan.mixing import MixingScore, mixing_score
 from parquet_loader.plan.packing import (
     PACKING_METHODS,
@@ -24,7 +24,6 @@ from parquet_loader.plan.sharding import Division, Sharding, everything, split_o
 __all__ = [
     "PACKING_METHODS",
     "WINDOW_METHOD",
-    "WINDOW_METHODS",
     "Division",
     "EpisodeSamples",
     "Lengths",

@@ -22,9 +22,8 @@ from parquet_loader.common import IntArray, OrderMemory, Stream, permutation
 from parquet_loader.plan.row_group_order import dealt, spread_order
 from parquet_loader.plan.sharding import Division, PartRows, everything
 
-# Methods of ordering row groups and dividing them into lanes, which states name; the newest first.
-WINDOW_METHODS = ("spread-1", "lanes-1")
-WINDOW_METHOD = WINDOW_METHODS[0]
+# The method of ordering row groups and dividing them into lanes, which states name.
+WINDOW_METHOD = "spread-1"
 
 # Row groups of at most 1/4 of a window are not cut at the end of a window.
 WHOLE_SHARE = 4
@@ -350,7 +349,6 @@ def plan_epoch(
     seed: int,
     epoch: int,
     division: Division | None = None,
-    method: str = WINDOW_METHOD,
 ) -> Plan:
     """Divide an epoch into windows.
 
@@ -367,27 +365,24 @@ def plan_epoch(
         batch_size, drop_last: As in the loader.
         shuffle, seed, epoch: As in the loader.
         division: The rows to read, and how many of them to deliver; default: all.
-        method: One of `WINDOW_METHODS`.
     """
     order = np.flatnonzero(rows)
-    spreads = shuffle and method != "lanes-1"
     if shuffle:
-        size = len(order)
-        order = order[spread_order(size, seed, epoch) if spreads else permutation(size, seed, Stream.ROW_GROUPS, epoch)]
+        order = order[spread_order(len(order), seed, epoch)]
     begins = _sums(rows[order])
     if division is None:
         division = everything(int(begins[-1]), batch_size, drop_last=drop_last)
     lanes = max(1, open_row_groups // division.side_by_side) if shuffle else 1
     window_rows = max(1, window_rows // division.side_by_side)
     in_lanes: dict[int, IntArray] = {}
-    if spreads and lanes > 1:
+    if lanes > 1:
         for part in division.parts:
             low, high = _row_groups_of(part, begins)
             lane = dealt(rows[order[low:high]], lanes)
             order[low:high] = order[low:high][np.argsort(lane, kind="stable")]
             in_lanes[part.number] = np.bincount(lane, minlength=lanes)
         begins = _sums(rows[order])
-    divided = _Lanes(begins, lanes, in_lanes)
+    divided = _Lanes(begins, in_lanes)
     if len(division.parts) > 1 or division.side_by_side > 1:
         share = batch_size // len(division.parts)
         parts = [_in_steps(r, divided, window_rows, share, division) for r in division.parts]
@@ -431,27 +426,17 @@ class _Lanes:
 
     Attributes:
         begins: As in `Plan`.
-        most: The most lanes of a shard.
-        in_lanes: By the number of a shard, the number of row groups in each lane, if row groups are dealt to the lanes
-            (except the shard's last one, which stays last). Otherwise each lane takes consecutive row groups with about
-            the same number of rows.
+        in_lanes: By the number of a shard, the number of row groups in each lane; the shard's last row group stays
+            last. Empty if one row group is open at a time.
     """
 
     begins: IntArray
-    most: int
     in_lanes: Mapping[int, IntArray]
 
     def of(self, part: PartRows, windows: int) -> ShardWindows:
         """Return a shard in lanes, each with rows for every window."""
-        if part.rows and part.number in self.in_lanes:
-            return self._dealt(part, windows)
-        targets = part.first + np.arange(1, self.most) * part.rows // self.most
-        after = np.searchsorted(self.begins, targets)
-        low, high = self.begins[after - 1], self.begins[after]
-        ends = np.where(2 * targets <= low + high, low, high) - part.first
-        return ShardWindows(part.number, part.first, part.stop, _apart(ends, part.rows, 4 * windows), windows)
-
-    def _dealt(self, part: PartRows, windows: int) -> ShardWindows:
+        if not part.rows or not self.in_lanes:
+            return ShardWindows(part.number, part.first, part.stop, (0, part.rows), windows)
         low, high = _row_groups_of(part, self.begins)
         ends = self.begins[low + np.cumsum(self.in_lanes[part.number][:-1])] - part.first
         bounds = _apart(ends, part.rows, 8 * windows)
@@ -479,7 +464,7 @@ def _apart(ends: IntArray, rows: int, least: int) -> tuple[int, ...]:
 
 def _in_windows(part: PartRows, divided: _Lanes, window_rows: int) -> ShardWindows:
     windows, begins = -(-part.rows // window_rows), divided.begins
-    if divided.most > 1 and windows > 1:
+    if divided.in_lanes and windows > 1:
         in_lanes = divided.of(part, windows)
         if len(in_lanes.lanes) > 2:
             return in_lanes

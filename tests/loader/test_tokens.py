@@ -628,31 +628,6 @@ def test_a_state_of_other_sequences_is_refused(tmp_path: Path, change: dict[str,
         assert two.state_dict()["batch"] == 2
 
 
-def test_a_state_of_an_earlier_order_continues_in_that_order(tmp_path: Path) -> None:
-    write(tmp_path / "d", LENGTHS)
-
-    def make() -> TokenLoader:
-        return TokenLoader(
-            tmp_path / "d", length=16, batch_size=2, shuffle=True, window_rows=6, output_options=NUMPY, num_threads=1
-        )
-
-    with make() as loader:
-        present = [list(loader), list(loader)][1]
-        state = {**loader.state_dict(), "order": "philox-sort-1 lanes-1", "epoch": 1, "batch": 0}
-    with make() as loader:
-        loader.load_state_dict(state)
-        former = list(loader)
-        assert loader.state_dict()["order"] == "philox-sort-1 lanes-1"
-    assert rows_of(former) != rows_of(present)
-    with make() as loader:
-        list(loader)  # packs the epoch in the present order, too
-        loader.load_state_dict({**state, "batch": 3})
-        with pickle.loads(pickle.dumps(loader)) as copy:
-            for rest in (list(loader), list(copy)):
-                assert len(rest) == len(former) - 3
-                assert all(same(a, b) for a, b in zip(rest, former[3:], strict=True))
-
-
 def test_a_pickled_loader_continues(tmp_path: Path) -> None:
     write(tmp_path / "d", LENGTHS)
     with TokenLoader(tmp_path / "d", length=16, batch_size=2, shuffle=True, output_options=NUMPY) as loader:

@@ -335,7 +335,6 @@ class EpisodeLoader(BatchedDataLoader):
             self.shuffle,
             self.seed,
             epoch,
-            self._window_method,
             samples=self._samples,
         )
 

@@ -57,7 +57,6 @@ class LoaderEpochs:
     _output: Output
     _sharding: Sharding
     _is_part_chosen: bool
-    _window_method: str
     _reading: ReadingProcess | None
     _isolates: bool
     _transforms: TransformProcesses | None
@@ -231,8 +230,7 @@ class LoaderEpochs:
             return self._begin(self._plan(epoch, division), min(first_batch, division.batches), self._output)
 
     def _next_plan(self, division: Division, epoch: int) -> NextPlan:
-        method = self._window_method
-        return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch, method)
+        return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch)
 
     def _opener(self) -> Callable[[Plan], Engine]:
         """Return a function that opens the engine of a plan; it does not refer to the loader."""

@@ -10,7 +10,7 @@ from parquet_loader.dataset import MOST_OPEN_ROW_GROUPS
 from parquet_loader.errors import ResumeError
 from parquet_loader.loader.epochs.loader_epochs import LoaderEpochs
 from parquet_loader.loader.live_view import Following, files_named
-from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity, window_method_of
+from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
 
 _OF_WINDOWS = ("window_rows", "open_row_groups")
 
@@ -49,8 +49,7 @@ class ResumableEpochs(LoaderEpochs):
         """Continue from a state, with the next batch; ends a running iteration.
 
         At most two windows are read again. If the loader chose `window_rows` itself, it uses the state's value, so that
-        another `memory_limit` does not change the order. It also uses the state's number of row groups in a window, and
-        from then on the order of the release that saved the state.
+        another `memory_limit` does not change the order. It also uses the state's number of row groups in a window.
 
         Over a `SampleStore`, the rest of the epoch reads the state's own files, if the store still has them; they are
         leased from now on. All ranks call this together.
@@ -67,20 +66,15 @@ class ResumableEpochs(LoaderEpochs):
             LoaderStateError: The loader is closed.
         """
         check_choice("if_gone", if_gone, ("raise", "next_epoch"))
-        following, before = self._following, self._window_method
-        try:
-            if following is None:
-                epoch, batch = self._accept_state(state)
+        following = self._following
+        if following is None:
+            epoch, batch = self._accept_state(state)
+        else:
+            epoch, batch = following.with_broadcast(lambda: self._position_of(state))
+            if batch:
+                epoch, batch = self._recall(following, state, skips_to_next=if_gone == "next_epoch")
             else:
-                self._use_method(window_method_of(state) or before)
-                epoch, batch = following.with_broadcast(lambda: self._position_of(state))
-                if batch:
-                    epoch, batch = self._recall(following, state, skips_to_next=if_gone == "next_epoch")
-                else:
-                    following.remember(state.get("snapshot"))
-        except BaseException:
-            self._use_method(before)
-            raise
+                following.remember(state.get("snapshot"))
         self._set_position(*((epoch + 1, 0) if batch == len(self) > 0 else (epoch, batch)))
 
     def _position_of(self, state: dict[str, Any]) -> tuple[int, int]:
@@ -130,15 +124,13 @@ class ResumableEpochs(LoaderEpochs):
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
         """Check a state as `load_state_dict` does, and use its windows; return its epoch and batch."""
         self._end_for_state()
-        before, method = self._dataset, self._window_method
-        self._use_method(window_method_of(state) or method)
+        before = self._dataset
         windows = self._other_windows(state)
         if windows is not None:
             self._use(before.with_window(*windows, **self._window_needs()))
         try:
             return check_state(state, self._identity, len(self), table=self._dataset.snapshot.table)
         except ResumeError:
-            self._use_method(method)
             if self._dataset is not before:
                 self._use(before)
             raise
@@ -155,12 +147,6 @@ class ResumableEpochs(LoaderEpochs):
         if (rows, groups) == (sizing.window_rows, sizing.open_row_groups) or rows < 1 or not 1 <= groups <= most:
             return None
         return (rows, groups) if self._chooses_window or rows == sizing.window_rows else None
-
-    def _use_method(self, window_method: str) -> None:
-        """Divide epochs into windows by this method from now on."""
-        if window_method != self._window_method:
-            self._window_method = window_method
-            self.__dict__.pop("_identity", None)
 
     @property
     def _delivered(self) -> tuple[int, int] | None:
@@ -179,7 +165,6 @@ class ResumableEpochs(LoaderEpochs):
             drop_last=self.drop_last,
             shuffle=self.shuffle,
             seed=self.seed,
-            window_method=self._window_method,
         )
         return identity if self._split is None else {**identity, "split": self._split}
 

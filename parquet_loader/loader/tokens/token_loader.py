@@ -508,10 +508,6 @@ class TokenLoader(BatchedDataLoader):
         super()._use(dataset)
         self._packings = {}
 
-    def _use_method(self, window_method: str) -> None:
-        super()._use_method(window_method)
-        self._packings = {}
-
     def _window_needs(self) -> dict[str, Any]:
         own_bytes = partial(_own_bytes, self._lengths.tokens.nbytes, self._batch_bytes)
         reserved = ReservedMemory(self._limit_bytes, own_bytes, "lengths of documents and batches of sequences")
@@ -521,7 +517,7 @@ class TokenLoader(BatchedDataLoader):
         return everything(self._dataset.rows, 1, drop_last=False)
 
     def _next_plan(self, division: Division, epoch: int) -> NextPlan:
-        return NextPlan(division, 1, False, self.shuffle, self.seed, epoch, self._window_method)
+        return NextPlan(division, 1, False, self.shuffle, self.seed, epoch)
 
     def _packing(self, epoch: int) -> EpochPacking:
         """Return the sequences of an epoch; the last two epochs are kept."""
