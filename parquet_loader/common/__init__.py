@@ -15,7 +15,7 @@ from parquet_loader.common.arrow_features import (
     scalar,
 )
 from parquet_loader.common.arrow_memory import prepare_thread, use_returning_pool
-from parquet_loader.common.deprecation import renamed_keywords, warn_at_caller, warn_deprecated
+from parquet_loader.common.deprecation import warn_at_caller, warn_deprecated
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors, raise_limit
 from parquet_loader.common.distributed import Ranks, Shard, current_ranks, is_worker
 from parquet_loader.common.expressions import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
@@ -242,7 +242,6 @@ __all__ = [
     "refused",
     "remedy",
     "remove_file",
-    "renamed_keywords",
     "replace_file",
     "resolve",
     "result_of",

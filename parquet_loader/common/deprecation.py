@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
 
 from parquet_loader.errors import ParquetLoaderDeprecationWarning
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def warn_at_caller(message: str, category: type[Warning]) -> None:
@@ -30,25 +24,3 @@ def warn_deprecated(old: str, new: str, removed_in: str) -> None:
     """
     message = f"{old} is deprecated and will be removed in version {removed_in}; use {new}"
     warn_at_caller(message, ParquetLoaderDeprecationWarning)
-
-
-def renamed_keywords(removed_in: str, **names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that accepts keywords by their old names: ``@renamed_keywords("0.4", old="new")``.
-
-    It goes above `explains_keywords`, which refuses unknown keywords.
-    """
-
-    def decorated(work: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(work)
-        def renamed(*args: P.args, **kwargs: P.kwargs) -> R:
-            for old in names.keys() & kwargs.keys():
-                new, where = names[old], work.__qualname__.removesuffix(".__init__")
-                if new in kwargs:
-                    raise TypeError(f"{where}: {old}= is the old name of {new}=; pass {new}= only")
-                warn_deprecated(f"{where}({old}=...)", f"{new}=", removed_in)
-                kwargs[new] = kwargs.pop(old)
-            return work(*args, **kwargs)
-
-        return renamed
-
-    return decorated
