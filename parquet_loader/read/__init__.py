@@ -8,7 +8,7 @@ from parquet_loader.read.cache.row_group_cache import AT_ONCE_BYTES
 from parquet_loader.read.cache.stats import CacheStats
 from parquet_loader.read.chunk_locations import BUFFER_BYTES, ChunkLocation
 from parquet_loader.read.cursor import Cursor
-from parquet_loader.read.null_counts import NullAdvice, count_nulls
+from parquet_loader.read.null_counts import REFUSES_NULLS, NullAdvice, count_nulls
 from parquet_loader.read.page_reader import PageReader
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.read.row_group_reader import HIDDEN_ROW_NUMBERS, RowGroupReader
@@ -18,6 +18,7 @@ __all__ = [
     "AT_ONCE_BYTES",
     "BUFFER_BYTES",
     "HIDDEN_ROW_NUMBERS",
+    "REFUSES_NULLS",
     "CacheContents",
     "CacheStats",
     "ChunkLocation",

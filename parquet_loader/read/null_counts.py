@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parquet_loader.common import BoolArray
 from parquet_loader.decode import parts_of, read_name, type_at
 from parquet_loader.schema import Field, Schema, heads, refuses_nulls, source_of, with_nulls
 from parquet_loader.source import Metadata, Snapshot
@@ -14,6 +15,8 @@ from parquet_loader.source import Metadata, Snapshot
 # The most column chunks that are counted, in about a second; for larger sources, only the first files are counted.
 _MOST_CHUNKS = 200_000
 _NAMES_SHOWN = 20
+# A part of the text of each error about a null.
+REFUSES_NULLS = "the default refuses nulls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,15 @@ class NullCount:
 
 
 def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, NullCount]:
-    """Return the nulls of each field's column according to the footers; no data is read.
+    """Return the nulls of each field's column according to the footers and to partitions; no data is read.
 
     The nulls of a group are the sum over its members. Of remote files, only footers in memory count. Statistics do not
     distinguish a null from an empty list, so a number other than 0 is unknown for lists.
     """
     nulls: dict[str, int | None] = dict.fromkeys(schema, 0)
     rows = chunks = 0
-    leaves: dict[int, dict[str, list[list[int]] | None]] = {}
+    sources: dict[int, dict[str, _Sources | None]] = {}
+    absent: dict[str, BoolArray] = {}  # whether a partition column is null in each file
     for file in range(len(snapshot.files)):
         if not len(groups := np.flatnonzero(snapshot.row_group_file == file)) or chunks > _MOST_CHUNKS:
             continue
@@ -51,37 +55,58 @@ def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, Nu
         if footer is None:
             continue
         number = int(snapshot.file_schema[file])
-        if number not in leaves:
-            leaves[number] = {name: _leaves(snapshot, number, footer, name, field) for name, field in schema.items()}
+        if number not in sources:
+            sources[number] = {name: _sources(snapshot, number, footer, name, field) for name, field in schema.items()}
         for group in groups.tolist():
-            rows += int(snapshot.row_group_rows[group])
+            group_rows = int(snapshot.row_group_rows[group])
+            rows += group_rows
             for name, known in nulls.items():
-                if known is not None:
-                    found = _nulls_of(footer, int(snapshot.row_group_number[group]), leaves[number][name])
-                    nulls[name] = None if found is None else known + found
-                    chunks += 1
+                source = sources[number][name]
+                if known is None or source is None:
+                    nulls[name] = None
+                    continue
+                found = _nulls_of(footer, int(snapshot.row_group_number[group]), source.leaves)
+                for constant in source.constants:
+                    if constant not in absent:
+                        absent[constant] = np.asarray(snapshot.partition_column(constant).is_null())
+                    found = found + group_rows if found is not None and absent[constant][file] else found
+                nulls[name] = None if found is None else known + found
+                chunks += 1
     return {name: NullCount(known if rows else None, rows) for name, known in nulls.items()}
 
 
-def _leaves(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> list[list[int]] | None:
-    """Return the numbers of the leaf columns of each part of a field; None if a column is not from the file."""
-    schema, paths, found = snapshot.schemas[number], footer.paths, list[list[int]]()
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The values of a field in the files of one schema.
+
+    Attributes:
+        leaves: The numbers of the leaf columns of each part of the field that the files have.
+        constants: Names of partition columns, and of columns that the files of a table lack.
+    """
+
+    leaves: list[list[int]]
+    constants: list[str]
+
+
+def _sources(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> _Sources | None:
+    """Return the sources of a field; None if a part of a column is not in the file."""
+    schema, paths, found = snapshot.schemas[number], footer.paths, _Sources([], [])
     for part_name, part in parts_of(name, field):
         names = (part_name, *part.aliases)
         source = next((n for n in names if type_at(schema, n) is not None), None)
         if source is None:
-            return None if part_name in snapshot.partition_schema.names else []
+            if part_name in snapshot.partition_schema.names:
+                found.constants.append(part_name)
+            continue
         head = read_name(schema, source)
         held = [leaf for leaf, path in enumerate(paths) if head in heads(path)]
         if not held:  # a part that a table added to a column later
             return None
-        found.append(held)
+        found.leaves.append(held)
     return found
 
 
-def _nulls_of(footer: Metadata, row_group: int, leaves: list[list[int]] | None) -> int | None:
-    if leaves is None:
-        return None
+def _nulls_of(footer: Metadata, row_group: int, leaves: list[list[int]]) -> int | None:
     total = 0
     for leaf, members in ((leaf, len(part)) for part in leaves for leaf in part):
         column = footer.schema.leaves[leaf]
@@ -122,7 +147,7 @@ class NullAdvice:
         texts = [f"columns with nulls: {_some(listed)}"] if listed else []
         texts += [f"columns that may have some, as statistics do not say: {_some(unknown)}"] if unknown else []
         return (
-            f"{'; '.join(texts)}; the default refuses nulls, null='mask' delivers a mask next to the column, and "
+            f"{'; '.join(texts)}; {REFUSES_NULLS}, null='mask' delivers a mask next to the column, and "
             "fill=<value> replaces them by a value, so pass a schema= such as\n\n"
             f"{self._source(found)}\n"
         )

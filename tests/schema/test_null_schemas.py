@@ -301,3 +301,15 @@ def test_all_columns_that_do_not_fit_a_schema_are_listed(tmp_path: Path) -> None
     assert "(and 1 more), column 'id': the type int64 cannot be read as Text()" in message
     assert "a.parquet: there is no column 'weight'. Did you mean" in message
     assert "(and 1 more): there is no column 'gone'" in message
+
+
+def test_nulls_of_partitions_are_counted(tmp_path: Path) -> None:
+    for number, shop in enumerate(("Cork", "Bonn", "__HIVE_DEFAULT_PARTITION__")):
+        folder = tmp_path / "sales" / f"year={2020 + number}" / f"shop={shop}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"x": [1.0] * (number + 1)}), folder / "0.parquet")
+    schema = Schema.infer(tmp_path / "sales", nulls="mask")
+    assert schema["year"] == Scalar("int64")
+    assert schema["shop"] == Text(null="mask")
+    with pytest.raises(DataError, match=r"columns with nulls: 'shop' 50 % \(3 of 6 rows\); the default"):
+        list(BatchedDataLoader(tmp_path / "sales", 6))
