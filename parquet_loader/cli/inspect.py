@@ -115,7 +115,7 @@ def _cells(column: dict[str, Any], facts: dict[str, Any]) -> list[str]:
 
 def _spread(groups: dict[str, Any]) -> str:
     least, median, most = (format_bytes(groups[f"{which}_bytes"]) for which in ("least", "median", "most"))
-    return f"  median {groups['median_rows']:,.0f} rows; {least} to {most}, median {median}"
+    return f"  median {format_count(round(groups['median_rows']), 'row')}; {least} to {most}, median {median}"
 
 
 def _range(least: int, most: int) -> str:
@@ -137,7 +137,7 @@ def _nulls(column: dict[str, Any], rows: int) -> str:
 def facts_of(snapshot: Snapshot) -> dict[str, Any]:
     """Return the value that `--json` prints; docs/cli.md explains the keys."""
     columns = stored_columns(snapshot)
-    fields, problems, rows_read = _fields(snapshot, columns)
+    fields, problems, rows_read = _fields(snapshot)
     rows, nbytes = snapshot.row_group_rows, snapshot.row_group_bytes
     total = max(1, sum(column.stored_bytes for column in columns))
     delivered = [] if rows_read is None else delivered_columns(rows_read.reader.snapshot, rows_read.reader)
@@ -218,10 +218,10 @@ def _notes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _fields(
-    snapshot: Snapshot, columns: list[StoredColumn]
+    snapshot: Snapshot,
 ) -> tuple[dict[str, Field], list[dict[str, Any]], OpenRows | None]:
     """Return the delivered fields, the problems of other columns, and the opened rows if they can be opened."""
-    refused, names = problems_of(snapshot, columns)
+    refused, names = problems_of(snapshot)
     problems = [{"column": problem.column, "reason": problem.reason} for problem in refused]
     if names is not None and not names:
         return {}, problems, None

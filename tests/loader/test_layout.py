@@ -27,7 +27,7 @@ RNG = np.random.default_rng(0)
 
 
 def write(path: Path, columns: dict[str, Any] | pa.Table, **options: Any) -> None:
-    path.mkdir(exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     table = columns if isinstance(columns, pa.Table) else pa.table(columns)
     pq.write_table(table, path / f"{len(list(path.iterdir()))}.parquet", **options)
 
@@ -121,6 +121,15 @@ def megabytes(path: Path) -> None:
     write(path, not_null(x=rows_of_bytes(80, 2**20)), row_group_size=8, **PLAIN)
 
 
+def null_partition(path: Path) -> None:
+    for value in ("1", "__HIVE_DEFAULT_PARTITION__"):
+        write(path / f"k={value}", not_null(x=RNG.random(10_000)), **PLAIN)
+
+
+def null_lists(path: Path) -> None:
+    write(path, {"x": pa.array([[1], None, []] * 5_000)})
+
+
 def damaged(path: Path) -> None:
     write(path, {"x": RNG.random(20_000)}, compression="snappy", use_dictionary=False)
     data = bytearray((path / "0.parquet").read_bytes())
@@ -158,6 +167,8 @@ CASES: list[tuple[Callable[[Path], None], str, str, bool]] = [
     (megabytes, "--memory 64MiB --batch-size 64", "memory_limit", False),
     (refused_types, "", "refused_types", False),
     (refused_nulls, "", "refused_nulls", False),
+    (null_partition, "", "refused_nulls", False),
+    (null_lists, "", "refused_nulls", False),
     (damaged, "", "unreadable", False),
 ]
 NEED_KERNELS = ("compression", "nullable", "lists", "slow_columns")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +18,7 @@ from parquet_loader.common import (
     ReadOptions,
     Shard,
     available_processors,
+    format_count,
     is_local,
 )
 from parquet_loader.dataset import found_schema, is_carrying, open_dataset, resolve_source
@@ -30,6 +30,7 @@ from parquet_loader.loader.layout.columns import DeliveredColumn, StoredColumn, 
 from parquet_loader.loader.layout.dictionaries import mixed_encodings
 from parquet_loader.loader.stats import LoaderStats, ShuffleFigures, StorageFigures
 from parquet_loader.plan import mixing_score
+from parquet_loader.read import count_nulls
 from parquet_loader.schema import describe, infer_fields, policy_of
 from parquet_loader.source import Snapshot, open_snapshot, selection_of, with_unischema
 
@@ -124,7 +125,7 @@ class LayoutFacts:
     unreadable: str = ""
 
 
-def problems_of(snapshot: Snapshot, columns: Sequence[StoredColumn]) -> tuple[list[Problem], list[str] | None]:
+def problems_of(snapshot: Snapshot) -> tuple[list[Problem], list[str] | None]:
     """Return the columns that a loader without a schema refuses, and the names of the others.
 
     The names are None if the schema fits all columns, and empty if nothing can be loaded.
@@ -146,13 +147,12 @@ def problems_of(snapshot: Snapshot, columns: Sequence[StoredColumn]) -> tuple[li
                 reason = str(another)
         names = [] if schema is None else list(schema)
         problems += [Problem(None, reason)] if reason else []
-    found = {column.path: column for column in columns}
-    for name, of_batch in (schema or {}).items():
-        column = found.get(name)
-        if column is not None and column.nulls and not column.is_nested and policy_of(of_batch) == "refuse":
+    refusing = {name: of_batch for name, of_batch in (schema or {}).items() if policy_of(of_batch) == "refuse"}
+    for name, count in count_nulls(snapshot, refusing).items():
+        if count.nulls:
             reason = (
-                f"holds {column.nulls:,} nulls ({column.nulls / max(snapshot.rows, 1):.1%}), and "
-                f"{describe(of_batch, most_words=8)} refuses them; declare fill= or null='mask' in a schema"
+                f"holds {format_count(count.nulls, 'null')} ({count.nulls / count.rows:.1%}), and "
+                f"{describe(refusing[name], most_words=8)} refuses them; declare fill= or null='mask' in a schema"
             )
             problems.append(Problem(name, reason, nulls=True))
     return problems, names
@@ -186,7 +186,7 @@ def examine(
     if not snapshot.rows:
         raise SourceError(f"{source if isinstance(source, str) else source[0]}: there are no rows to judge")
     columns = stored_columns(snapshot)
-    problems, names = problems_of(snapshot, columns)
+    problems, names = problems_of(snapshot)
     with_rows = np.flatnonzero(snapshot.row_group_rows > 0)
     facts = LayoutFacts(
         source=" ".join(map(shlex.quote, [source] if isinstance(source, str) else source)),

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from parquet_loader.common import format_bytes, kernels_remedy
+from parquet_loader.common import format_bytes, format_count, kernels_remedy
 from parquet_loader.decode import is_known_codec
 from parquet_loader.loader.advice import (
     FEWEST_TINY,
@@ -25,7 +25,8 @@ from parquet_loader.loader.advice import (
     mixing_findings,
 )
 from parquet_loader.loader.layout.columns import StoredColumn
-from parquet_loader.loader.layout.facts import LayoutFacts
+from parquet_loader.loader.layout.facts import LayoutFacts, Problem
+from parquet_loader.read import REFUSES_NULLS
 
 Level = Literal["error", "warning", "note"]
 
@@ -148,7 +149,7 @@ def _refused(facts: LayoutFacts) -> Iterator[LayoutFinding]:
         yield LayoutFinding(
             "refused_types",
             "error",
-            f"{len(types)} columns have types that no tensor can hold: {types[0].column}: "
+            f"{_columns_have(types)} types that no tensor can hold: {types[0].column}: "
             f"{types[0].reason.splitlines()[0] if types[0].reason else ''}",
             f"Leave out {_names([p.column or '' for p in types])}: BatchedDataLoader(..., {columns}).",
         )
@@ -157,7 +158,7 @@ def _refused(facts: LayoutFacts) -> Iterator[LayoutFinding]:
         yield LayoutFinding(
             "refused_nulls",
             "error",
-            f"{len(nulls)} columns have nulls that would be refused: {first.column}: {first.reason.splitlines()[0]}",
+            f"{_columns_have(nulls)} nulls that would be refused: {first.column}: {first.reason.splitlines()[0]}",
             f"Pass a schema with fill= or null='mask' for {_names([p.column or '' for p in nulls])}.",
         )
     for problem in facts.problems:
@@ -165,10 +166,21 @@ def _refused(facts: LayoutFacts) -> Iterator[LayoutFinding]:
             yield LayoutFinding(
                 "refused", "error", problem.reason.splitlines()[0] if problem.reason else "", "See docs/errors.md."
             )
-    if facts.unreadable:
+    if REFUSES_NULLS in facts.unreadable:  # of a column whose nulls the footers do not count
+        yield LayoutFinding(
+            "refused_nulls",
+            "error",
+            facts.unreadable.partition(f"; {REFUSES_NULLS}")[0],
+            "Pass a schema with fill= or null='mask'; Schema.infer(source, nulls='mask') returns one.",
+        )
+    elif facts.unreadable:
         yield LayoutFinding(
             "unreadable", "error", facts.unreadable, "Write the file again, or pass on_error='skip' to leave it out."
         )
+
+
+def _columns_have(problems: list[Problem]) -> str:
+    return f"{format_count(len(problems), 'column')} {'has' if len(problems) == 1 else 'have'}"
 
 
 def _memory(facts: LayoutFacts) -> Iterator[LayoutFinding]:
@@ -460,8 +472,8 @@ def _batches(facts: LayoutFacts) -> Iterator[LayoutFinding]:
         yield LayoutFinding(
             "batch_size",
             "warning",
-            f"batch_size={facts.batch_size:,} is more than the {rows:,} rows of a rank: an epoch is one batch that is "
-            "not full, and with drop_last=True none.",
+            f"batch_size={facts.batch_size:,} is more than the {format_count(rows, 'row')} of a rank: an epoch is one "
+            "batch that is not full, and with drop_last=True none.",
             f"Use a batch_size of at most {max(1, rows):,}.",
         )
         return
