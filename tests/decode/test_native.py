@@ -1325,6 +1325,56 @@ def test_one_null_among_many_elements_is_found_wherever_it_is(tmp_path: Path, pl
     assert found.equals(lists)
 
 
+ROWS_OF_LARGE_PAGES: dict[str, list[int]] = {
+    "one element": [1] * 70_000,
+    "few elements": [1 + n % 9 for n in range(16_000)],
+    "several pages": [3, 61_000, 1, 1, 40_000, 7, 30_000],
+    "with empty lists": [0, 20_000, 0, 0, 50_000, 30, 0],
+}
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("lengths", ROWS_OF_LARGE_PAGES.values(), ids=ROWS_OF_LARGE_PAGES.keys())
+@pytest.mark.parametrize("element", [pa.int16(), pa.int32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("null", [None, 0, 65_000])
+@pytest.mark.parametrize("page_bytes", [70_000, 2**18])
+def test_lists_in_large_uncompressed_pages_are_those_that_arrow_decodes(
+    tmp_path: Path, version: str, lengths: list[int], element: pa.DataType, null: int | None, page_bytes: int
+) -> None:
+    path = tmp_path / "a.parquet"
+    elements = np.random.default_rng(0).integers(0, 2**15, sum(lengths))
+    mask = None if null is None else np.arange(len(elements)) == null
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.array(elements, mask=mask).cast(element))
+    options: dict[str, Any] = {"compression": "none", "use_dictionary": False, "data_page_version": version}
+    pq.write_table(pa.table({"a": lists}), path, data_page_size=page_bytes, **options)
+    assert max(page.header[PLAIN_BYTES][1] for page in pages_of(path).chunks[0].pages) > 2**16
+    with NativeChunks(str(path), known(path)) as chunks:
+        steps = [1, 2, len(lists) // 2, len(lists)]
+        begins = [0, 1, 3, 3 + len(lists) // 2]
+        for begin, step in zip(begins, steps, strict=True):
+            (found,) = chunks.read(min(step, len(lists) - begin))
+            found.validate(full=True)
+            assert found.equals(lists.slice(begin, step)), begin
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["repetition levels", "definition levels"])
+@pytest.mark.parametrize("length", [0, 1, 5000, 79_990, 2**31 - 1, 2**32 - 1])
+def test_wrong_lengths_of_levels_in_large_pages_are_refused(tmp_path: Path, part: int, length: int) -> None:
+    path = tmp_path / "a.parquet"
+    lists = pa.array([list(range(20_000))], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"a": lists}), path, compression="none", use_dictionary=False)
+    file = pages_of(path)
+    (page,) = file.chunks[0].pages
+    body = bytearray(page.body)
+    at = 0 if part == 0 else 4 + int.from_bytes(body[:4], "little")
+    body[at : at + 4] = length.to_bytes(4, "little")
+    page.body = bytes(body)
+    file.write(path)
+    with NativeChunks(str(path), known(path)) as chunks, pytest.raises(NotDecodedError):
+        chunks.read(1)
+
+
 LIST_ROWS: list[Any] = [[1, 2], [3], [], [4, 5, 6], *[[n] * (n % 5) for n in range(300)]]
 
 

@@ -39,6 +39,8 @@ enum { BYTES = 0, INTEGER = 1, FLOATING = 2, BOOLEAN = 3, BYTE_ARRAY = 4, TEXT =
 #define SCRATCH_BYTES (1 << 14)  /* decoded at a time if some rows are left out: it fits the L1 cache */
 #define PIECE_ROWS 16  /* rows of a run copied at a time */
 #define MOST_DELTA_BYTES (1 << 23)  /* limit for the values of a DELTA_BYTE_ARRAY page and their views */
+#define LARGE_PAGE (1 << 16)  /* from this many bytes, values of an uncompressed page of lists are read to their places */
+#define FIRST_BYTES (1 << 12)  /* of a large page of lists that are read first: most levels are among them */
 #define MOST_SPARE_BYTES (1 << 22)  /* limit for a page buffer that is kept for reuse */
 #define READ_APART 512  /* from this many bytes a value, runs of rows are read from the file one by one */
 #define ROW_APART (1 << 14)  /* from this many bytes a row, rows are read from the file to their slots one by one */
@@ -452,6 +454,53 @@ static int check_lists(Column *column, const uint8_t *next, const uint8_t *stop)
   return OK;
 }
 
+/* Fetches the levels at the start of a large uncompressed page of lists of version 1; `nbytes` gets their bytes, with their
+ * lengths. */
+static int fetch_levels(Group *group, Column *column, int64_t at, int64_t page_bytes, int64_t *nbytes) {
+  int64_t there = 0, end = 0;
+  for (int step = 0; step < 3; step++) {  /* the first length, the second one, the end */
+    uint32_t length;
+    const int64_t wanted = step < 2 ? end + (int64_t)sizeof length : end;
+    if (wanted > page_bytes) return OTHER;
+    if (wanted > there) {
+      const int64_t until = wanted > FIRST_BYTES ? wanted : FIRST_BYTES;
+      int code = fetch(&group->source, at + there, until - there, column->page.bytes + there);
+      if (code) return code;
+      there = until;
+    }
+    if (step < 2) {
+      memcpy(&length, column->page.bytes + end, sizeof length);
+      end = wanted + (int64_t)length;
+    }
+  }
+  *nbytes = end;
+  return OK;
+}
+
+/* Begins the levels of a page of version 1 of `rows` rows or levels, which are the first of the bytes from `next` to `stop`. */
+static int begin_first_levels(Column *column, int64_t rows) {
+  const int has_lists = column->list_values || column->lists;
+  const uint8_t *repeated = NULL, *repeated_end = NULL;
+  for (int definitions = has_lists ? 0 : 1; definitions < (column->optional ? 2 : 1); definitions++) {
+    uint32_t length;
+    if (column->stop - column->next < 4) return OTHER;
+    memcpy(&length, column->next, 4);
+    column->next += 4;
+    if (length > (uint64_t)(column->stop - column->next)) return OTHER;
+    const uint8_t *stop = column->next + length;
+    if (column->lists && !definitions) {
+      repeated = column->next, repeated_end = stop;
+    } else if (column->lists) {
+      column->values_left = lists_begin_page(column->lists, repeated, repeated_end, column->next, stop, rows, -1);
+      if (column->values_left < 0) return OTHER;
+    } else if ((definitions ? check_definitions : check_lists)(column, column->next, stop)) {
+      return OTHER;
+    }
+    column->next = stop;
+  }
+  return OK;
+}
+
 static int begin_page(Group *group, Column *column, const Header *header) {
   int is_second = header->fields[0][KIND] == DATA_PAGE_V2, part = is_second ? V2 : V1, code;
   const int64_t *fields = header->fields[part];
@@ -501,8 +550,18 @@ static int begin_page(Group *group, Column *column, const Header *header) {
     if (levels > repetitions && check_definitions(column, column->page.bytes + repetitions, end)) return OTHER;
   }
   if (column->values_left < 0 || (is_second && column->values_left != rows - fields[V2_NULLS])) return OTHER;
-  if (codec == PLAIN_CODEC && encoding == PLAIN && column->physical < BOOLEAN && !has_levels &&
-      column->values_left == rows && is_as_stored(column) && !group->source.base && !column->in_slots) {
+  const int can_stay = codec == PLAIN_CODEC && encoding == PLAIN && column->physical < BOOLEAN && is_as_stored(column) &&
+                       !group->source.base;
+  const int is_large = page_bytes >= LARGE_PAGE;
+  if (has_levels && column->lists && can_stay && is_large && page_bytes == plain_bytes) {
+    if ((code = reserve(&column->page, plain_bytes))) return code;
+    if ((code = fetch_levels(group, column, at, page_bytes, &levels))) return code;
+    column->next = column->page.bytes, column->stop = column->next + levels;
+    if ((code = begin_first_levels(column, rows))) return code;
+    nbytes = plain_bytes - levels, has_levels = 0;
+  }
+  const int stays = column->lists ? is_large && lists_are_values(column->lists) : !column->in_slots;
+  if (can_stay && !has_levels && column->values_left == rows && stays) {
     if (page_bytes != plain_bytes || nbytes != rows * column->width) return OTHER;
     column->kind = IN_FILE;
     column->place = at + levels;
@@ -513,26 +572,7 @@ static int begin_page(Group *group, Column *column, const Header *header) {
   if ((code = unpacked(group, codec, at + levels, page_bytes - levels, values, nbytes))) return code;
   column->next = values;
   column->stop = column->next + nbytes;
-  if (has_levels) {
-    const uint8_t *repeated = NULL, *repeated_end = NULL;
-    for (int definitions = has_lists ? 0 : 1; definitions < (column->optional ? 2 : 1); definitions++) {
-      uint32_t length;
-      if (column->stop - column->next < 4) return OTHER;
-      memcpy(&length, column->next, 4);
-      column->next += 4;
-      if (length > (uint64_t)(column->stop - column->next)) return OTHER;
-      const uint8_t *stop = column->next + length;
-      if (column->lists && !definitions) {
-        repeated = column->next, repeated_end = stop;
-      } else if (column->lists) {
-        column->values_left = lists_begin_page(column->lists, repeated, repeated_end, column->next, stop, rows, -1);
-        if (column->values_left < 0) return OTHER;
-      } else if ((definitions ? check_definitions : check_lists)(column, column->next, stop)) {
-        return OTHER;
-      }
-      column->next = stop;
-    }
-  }
+  if (has_levels && (code = begin_first_levels(column, rows))) return code;
   return begin_values(column, encoding);
 }
 
@@ -732,11 +772,22 @@ static int read_lists(Group *group, Column *column, ListRows *rows) {
       code = next_page(group, column);
       continue;
     }
-    if (levels->at == levels->count && (code = lists_unpack(levels))) break;
-    if (rows->capacity - rows->elements < levels->count - levels->at) return FULL;
-    int64_t begin = levels->at, elements, values;
-    if ((code = lists_take(levels, rows, flags, &elements, &values, &is_over))) break;
-    column->left -= levels->at - begin;
+    int64_t elements = 0, values = 0;
+    if (levels->at == levels->count) {
+      if ((code = lists_take_runs(levels, rows, &elements, &is_over))) break;
+      values = elements;
+      column->left -= elements;
+      if (!elements && !is_over) {
+        if (rows->capacity == rows->elements) return FULL;
+        if ((code = lists_unpack(levels))) break;
+      }
+    }
+    if (levels->at < levels->count) {
+      if (rows->capacity - rows->elements < levels->count - levels->at) return FULL;
+      int64_t begin = levels->at;
+      if ((code = lists_take(levels, rows, flags, &elements, &values, &is_over))) break;
+      column->left -= levels->at - begin;
+    }
     uint8_t *out = rows->values + rows->elements * column->out;
     int is_whole = values == elements;
     if ((code = read_values(group, column, values, is_whole ? out : present))) break;
@@ -816,7 +867,6 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
       column->list_values = lines[10];
       continue;
     }
-    column->in_slots = 1;
     column->lists = calloc(1, sizeof(ListLevels));
     if (!column->lists) {
       chunks_close(group);

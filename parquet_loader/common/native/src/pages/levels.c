@@ -79,13 +79,17 @@ static void spread_pairs(const uint8_t *in, int64_t first, int64_t count, uint8_
   for (int64_t i = 0; i < count; i++) out[i] = in[(first + i) >> 2] >> 2 * ((first + i) & 3) & 3;
 }
 
+int begin_levels(Levels *levels, int64_t left, int bits) {
+  if (levels->left) return OK;
+  if (read_run(&levels->next, levels->stop, left, bits, &levels->run)) return OTHER;
+  levels->done = 0;
+  levels->left = (int64_t)levels->run.count;
+  return OK;
+}
+
 int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *defined) {
   while (count > 0) {
-    if (levels->left == 0) {
-      if (read_run(&levels->next, levels->stop, left, bits, &levels->run)) return OTHER;
-      levels->done = 0;
-      levels->left = (int64_t)levels->run.count;
-    }
+    if (begin_levels(levels, left, bits)) return OTHER;
     int64_t some = count < levels->left ? count : levels->left;
     if (levels->run.is_literal && bits == 1) spread_bits(levels->run.values, levels->done, some, defined);
     else if (levels->run.is_literal) spread_pairs(levels->run.values, levels->done, some, defined);

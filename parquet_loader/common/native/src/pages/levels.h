@@ -23,6 +23,9 @@ int all_levels(const uint8_t *next, const uint8_t *stop, int64_t values, int lev
  * of the page's first value in its list. */
 int lists_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int64_t position, int64_t size);
 
+/* Begins the next run if the current one has been read; `left`: all levels that follow. */
+int begin_levels(Levels *levels, int64_t left, int bits);
+
 /* Writes the next `count` of `left` levels, of 1 or 2 bits, to `defined`. Their runs have been checked before. */
 int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *defined);
 

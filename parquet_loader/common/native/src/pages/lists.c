@@ -54,6 +54,67 @@ int64_t lists_begin_page(
   return count_most(definitions, definitions_end, count, levels->most);
 }
 
+int lists_are_values(ListLevels *levels) {
+  Levels *definitions = &levels->definitions;
+  if (begin_levels(definitions, levels->packed, bits_of(levels->most))) return 0;
+  const Run *run = &definitions->run;
+  return !run->is_literal && run->repeated == (uint32_t)levels->most && definitions->left == levels->packed;
+}
+
+/* Begins a row at each zero of `count` bits, from bit `first` on; `element`: the number of the first one. At most 8 bytes
+ * behind the bits are read. Returns how many bits were taken. */
+static int64_t begin_rows(
+    const uint8_t *bits, int64_t first, int64_t count, ListRows *rows, int64_t element, int *is_over) {
+  for (int64_t i = 0, some; i < count; i += some) {
+    const int64_t skipped = (first + i) & 7;
+    some = count - i < 64 - skipped ? count - i : 64 - skipped;
+    uint64_t word;
+    memcpy(&word, bits + (first + i) / 8, sizeof word);
+    for (uint64_t begins = ~word >> skipped & UINT64_MAX >> (64 - some); begins; begins &= begins - 1) {
+      const int64_t at = i + __builtin_ctzll(begins);
+      if (rows->rows_done == rows->rows) {
+        *is_over = 1;
+        return at;
+      }
+      rows->offsets[rows->rows_done] = element + at;
+      rows->are_lists[rows->rows_done++] = 1;
+    }
+  }
+  return count;
+}
+
+int lists_take_runs(ListLevels *levels, ListRows *rows, int64_t *elements, int *is_over) {
+  enum { ZEROS = 64 };
+  static const uint8_t zeros[ZEROS / 8];  /* levels of rows of one value */
+  Levels *repetitions = &levels->repetitions, *definitions = &levels->definitions;
+  *elements = 0, *is_over = 0;
+  while (levels->packed && !*is_over) {
+    if (begin_levels(repetitions, levels->packed, 1)) return OTHER;
+    if (begin_levels(definitions, levels->packed, bits_of(levels->most))) return OTHER;
+    if (definitions->run.is_literal || definitions->run.repeated != (uint32_t)levels->most) break;
+    const Run *run = &repetitions->run;
+    int64_t some = rows->capacity - rows->elements - *elements;
+    if (some > levels->packed) some = levels->packed;
+    if (some > repetitions->left) some = repetitions->left;
+    if (some > definitions->left) some = definitions->left;
+    if (!some) break;
+    if (!run->is_literal && run->repeated) {
+      if (!levels->is_open) return OTHER;
+    } else {
+      const uint8_t *bits = run->is_literal ? run->values : zeros;
+      const int64_t first = run->is_literal ? repetitions->done : 0;
+      if (!run->is_literal && some > ZEROS) some = ZEROS;
+      if (!levels->is_open && bits[first >> 3] >> (first & 7) & 1) return OTHER;
+      some = begin_rows(bits, first, some, rows, rows->elements + *elements, is_over);
+    }
+    if (some) levels->is_open = 1;
+    repetitions->done += some, repetitions->left -= some;
+    definitions->done += some, definitions->left -= some;
+    levels->packed -= some, *elements += some;
+  }
+  return OK;
+}
+
 int lists_unpack(ListLevels *levels) {
   int64_t count = levels->packed < LIST_BLOCK ? levels->packed : LIST_BLOCK;
   if (read_levels(&levels->repetitions, levels->packed, count, 1, levels->repeated)) return OTHER;

@@ -37,6 +37,14 @@ int64_t lists_begin_page(
     ListLevels *levels, const uint8_t *repetitions, const uint8_t *repetitions_end, const uint8_t *definitions,
     const uint8_t *definitions_end, int64_t count, int64_t rows);
 
+/* Whether one run says that all levels of a page that was just begun are values. */
+int lists_are_values(ListLevels *levels);
+
+/* Takes packed levels up to the end of the wanted rows or of the space for elements, as far as runs of definition levels say
+ * that they are values: that takes no time for a value. The unpacked block must be at its end. `elements` gets the number of
+ * values; `is_over` and the result as in `lists_take`. */
+int lists_take_runs(ListLevels *levels, ListRows *rows, int64_t *elements, int *is_over);
+
 /* Unpacks the next block. */
 int lists_unpack(ListLevels *levels);
 
