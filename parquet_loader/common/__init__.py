@@ -47,6 +47,7 @@ from parquet_loader.common.native.bindings import (
     warn_if_missing,
 )
 from parquet_loader.common.native.permute import (
+    READ_BEHIND,
     join_columns,
     order_ragged,
     take_columns,
@@ -132,6 +133,7 @@ __all__ = [
     "NO_MEMORY",
     "PERMUTATION_METHOD",
     "PROBLEM",
+    "READ_BEHIND",
     "SIGINT_POLL_S",
     "SIGNATURE_BYTES",
     "STEPS",

@@ -538,6 +538,8 @@ class Engine:
         self.usage.reserve(window.gathered_bytes)
 
         def done(_: None) -> None:
+            window.gathered_bytes += window.assembly.shared_bytes
+            self.usage.reserve(window.assembly.shared_bytes)
             window.jobs = list(range(self._parts.jobs))
             window.ungathered = len(window.jobs)
             window.phase = "gather" if window.jobs else "finish"

@@ -369,6 +369,11 @@ class Assembly:
                 order = order - shift[self._slice_of(order)]
             self._indices = _after_carried(carry.rows, order) if self._missing else indices
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes by which ordered rows exceed the bytes that `write_rows` returned, because rows share them."""
+        return self._ragged.shared_bytes
+
     def _counted(self) -> IntArray:
         """Return the order of the rows that are delivered or carried, including those of missing slices."""
         rows = int(self._ends[-1]) - self._left_out

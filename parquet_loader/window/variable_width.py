@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, IntArray, order_ragged, take_ragged
+from parquet_loader.common import KERNELS, READ_BEHIND, IntArray, order_ragged, take_ragged
 from parquet_loader.decode import Column, Dictionary
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
@@ -41,6 +41,10 @@ class RaggedRows:
         allocator: Provides the memory of delivered rows.
         scattered: The columns that are not gathered: `finish` returns views of the staging buffers, see `Scattered`.
         delivers_arrivals: Whether scattered columns go to a device; then they are staged in memory of `allocator`.
+
+    Attributes:
+        shared_bytes: Bytes by which the gathered rows exceed the staged ones, because rows share values of a
+            dictionary there; known after `set_order`.
     """
 
     def __init__(
@@ -66,10 +70,11 @@ class RaggedRows:
         self._arrivals: Allocator = allocator if delivers_arrivals else staging
         self._values: dict[str, _StagedValues] = {}
         self._numbers: dict[str, npt.NDArray[np.uint32]] = {}
-        self._sources: dict[str, Allocation] = {}
+        self._sources: dict[str, _StagedBytes] = {}
         self._begins: dict[str, IntArray] = {}
         self._offsets: dict[str, IntArray] = {}
         self._out: dict[str, Allocation] = {}
+        self.shared_bytes = 0
 
     def prepare(self) -> None:
         """Allocate the staging buffers of the rows' numbers."""
@@ -136,17 +141,20 @@ class RaggedRows:
         for column in self._columns:
             name = column.name
             numbers = self._numbers.pop(name)
-            source, offsets = self._values.pop(name).finish()
+            is_joined = column not in self._gathered or KERNELS is None
+            source, offsets = self._values.pop(name).finish(is_joined=is_joined)
             self._sources[name] = source
             rest = indices[delivered_rows:]
             begins, starts = np.empty(len(rest), np.int64), np.empty(len(rest) + 1, np.int64)
             order_ragged(offsets, numbers, rest, begins, starts)
-            left[name] = _taken(source.array, begins, starts)
+            left[name] = _taken(source, begins, starts)
             begins, starts = self._numbers_of_rows(delivered_rows), self._numbers_of_rows(delivered_rows + 1)
             order_ragged(offsets, numbers, indices[:delivered_rows], begins, starts)
             self._begins[name], self._offsets[name] = begins, starts
         for column in self._gathered:
-            nbytes = max(self._ordered_bytes(column.name), int(self._offsets[column.name][-1]))
+            ordered = int(self._offsets[column.name][-1])
+            self.shared_bytes += max(0, ordered - self._sources[column.name].nbytes)
+            nbytes = max(self._ordered_bytes(column.name), ordered)
             self._out[column.name] = self._allocator.allocate(nbytes)
         return left
 
@@ -160,7 +168,7 @@ class RaggedRows:
         for column in self._gathered:
             name = column.name
             begins, starts = self._begins[name][start:stop], self._offsets[name][start : stop + 1]
-            take_ragged(self._sources[name].array, begins, starts, self._out[name].array)
+            self._sources[name].take(begins, starts, self._out[name].array)
 
     def finish(self) -> tuple[dict[str, tuple[Ragged, Any]], dict[str, Scattered]]:
         """Return the gathered columns, each with the owner of its memory, and the scattered ones."""
@@ -172,7 +180,7 @@ class RaggedRows:
                 allocation = self._out[name]
                 done[name] = ragged_rows(allocation.array[: offsets[-1]], offsets, column), allocation.owner
             else:
-                source, width = self._sources[name], _element_bytes(column)
+                (source,), width = self._sources[name].blocks, _element_bytes(column)
                 arrived = ragged_rows(source.array, offsets, column)
                 begins, lengths = self._begins[name] // width, np.diff(arrived.offsets)
                 scattered[name] = Scattered(arrived.values, begins, lengths, arrived.kind, source.owner)
@@ -212,13 +220,13 @@ class Scattered(NamedTuple):
         return Ragged(self.values[numbers], offsets, self.kind)
 
 
-def _taken(data: Memory, begins: IntArray, offsets: IntArray) -> pa.Array:
+def _taken(source: _StagedBytes, begins: IntArray, offsets: IntArray) -> pa.Array:
     """Return a copy of rows as large binaries, in memory of numpy.
 
     Arrow's take is avoided: if memory is short when a thread first allocates with Arrow, jemalloc ends the process.
     """
     taken = np.empty(offsets[-1], np.uint8)
-    take_ragged(data, begins, offsets, taken)
+    source.take(begins, offsets, taken)
     return pa.Array.from_buffers(pa.large_binary(), len(begins), [None, pa.py_buffer(offsets), pa.py_buffer(taken)])
 
 
@@ -261,13 +269,45 @@ class _StagedValues:
             raise DataError(f"a window has more than {_MOST_VALUES} rows with text or lists; set window_rows to fewer")
         return _Space(memory, begin, ends.view(np.int64), number)
 
-    def finish(self) -> tuple[Allocation, IntArray]:
-        """Return all bytes, and the offsets of the values, int64 ``[values + 1]``."""
-        return self._bytes.joined(), self._ends.joined().array.view(np.int64)
+    def finish(self, *, is_joined: bool) -> tuple[_StagedBytes, IntArray]:
+        """Return all bytes, in one block if `is_joined`, and the offsets of the values, int64 ``[values + 1]``."""
+        staged = _StagedBytes([self._bytes.joined()]) if is_joined else _StagedBytes(self._bytes.blocks())
+        return staged, self._ends.joined().array.view(np.int64)
+
+
+class _StagedBytes:
+    """The bytes of a column's values, each in one of some blocks; offsets are those of all bytes together.
+
+    Args:
+        blocks: At least one; `READ_BEHIND` bytes behind each of several can be read.
+
+    Attributes:
+        blocks: As given.
+        nbytes: Number of all bytes.
+    """
+
+    def __init__(self, blocks: Sequence[Allocation]) -> None:
+        self.blocks = tuple(blocks)
+        sizes = [block.array.nbytes for block in blocks]
+        self.nbytes = sum(sizes)
+        self._starts = np.cumsum([0, *sizes[:-1]])
+        addresses = [block.array.__array_interface__["data"][0] for block in blocks]
+        self._shifts = np.array(addresses, np.int64) - self._starts
+
+    def take(self, begins: IntArray, starts: IntArray, out: Memory) -> None:
+        """Copy rows, see `take_ragged`; `begins` are offsets."""
+        if len(self.blocks) == 1:
+            take_ragged(self.blocks[0].array, begins, starts, out)
+        else:
+            numbers = np.searchsorted(self._starts, begins, side="right") - 1
+            take_ragged(None, begins + self._shifts[numbers], starts, out)
 
 
 class _FilledBlocks:
-    """Memory that is filled from the start: one block unless more bytes arrive than expected."""
+    """Memory that is filled from the start: one block unless more bytes arrive than expected.
+
+    Each reservation lies in one block. `READ_BEHIND` more bytes of each block are never reserved.
+    """
 
     def __init__(self, expected: int, allocator: Allocator) -> None:
         self._expected = expected
@@ -278,21 +318,27 @@ class _FilledBlocks:
     def reserve(self, nbytes: int) -> tuple[Memory, int]:
         """Return the reserved space, and the number of bytes reserved before it."""
         before = sum(self._used)
-        if not self._blocks or self._used[-1] + nbytes > self._blocks[-1].array.nbytes:
+        if not self._blocks or self._used[-1] + nbytes + READ_BEHIND > self._blocks[-1].array.nbytes:
             expected = self._expected // 4 if self._blocks else self._expected
-            self._blocks.append(self._allocator.allocate(max(nbytes, expected)))
+            self._blocks.append(self._allocator.allocate(max(nbytes, expected) + READ_BEHIND))
             self._used.append(0)
         start = self._used[-1]
         self._used[-1] += nbytes
         return self._blocks[-1].array[start : start + nbytes], before
 
+    def blocks(self) -> list[Allocation]:
+        """Return the reserved bytes of each block; call this or `joined` once, at the end."""
+        blocks, self._blocks = self._blocks, []
+        return [block.cut(used)[0] for block, used in zip(blocks, self._used, strict=True)]
+
     def joined(self) -> Allocation:
         """Return all reserved bytes as one allocation."""
-        blocks, self._blocks = self._blocks, []
+        blocks = self.blocks()
         if len(blocks) == 1:
-            return blocks[0].cut(self._used[0])[0]
-        parts = [block.array[:used] for block, used in zip(blocks, self._used, strict=True)]
-        return Allocation(np.concatenate([np.empty(0, np.uint8), *parts]))
+            return blocks[0]
+        joined = self._allocator.allocate(sum(self._used))
+        np.concatenate([np.empty(0, np.uint8), *(block.array for block in blocks)], out=joined.array)
+        return joined
 
 
 class _ViewedRows:

@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from parquet_loader.common.native.bindings import KERNELS
 
+# Bytes beyond a row that kernels may read: SLACK in `kernels.h`.
+READ_BEHIND = 128
 # Without kernels, columns are joined in blocks of this size, which fit the cache: writing a whole column of a large
 # matrix loads each of its cache lines again. Measured on 50,000 rows: 26 columns 3.8 ns a value, in blocks 1.4; 13
 # columns 1.7, in blocks 1.2. Smaller blocks are not faster, and numpy releases the GIL once for each column of a block.
@@ -125,7 +127,7 @@ def take_runs(
 
 
 def take_ragged(
-    data: npt.NDArray[np.uint8],
+    data: npt.NDArray[np.uint8] | None,
     begins: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
     out: npt.NDArray[np.uint8],
@@ -134,7 +136,8 @@ def take_ragged(
     """Copy rows of bytes that differ in length.
 
     Args:
-        data: The bytes of the rows; rows may overlap.
+        data: The bytes of the rows; rows may overlap. None if `begins` are addresses from which `READ_BEHIND` bytes can
+            be read, also beyond the end of a row; only kernels take these.
         begins: ``[n]``, contiguous: the offset of each row in `data`; not checked by the kernel.
         starts: The offset of each row in `out`, contiguous, ascending: ``[n]``, or without `sizes` ``[n + 1]`` with the
             end of the last row. Bytes between a row's end and the next row may be overwritten.
@@ -143,8 +146,10 @@ def take_ragged(
     """
     if KERNELS is not None:
         addresses = [0 if array is None else _address(array) for array in (data, begins, sizes, starts, out)]
-        KERNELS.ragged_take(addresses[0], len(data), *addresses[1:3], len(begins), *addresses[3:])
+        nbytes = 0 if data is None else len(data)
+        KERNELS.ragged_take(addresses[0], nbytes, *addresses[1:3], len(begins), *addresses[3:])
         return
+    assert data is not None
     ends = begins + (np.diff(starts) if sizes is None else sizes)
     first = 0
     while first < len(begins):

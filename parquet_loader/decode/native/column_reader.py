@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, LOADED_CODECS, SYSTEM, IntArray
+from parquet_loader.common import KERNELS, LOADED_CODECS, READ_BEHIND, SYSTEM, IntArray
 from parquet_loader.decode.native.list_reader import ListReader
 from parquet_loader.decode.page_headers import most_bytes_of_page
 from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
@@ -38,7 +38,6 @@ _MORE_ENCODINGS = {
 }
 _BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
 _VIEW_BYTES, _INT96_BYTES = 16, 12
-_READ_BEHIND = 128  # bytes beyond a value that the kernels may read: SLACK in `kernels.h`
 # For each physical type: its number in `column_chunks.c`, and the bytes of a value (of an unpacked boolean).
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
@@ -173,7 +172,7 @@ class Fills(NamedTuple):
     def of_columns(cls, names: Sequence[str], values: Mapping[str, bytes], byte_arrays: Collection[str] = ()) -> Self:
         """Return the values of columns, by name: at most 8 bytes each, except of `byte_arrays`."""
         given = [name for name in names if name in values]
-        viewed = {n: np.frombuffer(values[n] + bytes(_READ_BEHIND), np.uint8) for n in given if n in byte_arrays}
+        viewed = {n: np.frombuffer(values[n] + bytes(READ_BEHIND), np.uint8) for n in given if n in byte_arrays}
         words = dict(values)
         for name, held in viewed.items():
             words[name] = np.array([held.ctypes.data, len(values[name])], np.int64).tobytes()

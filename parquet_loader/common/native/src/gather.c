@@ -138,23 +138,27 @@ EXPORT void columns_take(
 }
 
 /* Copies rows that differ in length. Row i is `sizes[i]` bytes from offset `begins[i]` of `in`, which has `in_bytes` bytes,
- * to offset `places[i]` of `out`; `places` ascend. If `sizes` is NULL, row i ends at `places[i + 1]`, and `places` has one
- * more number. Bytes between two rows of `out` may be overwritten. */
+ * to offset `places[i]` of `out`; `places` ascend. If `in` is NULL, `begins` are addresses, from each of which SHORT_ROW
+ * bytes can be read. If `sizes` is NULL, row i ends at `places[i + 1]`, and `places` has one more number. Bytes between two
+ * rows of `out` may be overwritten. */
 EXPORT void ragged_take(
     const uint8_t *in, int64_t in_bytes, const int64_t *begins, const int64_t *sizes, int64_t count, const int64_t *places,
     uint8_t *out) {
   if (count == 0) return;
   const int64_t end = sizes ? places[count - 1] + sizes[count - 1] : places[count];
+  const uintptr_t first = (uintptr_t)in;
+  if (!in) in_bytes = INT64_MAX;
   for (int64_t i = 0; i < count; i++) {
     if (i + RAGGED_AHEAD < count) {
-      const uint8_t *later = in + begins[i + RAGGED_AHEAD];
+      const uint8_t *later = (const uint8_t *)(first + (uintptr_t)begins[i + RAGGED_AHEAD]);
       __builtin_prefetch(later);
       __builtin_prefetch(later + 31);  /* the cache line in which a short row may end */
     }
     const int64_t begin = begins[i], place = places[i], nbytes = sizes ? sizes[i] : places[i + 1] - place;
-    const int is_inside = begin + SHORT_ROW <= in_bytes && place + SHORT_ROW <= end;
-    if (nbytes <= SHORT_ROW && is_inside) copy_short(in + begin, nbytes, out + place);
-    else memcpy(out + place, in + begin, (size_t)nbytes);
+    const int is_inside = begin <= in_bytes - SHORT_ROW && place + SHORT_ROW <= end;
+    const uint8_t *row = (const uint8_t *)(first + (uintptr_t)begin);
+    if (nbytes <= SHORT_ROW && is_inside) copy_short(row, nbytes, out + place);
+    else memcpy(out + place, row, (size_t)nbytes);
   }
 }
 
