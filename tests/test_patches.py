@@ -26,6 +26,13 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.collate.device.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
         "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
     },
+    "collate/test_device_images.py": {
+        "parquet_loader.collate.device.images.DeviceImages._column": "the device has no memory for a batch",
+        "parquet_loader.collate.device.images.ORIGINALS_BYTES": "portions of images that tests can afford",
+        "parquet_loader.collate.device.images.WEIGHTS_BYTES": "portions of images that tests can afford",
+        "parquet_loader.collate.device.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
+        "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
+    },
     "collate/test_device_windows.py": {
         "parquet_loader.collate.device.windows.CHUNK_BYTES": "parts of windows that tests can afford",
         "parquet_loader.collate.device.windows.DeviceWindows._copy": "the device has no memory for a window",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from parquet_loader.common import IntArray
@@ -60,11 +60,15 @@ class DeviceFigures:
         windows: Windows copied as a whole, and permuted on the device.
         cpu_columns: Columns of these windows that the CPU permuted: lists of lists.
         reasons: Number of other windows or batches, which the CPU permuted, by reason: ``"out of device memory"``
-            (windows), ``"transform or media"`` (batches).
+            (windows), ``"transform or media"`` (batches), ``"no images for the device"`` (batches, although
+            `OutputOptions.decode_on_device` is set).
         kept_rows: With ``cache="device"``, rows of the data set that are on the device.
         copied: With ``isolation="process"``, the number of windows that were copied to pinned memory first, by the
             reason why CUDA could not register their shared memory.
         not_kept: Why ``cache="device"`` keeps no rows; None if it keeps them, or was not requested.
+        images: Images decoded on the device.
+        cpu_images: With `OutputOptions.decode_on_device`, the number of images that the CPU decoded, by reason:
+            ``"not plain JPEGs"`` (also nulls), ``"refused by the device"``, ``"out of device memory"``.
     """
 
     windows: int = 0
@@ -73,6 +77,17 @@ class DeviceFigures:
     kept_rows: int = 0
     copied: dict[str, int] = field(default_factory=dict)
     not_kept: str | None = None
+    images: int = 0
+    cpu_images: dict[str, int] = field(default_factory=dict)
+
+    def copied_now(self) -> DeviceFigures:
+        """Return a copy that later counts do not change."""
+        return replace(self, reasons=dict(self.reasons), copied=dict(self.copied), cpu_images=dict(self.cpu_images))
+
+    def count_images(self, reason: str, images: int) -> None:
+        """Count images that the CPU decoded."""
+        if images:
+            self.cpu_images[reason] = self.cpu_images.get(reason, 0) + images
 
     def count_copied(self, reason: str) -> None:
         """Count a window that was copied to pinned memory first."""
@@ -89,6 +104,8 @@ class PermutingOutput(Protocol):
 
     permutes: bool
     """Whether a device permutes rows; if not, the output gets no `StoredWindow`."""
+    decodes: bool
+    """Whether a device decodes images; if not, the output gets no `ProcessedBatch` with encoded ones."""
     device_limit_bytes: int | None
     """`OutputOptions.device_memory_limit`."""
     figures: DeviceFigures
@@ -96,6 +113,9 @@ class PermutingOutput(Protocol):
 
     def check_device_memory(self, rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool) -> None:
         """Raise `MemoryLimitError` if windows may exceed `device_memory_limit`; see `most_device_bytes`."""
+
+    def check_image_memory(self, batch_bytes: float) -> None:
+        """Raise `MemoryLimitError` if batches of decoded images may exceed it; see `image_device_bytes`."""
 
     def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield a window's batches like `Output.from_window`; `copied_to` provides pinned memory for uploads."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from parquet_loader.collate.device.cuda import check_device, copied_ahead, handed_over
+from parquet_loader.collate.device.images import DeviceImages, image_device_bytes
 from parquet_loader.collate.device.kept_rows import KeptRows, check_kept
 from parquet_loader.collate.device.pinned_memory import PinnedMemory, pinned_copy
 from parquet_loader.collate.device.registered_memory import RegisteredMemory
@@ -31,12 +32,15 @@ class TensorOutput(Output):
 
     Args:
         device: The device of the batches; None for the CPU, in pinned memory if there is a GPU.
-        options: Whether a device permutes rows, whether memory is pinned, and which tensors of the caller are filled.
+        options: Whether a device permutes rows or decodes images, whether memory is pinned, and which tensors of the
+            caller are filled.
         keeps: Whether rows stay on the device: ``cache="device"``.
 
     Raises:
-        ConfigurationError: `device` does not name a CPU or CUDA device, or is None although a device permutes rows.
+        ConfigurationError: `device` does not name a CPU or CUDA device, or is None although a device permutes rows or
+            decodes images.
         MissingDeviceError: This machine has no such GPU.
+        MissingPackageError: No package decodes images on the device.
     """
 
     def __init__(self, device: Any, options: OutputOptions, *, keeps: bool = False) -> None:
@@ -45,9 +49,12 @@ class TensorOutput(Output):
         self._into = check_inputs(options.into or {})
         on_gpu = self._device is not None and self._device.type == "cuda"
         self.permutes = options.shuffle_on_device or keeps
-        if self.permutes and self._device is None:
-            asked = "cache='device'" if keeps else "OutputOptions(shuffle_on_device=True)"
+        self.decodes = options.decode_on_device
+        if (self.permutes or self.decodes) and self._device is None:
+            option = "shuffle_on_device" if options.shuffle_on_device else "decode_on_device"
+            asked = "cache='device'" if keeps else f"OutputOptions({option}=True)"
             raise ConfigurationError(f"{asked}: device=None delivers batches on the CPU; pass device='cuda'")
+        self._images = DeviceImages(self._device) if self.decodes and self._device is not None else None
         self._keeps = keeps
         self._kept: KeptRows | None = None
         self._not_kept: str | None = None
@@ -58,7 +65,7 @@ class TensorOutput(Output):
         self._windows: DeviceWindows | None = None
         limit = options.device_memory_limit
         self.device_limit_bytes = limit if isinstance(limit, int) else None
-        if limit is not None and not self.permutes:
+        if limit is not None and not (self.permutes or self.decodes):
             raise ConfigurationError(
                 "OutputOptions(device_memory_limit=...): no windows are copied to a device; pass device='cuda' and "
                 "shuffle_on_device=True, or leave device_memory_limit out"
@@ -88,8 +95,9 @@ class TensorOutput(Output):
         try:
             yield from batches
         finally:
-            if self._windows is not None:
-                self._windows.release()
+            for uploads in (self._windows, self._images):
+                if uploads is not None:
+                    uploads.release()
 
     def _on_device(self) -> DeviceWindows:
         assert self._device is not None
@@ -142,7 +150,13 @@ class TensorOutput(Output):
         """Return a processed batch as tensors."""
         if self.permutes:
             self.figures.count("transform or media")
-        return batch_tensors(batch if copied_to is None else pinned_copy(batch, copied_to))
+        if copied_to is not None:
+            batch = pinned_copy(batch, copied_to)
+        if self._images is not None and batch.encoded:
+            return self._images.upload(batch, self.figures)
+        if self._images is not None:
+            self.figures.count("no images for the device")
+        return batch_tensors(batch)
 
     def check_device_memory(self, rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool) -> None:
         """Check `device_memory_limit`; see `PermutingOutput`."""
@@ -155,13 +169,24 @@ class TensorOutput(Output):
                 "smaller window_rows"
             )
 
+    def check_image_memory(self, batch_bytes: float) -> None:
+        """Check `device_memory_limit`; see `PermutingOutput`."""
+        needed = image_device_bytes(batch_bytes)
+        if self.device_limit_bytes is not None and needed > self.device_limit_bytes:
+            given = format_bytes(self.device_limit_bytes)
+            raise MemoryLimitError(
+                f"device_memory_limit={given} cannot hold batches of {format_bytes(batch_bytes)} with images, and the "
+                f"memory to decode them; use device_memory_limit={needed // 2**20 + 1}MiB or more, or a smaller "
+                "batch_size"
+            )
+
     def delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches; with a GPU, each one is copied while the caller uses the previous one."""
         self.figures = DeviceFigures(not_kept=self._not_kept)
         if self._device is not None and self._device.type == "cuda":
             batches = copied_ahead(batches, self._device)
-        elif self.permutes:
+        elif self.permutes or self.decodes:
             batches = handed_over(batches)
-        if self._registered is not None:
+        if self._registered is not None or self._images is not None:
             batches = self._released_after(batches)
         return filled(batches, self._into) if self._into else batches

@@ -105,8 +105,13 @@ class OutputOptions:
         shuffle_on_device: Copy whole windows to the device and permute their rows there, rather than batch by batch.
             The order is the same. Windows with media, or with a `transform`, are still copied batch by batch. With
             ``device="cpu"`` rows are permuted on the CPU in the same way, for tests.
-        device_memory_limit: With `shuffle_on_device`, the most bytes to use on the GPU; needed are two windows and the
-            memory to permute them. An int, or text such as ``"1GiB"``; None: no limit.
+        decode_on_device: Decode, crop, resize and normalise JPEGs on the device. Rows, crops and flips are the same;
+            pixels differ by a few levels. For fields of one delivered size, without `transform` and without
+            ``on_error="skip_row"``; otherwise the workers decode. With ``device="cpu"`` the CPU runs the same
+            operations, for tests.
+        device_memory_limit: With `shuffle_on_device` or `decode_on_device`, the most bytes to use on the GPU; needed
+            are two windows and the memory to permute them, or a few batches and the memory to decode them. An int, or
+            text such as ``"1GiB"``; None: no limit.
         pin_memory: Use page-locked memory for batches that go to a GPU. With False, copies are slower and do not
             overlap with the training step.
         into: Tensors of the caller, ``[batch_size, ...]``, by column name. Each delivered batch is copied into them
@@ -118,6 +123,7 @@ class OutputOptions:
     format: Format = "torch"
     sharding: Any = None
     shuffle_on_device: bool = False
+    decode_on_device: bool = False
     device_memory_limit: int | str | None = None
     pin_memory: bool = True
     into: Mapping[str, Any] | None = field(default=None, compare=False)
@@ -130,11 +136,12 @@ class OutputOptions:
             raise ConfigurationError(
                 f"OutputOptions(format={self.format!r}, sharding=...): only format='jax' has shardings"
             )
-        _check_bools(self, "shuffle_on_device", "pin_memory")
-        if self.format != "torch" and (self.shuffle_on_device or self.device_memory_limit is not None):
+        _check_bools(self, "shuffle_on_device", "decode_on_device", "pin_memory")
+        uses_device = self.shuffle_on_device or self.decode_on_device or self.device_memory_limit is not None
+        if self.format != "torch" and uses_device:
             raise ConfigurationError(
-                f"OutputOptions(format={self.format!r}): shuffle_on_device and device_memory_limit are for tensors; "
-                "leave them out"
+                f"OutputOptions(format={self.format!r}): shuffle_on_device, decode_on_device and device_memory_limit "
+                "are for tensors; leave them out"
             )
         if self.into is not None and (self.format != "torch" or not isinstance(self.into, Mapping)):
             raise ConfigurationError(

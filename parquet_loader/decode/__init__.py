@@ -22,6 +22,7 @@ from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, Ta
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.expected_routes import ChunkRoute, chunk_routes
 from parquet_loader.decode.file_references import FileReference, unpacked_reference
+from parquet_loader.decode.jpeg import decode_jpeg
 from parquet_loader.decode.lazy_rows import (
     READ_ERRORS,
     DeferredColumns,
@@ -31,13 +32,16 @@ from parquet_loader.decode.lazy_rows import (
     Target,
 )
 from parquet_loader.decode.media import (
+    JpegPart,
     RangeFile,
     audio_modules,
     decode_audio,
     decode_clips,
     decode_frames,
+    has_device_form,
     image_formats,
     image_pixels,
+    jpeg_part,
     scale_and_offset,
     video_module,
     write_image,
@@ -86,6 +90,7 @@ __all__ = [
     "Dictionary",
     "FeedCheck",
     "FileReference",
+    "JpegPart",
     "LazyRows",
     "NativeChunks",
     "NotDecodedError",
@@ -117,9 +122,11 @@ __all__ = [
     "decode_audio",
     "decode_clips",
     "decode_frames",
+    "decode_jpeg",
     "decode_pages",
     "file_of_pages",
     "first_beyond_nanoseconds",
+    "has_device_form",
     "holds_rows",
     "image_array",
     "image_formats",
@@ -127,6 +134,7 @@ __all__ = [
     "indexed_pages",
     "is_known_codec",
     "is_known_type",
+    "jpeg_part",
     "leaves_in",
     "npy_array",
     "npz_array",

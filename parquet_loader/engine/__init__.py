@@ -8,6 +8,7 @@ from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformProcesses, check_transform_workers, transform_option
 from parquet_loader.engine.cut_batches import CutBatches, HeldWindow
+from parquet_loader.engine.encoded_images import EncodedImages
 from parquet_loader.engine.engine import (
     WIDE_WINDOWS_AHEAD,
     WINDOWS_AHEAD,
@@ -19,6 +20,7 @@ from parquet_loader.engine.kept_engine import KeptEngine
 from parquet_loader.engine.ranges import Mark, marking
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
+from parquet_loader.engine.recordings import RowError
 from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_by
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_media import WindowMedia
@@ -32,6 +34,7 @@ __all__ = [
     "BatchProcessor",
     "Batches",
     "CutBatches",
+    "EncodedImages",
     "Engine",
     "EngineFigures",
     "EngineOptions",
@@ -50,6 +53,7 @@ __all__ = [
     "ReadAhead",
     "ReadingProcess",
     "ReferencedFiles",
+    "RowError",
     "RowsOut",
     "Sample",
     "SampleLog",

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import Stream, bit_generator
 from parquet_loader.decode import Column, image_formats
+from parquet_loader.engine.encoded_images import EncodedImages
 from parquet_loader.engine.media_decoding import BatchArrays, DamagedRow, Images, MediaMemory, decode_media
 from parquet_loader.engine.recordings import BatchRows, require_decoders
 from parquet_loader.engine.referenced_files import ReferencedFiles
@@ -34,6 +35,7 @@ class ProcessedBatch:
         owners: The objects that own memory not allocated by numpy, by column name; tensors are made from them.
         nbytes: Bytes of all arrays.
         replaced: The rows with damaged media that were replaced by other rows of the batch.
+        encoded: The images that a device decodes, by column name; the column's array then holds their bytes.
     """
 
     rows: int
@@ -41,6 +43,21 @@ class ProcessedBatch:
     owners: Mapping[str, Any]
     nbytes: int
     replaced: tuple[DamagedRow, ...] = ()
+    encoded: Mapping[str, EncodedImages] = field(default_factory=dict)
+
+    def decoded(self) -> ProcessedBatch:
+        """Return the batch with its images decoded on the CPU, in ordinary memory.
+
+        Raises:
+            DataError: An image cannot be decoded.
+        """
+        if not self.encoded:
+            return self
+        arrays, owners = dict(self.arrays), dict(self.owners)
+        for name, images in self.encoded.items():
+            arrays[name] = images.decoded(cast("npt.NDArray[np.uint8]", arrays[name]))
+            owners.pop(name, None)
+        return replace(self, arrays=arrays, owners=owners, encoded={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,8 @@ class BatchProcessor:
         replaces: Whether rows with damaged media are replaced; needs `row_numbers`.
         files: Opens the files that rows name.
         has_rows_out: Whether the caller's loader has an argument `rows_out`, which messages then name.
+        encodes: Whether images that a device can decode stay encoded, if there is no `transform` and no row is
+            replaced.
 
     Raises:
         MissingPackageError: There are media, and the packages that decode them are not installed.
@@ -100,6 +119,7 @@ class BatchProcessor:
         replaces: bool = False,
         files: ReferencedFiles | None = None,
         has_rows_out: bool = True,
+        encodes: bool = False,
     ) -> None:
         self._media = [c for c in columns if c.image is not None]
         # Imported here, so that no worker imports them between two batches.
@@ -116,6 +136,7 @@ class BatchProcessor:
         self._replaces = replaces
         self._files = files
         self._has_rows_out = has_rows_out
+        self._encodes = encodes and transform is None and not replaces
 
     @staticmethod
     def is_needed(columns: Sequence[Column], transform: Transform | None) -> bool:
@@ -135,9 +156,11 @@ class BatchProcessor:
             DataError: An image cannot be decoded, or its size is not the one that its field declares.
             TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
         """
-        memory = MediaMemory(None if self._transform is not None and allocator.is_required else allocator)
+        own = None if self._transform is not None and allocator.is_required else allocator
+        memory = MediaMemory(own, encodes=self._encodes)
         arrays, replaced = self._processed(window.slice(start, stop), stop - start, batch, memory, is_own=False)
-        return allocated(_batch_of(arrays, memory.owners, replaced), allocator)
+        rows = _rows_of(arrays) if self._transform is not None else stop - start
+        return allocated(_batch_of(arrays, rows, memory.owners, replaced, memory.encoded), allocator)
 
     def processed(
         self, arrays: Mapping[str, Array], rows: int, batch: int, allocator: Allocator | None = None
@@ -151,7 +174,7 @@ class BatchProcessor:
             allocator: Provides the memory of the batch, if that is required; None if any memory serves.
         """
         done, replaced = self._processed(arrays, rows, batch, MediaMemory(None), is_own=True)
-        made = _batch_of(done, {}, replaced)
+        made = _batch_of(done, _rows_of(done), {}, replaced, {})
         return made if allocator is None else allocated(made, allocator)
 
     def _processed(
@@ -195,9 +218,19 @@ def allocated(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
     return replace(batch, arrays=arrays, owners=owners)
 
 
-def _batch_of(arrays: BatchArrays, owners: Mapping[str, Any], replaced: tuple[DamagedRow, ...]) -> ProcessedBatch:
-    rows = len(next(iter(arrays.values())))
-    return ProcessedBatch(rows, arrays, owners, sum(map(_nbytes, arrays.values())), replaced)
+def _rows_of(arrays: BatchArrays) -> int:
+    return len(next(iter(arrays.values())))
+
+
+def _batch_of(
+    arrays: BatchArrays,
+    rows: int,
+    owners: Mapping[str, Any],
+    replaced: tuple[DamagedRow, ...],
+    encoded: Mapping[str, EncodedImages],
+) -> ProcessedBatch:
+    nbytes = sum(map(_nbytes, arrays.values())) + sum(images.pixels.nbytes for images in encoded.values())
+    return ProcessedBatch(rows, arrays, owners, nbytes, replaced, encoded)
 
 
 def _nbytes(array: Array | Images) -> int:

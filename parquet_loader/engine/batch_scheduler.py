@@ -6,16 +6,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
-import numpy as np
-
 from parquet_loader.dataset import BATCHES_AT_ONCE, Dataset
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.child.transforms import TransformLane
-from parquet_loader.engine.media_decoding import RowError
+from parquet_loader.engine.recordings import RowError
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import Job
-from parquet_loader.errors import DataError
 from parquet_loader.plan import Plan
 from parquet_loader.window import Allocator
 
@@ -168,15 +165,6 @@ class BatchScheduler(Batches):
             "process",
             lambda: processor(window, start, stop, number, self._allocator),
             done,
-            lambda error: settle(self._located(error), 0),
+            lambda error: settle(error.located(self._locate) if isinstance(error, RowError) else error, 0),
             float if lane is None else lambda: lane.cpu_s,
         )
-
-    def _located(self, error: BaseException) -> BaseException:
-        """Return an error about a row as one that names the row's file, row group and number."""
-        if not isinstance(error, RowError):
-            return error
-        (file, row_group, row), *_ = self._locate(np.array([error.number]))
-        located = DataError(f"{file}, row group {row_group}, row {row}, {error.reason}")
-        located.__cause__ = error.__cause__
-        return located

@@ -72,6 +72,7 @@ class EngineOptions:
         rows_out: How many rows `transform` returns; None if it returns as many as it gets.
         replaces: Whether a row with damaged media is replaced by another row of its batch; if not, its error is raised.
         keeps_stored: Whether windows that are delivered whole are `StoredWindow`s, which a device permutes.
+        keeps_encoded: Whether images that a device can decode stay encoded; see `BatchProcessor`.
     """
 
     transform: Transform | None
@@ -82,6 +83,7 @@ class EngineOptions:
     rows_out: RowsOut | None = None
     replaces: bool = False
     keeps_stored: bool = False
+    keeps_encoded: bool = False
 
 
 def transform_processes(options: EngineOptions, *, is_nested: bool = False) -> TransformProcesses | None:
@@ -596,4 +598,5 @@ def _processor_of(dataset: Dataset, plan: Plan, options: EngineOptions) -> Batch
         reader.row_numbers,
         replaces=options.replaces,
         files=files_named_by(reader.columns, dataset.snapshot),
+        encodes=options.keeps_encoded,
     )

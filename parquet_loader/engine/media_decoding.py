@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.decode import BlobProblem, Column, image_pixels, read_array, scale_and_offset, write_image
+from parquet_loader.decode import BlobProblem, Column, has_device_form, image_pixels, read_array, write_image
+from parquet_loader.engine.encoded_images import EncodedImageRows, EncodedImages, black_image
 from parquet_loader.engine.recordings import AudioRows, BatchRows, VideoRows
 from parquet_loader.engine.referenced_files import file_bytes
-from parquet_loader.errors import DataError
 from parquet_loader.schema import Audio, Encoded, Image, Ragged, Video
 from parquet_loader.window import Allocator, Array
 
@@ -30,15 +30,19 @@ class MediaMemory:
     """Memory for the decoded rows of one batch.
 
     Attributes:
-        owners: As in `ProcessedBatch`.
+        owners, encoded: As in `ProcessedBatch`.
+        encodes: Whether images that a device can decode stay encoded.
 
     Args:
         allocator: Provides the memory; None for new ordinary memory.
+        encodes: See above.
     """
 
-    def __init__(self, allocator: Allocator | None) -> None:
+    def __init__(self, allocator: Allocator | None, *, encodes: bool = False) -> None:
         self._allocator = allocator
         self.owners: dict[str, Any] = {}
+        self.encoded: dict[str, EncodedImages] = {}
+        self.encodes = encodes
 
     def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return memory for a column's decoded rows, of this shape and dtype; its content is undefined."""
@@ -110,11 +114,7 @@ class ImageRows:
     def fill_gap(self, row: int) -> None:
         """Make the row a black image."""
         assert self._array is not None
-        self._array[row] = 0
-        if self._field.mean is not None:
-            for channel in range(self._channels):
-                at: Any = channel if self._field.channels_first else (..., channel)
-                self._array[row][at] = scale_and_offset(self._field, channel)[1]
+        self._array[row] = black_image(self._field)
 
     def repeat(self, row: int, source: int) -> None:
         """Copy `source` to `row`."""
@@ -153,8 +153,8 @@ class ArrayRows:
         return {self._name: np.stack(self._arrays) if self._field.is_fixed and self._arrays else self._arrays}
 
 
-def _opened(column: Column, count: int, memory: MediaMemory) -> MediaRows:
-    field = column.image
+def _opened(column: Column, rows: BatchRows, memory: MediaMemory) -> MediaRows:
+    field, count = column.image, rows.count
     if isinstance(field, Encoded):
         return ArrayRows(column.name, field, count)
     if isinstance(field, Audio):
@@ -162,6 +162,8 @@ def _opened(column: Column, count: int, memory: MediaMemory) -> MediaRows:
     if isinstance(field, Video):
         return VideoRows(column.name, field, count, memory.allocate)
     assert field is not None
+    if memory.encodes and has_device_form(field):
+        return EncodedImageRows(column.name, field, rows, memory.allocate, memory.encoded)
     return ImageRows(column.name, field, count, memory)
 
 
@@ -176,18 +178,6 @@ class DamagedRow:
 
     number: int
     reason: str
-
-
-class RowError(DataError):
-    """A row cannot be decoded. Callers replace this error by a `DataError` that names the file."""
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(number, reason)
-        self.number = number
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 def decode_media(
@@ -214,7 +204,7 @@ def decode_media(
         assert column.image is not None
         assert isinstance(encoded, Ragged)
         valid = arrays[f"{column.name}_valid"] if column.image.null == "mask" else None
-        media = _opened(column, rows.count, memory)
+        media = _opened(column, rows, memory)
         opened.append(media)
         for row in range(rows.count):
             data = encoded[row]  # one at a time: copies of all rows would be new memory for each batch
@@ -226,12 +216,12 @@ def decode_media(
             except BlobProblem as problem:
                 damaged[row] = column.name, problem
                 if not replaces:
-                    raise _error(row, damaged, rows) from problem.__cause__
+                    raise rows.error(row, column.name, problem) from problem.__cause__
     replaced: tuple[DamagedRow, ...] = ()
     if damaged:
         sound = [row for row in range(rows.count) if row not in damaged]
         if not sound:
-            raise _error(0, damaged, rows) from damaged[0][1].__cause__
+            raise rows.error(0, *damaged[0]) from damaged[0][1].__cause__
         assert rows.numbers is not None
         sources = {row: next((s for s in sound if s > row), sound[0]) for row in damaged}
         taken = np.array([sources.get(row, row) for row in range(rows.count)])
@@ -248,10 +238,3 @@ def decode_media(
     for name in arrays:
         inserted |= decoded[name] if name in decoded else {name: done[name]}
     return inserted, replaced
-
-
-def _error(row: int, damaged: Mapping[int, tuple[str, BlobProblem]], rows: BatchRows) -> DataError:
-    name, problem = damaged[row]
-    if rows.numbers is not None:
-        return RowError(int(rows.numbers[row]), f"column {name!r}: {problem}")
-    return DataError(f"column {name!r}, row {row} of batch {rows.batch}: {problem}")

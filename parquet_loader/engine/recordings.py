@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IndexedStream, IntArray, Stream
-from parquet_loader.decode import audio_modules, decode_audio, decode_clips, video_module
+from parquet_loader.decode import BlobProblem, audio_modules, decode_audio, decode_clips, video_module
 from parquet_loader.engine.referenced_files import ReferencedFiles, file_bytes, opened
+from parquet_loader.errors import DataError
 from parquet_loader.schema import Audio, Ragged, Video, companion_of
 
 Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
@@ -50,6 +51,31 @@ class BatchRows:
         """
         assert self.numbers is not None
         return self._stream.generator(int(self.numbers[row]))
+
+    def error(self, row: int, column: str, problem: BlobProblem) -> DataError:
+        """Return the error about a row that cannot be decoded: a `RowError` if the row's number is known."""
+        if self.numbers is not None:
+            return RowError(int(self.numbers[row]), f"column {column!r}: {problem}")
+        return DataError(f"column {column!r}, row {row} of batch {self.batch}: {problem}")
+
+
+class RowError(DataError):
+    """A row cannot be decoded. `located` replaces this error by a `DataError` that names the file."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number = number
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+    def located(self, locate: Callable[[IntArray], list[tuple[str, int, int]]]) -> DataError:
+        """Return the error with the row's file, row group and number, which `Snapshot.locate` finds."""
+        (file, row_group, row), *_ = locate(np.array([self.number]))
+        located = DataError(f"{file}, row group {row_group}, row {row}, {self.reason}")
+        located.__cause__ = self.__cause__
+        return located
 
 
 def require_decoders(field: object) -> None:

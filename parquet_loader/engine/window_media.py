@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode import image_formats
-from parquet_loader.engine.media_decoding import MediaMemory, RowError, decode_media
-from parquet_loader.engine.recordings import BatchRows
+from parquet_loader.engine.media_decoding import MediaMemory, decode_media
+from parquet_loader.engine.recordings import BatchRows, RowError
 from parquet_loader.engine.referenced_files import files_named_by
-from parquet_loader.errors import DataError
 from parquet_loader.read import HIDDEN_ROW_NUMBERS
 from parquet_loader.schema import Encoded, Image
 from parquet_loader.window import Allocator, Window
@@ -84,8 +83,7 @@ class WindowMedia:
         try:
             done, _ = decode_media(self._columns, arrays, rows, _Slots(slots), replaces=False)
         except RowError as error:
-            (file, row_group, row), *_ = self._locate(np.array([error.number]))
-            raise DataError(f"{file}, row group {row_group}, row {row}, {error.reason}") from error.__cause__
+            raise error.located(self._locate) from error.__cause__
         for name, slot in slots.items():
             decoded: Any = done[name]
             if decoded is not slot:

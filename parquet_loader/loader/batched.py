@@ -300,6 +300,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
             on_error == "skip_row",
             self._permutes_rows and isinstance(self._output, PermutingOutput) and self._output.permutes,
+            isinstance(self._output, PermutingOutput) and self._output.decodes,
         )
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)

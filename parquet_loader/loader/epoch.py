@@ -6,14 +6,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from parquet_loader.collate import Batch, CountedOutput, DeviceFigures, Output, PermutingOutput, Pulled, rows_of
-from parquet_loader.common import is_local
+from parquet_loader.common import IntArray, is_local
 from parquet_loader.engine import (
     Engine,
     EngineFigures,
@@ -22,8 +21,10 @@ from parquet_loader.engine import (
     IsolatedEngine,
     KeptEngine,
     Mark,
+    ProcessedBatch,
     Progress,
     ReadAhead,
+    RowError,
     SampleLog,
     marking,
 )
@@ -60,6 +61,7 @@ class EpochRecord(NamedTuple):
 
 EpochEngine: TypeAlias = Engine | IsolatedEngine | KeptEngine
 """Reads an epoch in this process or another one, or computes one whose rows are on a device; see `Engine`."""
+Locate: TypeAlias = Callable[[IntArray], list[tuple[str, int, int]]]
 
 
 class Epoch:
@@ -75,6 +77,7 @@ class Epoch:
         pinned: Allocates page-locked memory for batches that are copied to a GPU; None if no copy needs it.
         bar: A tqdm bar, or None.
         figures: Measures times.
+        locate: As `Snapshot.locate`, for errors.
         deliveries: Releases files when their last batch is delivered; None if the source does not change.
         read_ahead: The object that opened the engine during the previous epoch; None if the engine is new.
         next_epoch: Opens the next epoch during this one. The loader keeps it, unless this epoch ends early.
@@ -88,6 +91,7 @@ class Epoch:
         pinned: Allocator | None,
         bar: Any,
         figures: EpochFigures,
+        locate: Locate,
         deliveries: Deliveries | None,
         read_ahead: ReadAhead[Any] | None = None,
         next_epoch: ReadAhead[Any] | None = None,
@@ -99,8 +103,8 @@ class Epoch:
         self._pid = os.getpid()
         self._engine = engine
         self._bar = bar
-        self._batches = output.delivered(_pull(engine, output, batch_size, pinned, figures))
-        if isinstance(output, PermutingOutput) and output.permutes:
+        self._batches = output.delivered(_pull(engine, output, batch_size, pinned, figures, locate))
+        if isinstance(output, PermutingOutput) and (output.permutes or output.decodes):
             figures.device = output.figures
         if isinstance(output, CountedOutput):
             figures.pulled = output.pulled
@@ -223,10 +227,16 @@ class Epoch:
 
 
 def _pull(
-    engine: EpochEngine, output: Output, batch_size: int, pinned: Allocator | None, figures: EpochFigures
+    engine: EpochEngine,
+    output: Output,
+    batch_size: int,
+    pinned: Allocator | None,
+    figures: EpochFigures,
+    locate: Locate,
 ) -> Iterator[Batch]:
+    decodes = engine.processes and isinstance(output, PermutingOutput) and output.decodes
     while engine.processes and (made := engine.next_batch()) is not None:
-        yield output.from_batch(made, pinned)
+        yield _from_batch(output, made, pinned, locate, decodes=decodes)
         del made
     while not engine.processes and (window := engine.next_window()) is not None:
         figures.observe(window)
@@ -247,6 +257,16 @@ def _pull(
                 engine.release_previous()
             yield batch
             del batch  # so that the window is not kept alive during the wait for the next one
+
+
+def _from_batch(
+    output: Output, made: ProcessedBatch, pinned: Allocator | None, locate: Locate, *, decodes: bool
+) -> Batch:
+    """Return a processed batch; with `decodes`, the output decodes its images, if they are still encoded."""
+    try:
+        return output.from_batch(made if decodes else made.decoded(), pinned)
+    except RowError as error:
+        raise error.located(locate) from error.__cause__
 
 
 class EpochFigures:
@@ -412,7 +432,7 @@ class EpochFigures:
             cache=account.cache,
             remote=account.remote,
             queued_s=account.queued_s,
-            device=None if self.device is None else replace(self.device, reasons=dict(self.device.reasons)),
+            device=None if self.device is None else self.device.copied_now(),
         )
 
 

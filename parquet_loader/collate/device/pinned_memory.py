@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def pinned_copy(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:
             (Ragged(copy, array.offsets, array.kind) if isinstance(array, Ragged) else copy),
             mine.owner,
         )
-    return ProcessedBatch(batch.rows, arrays, owners, batch.nbytes)
+    return replace(batch, arrays=arrays, owners=owners)
 
 
 def _padded(array: Any) -> int:

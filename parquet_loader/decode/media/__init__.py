@@ -3,11 +3,20 @@
 from parquet_loader.decode.media.audio import audio_modules, decode_audio
 from parquet_loader.decode.media.byte_ranges import RangeFile
 from parquet_loader.decode.media.crops import Box, center_box, random_box, uniform
-from parquet_loader.decode.media.images import image_formats, image_pixels, scale_and_offset, write_image
+from parquet_loader.decode.media.images import (
+    JpegPart,
+    has_device_form,
+    image_formats,
+    image_pixels,
+    jpeg_part,
+    scale_and_offset,
+    write_image,
+)
 from parquet_loader.decode.media.video import clip_positions, decode_clips, decode_frames, video_module
 
 __all__ = [
     "Box",
+    "JpegPart",
     "RangeFile",
     "audio_modules",
     "center_box",
@@ -15,8 +24,10 @@ __all__ = [
     "decode_audio",
     "decode_clips",
     "decode_frames",
+    "has_device_form",
     "image_formats",
     "image_pixels",
+    "jpeg_part",
     "random_box",
     "scale_and_offset",
     "uniform",

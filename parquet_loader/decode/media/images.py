@@ -25,6 +25,9 @@ _PLUGINS = {
 _NAMES = "JPEG, PNG, WebP, AVIF, GIF or TIFF"
 _ORIENTATION = 0x0112
 _BITS_PER_SAMPLE = 258
+_END_OF_JPEG = b"\xff\xd9"
+# Larger JPEGs are not left to a device: it decodes them in full, and `write_image` at a reduced size.
+_MOST_DEVICE_PIXELS = 2**23
 
 
 @cache
@@ -75,12 +78,68 @@ def write_image(
     Raises:
         BlobProblem: the bytes are not an image that can be read, or its size differs from the field's.
     """
-    # The flip is drawn first, so that it does not depend on the image's size.
-    is_flipped = field.flip == 1 if rng is None else bool(uniform(rng, 1)[0] < field.flip)
+    is_flipped = _is_flipped(field, rng)
     is_as_resized = field.delivered_dtype == np.uint8 and not field.channels_first
     direct = out if is_as_resized and out is not None and out.flags.c_contiguous else None
     pixels = _resized(data, field, rng, direct, is_flipped=is_flipped)
     return pixels if pixels is out else _delivered(pixels, field, out)
+
+
+def _is_flipped(field: Image, rng: np.random.Generator | None) -> bool:
+    """Draw whether an image is mirrored: before its box, so that it does not depend on the image's size."""
+    return field.flip == 1 if rng is None else bool(uniform(rng, 1)[0] < field.flip)
+
+
+class JpegPart(NamedTuple):
+    """What is delivered of a JPEG that another decoder decodes in full.
+
+    Attributes:
+        height, width: Of the image.
+        box: The part that is resized to the delivered size.
+        region: The pixels that affect the result.
+        is_flipped: Whether the result is mirrored left to right.
+    """
+
+    height: int
+    width: int
+    box: Box
+    region: Region
+    is_flipped: bool
+
+
+def has_device_form(field: Image) -> bool:
+    """Whether a device can deliver JPEGs in a field's form: in one size, and not for ``"nearest"``."""
+    return field.is_fixed and field.shape[2] != 4 and field.interpolation != "nearest"
+
+
+def jpeg_part(data: bytes, field: Image, rng: np.random.Generator | None) -> JpegPart | None:
+    """Return the part of a JPEG that `write_image` delivers; None if only `write_image` may decode the image.
+
+    Draws the same random numbers as `write_image`.
+
+    Args:
+        data: The encoded image.
+        field: Its field, for which `has_device_form` holds.
+        rng: As in `write_image`.
+
+    Raises:
+        BlobProblem: The image's size differs from the field's.
+    """
+    is_flipped = _is_flipped(field, rng)
+    stored = jpeg_shape(data, min(pillow_image().MAX_IMAGE_PIXELS or _MOST_DEVICE_PIXELS, _MOST_DEVICE_PIXELS))
+    # A decoder on a device may deliver a truncated image without an error.
+    if stored is None or stored[2] != field.shape[2] or not data.endswith(_END_OF_JPEG):
+        return None
+    if field.exif_orientation:
+        with _Opened(data) as opened:
+            if opened.orientation != 1:
+                return None
+    height, width, _ = stored
+    _check_size((height, width), field)
+    if field.size is None:
+        return JpegPart(height, width, Box(0, 0, width, height), Region(0, height, 0, width), is_flipped)
+    box = _box(field, height, width, rng)
+    return JpegPart(height, width, box, _used(field, box, 1, stored), is_flipped)
 
 
 def _resized(

@@ -305,6 +305,7 @@ class LoaderEpochs:
             self._allocator if copies else None,
             bar,
             figures,
+            self._dataset.snapshot.locate,
             deliveries,
             taken,
             following,
@@ -382,8 +383,12 @@ class LoaderEpochs:
     def _check_device_memory(self, plan: Plan) -> None:
         if isinstance(self._output, PermutingOutput) and self._output.device_limit_bytes is not None:
             sizing, columns = self._dataset.sizing, self._dataset.reader.columns
+            if self._output.decodes and sizing.row.processed:
+                self._output.check_image_memory(sizing.row.processed * self.batch_size)
             widths = [width for _, width in sizing.row.ragged] + [column.row_bytes or 0 for column in columns]
             rows = sizing.window_capacity(plan)
+            if not self._output.permutes:
+                return
             self._output.check_device_memory(
                 rows, sizing.row.decoded, max(widths, default=0), is_ragged=any(column.is_ragged for column in columns)
             )
