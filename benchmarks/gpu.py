@@ -11,7 +11,8 @@ an exception and `close`. *bandwidth*: rows of 4,096 float32, compared with `non
 *step*: a multilayer perceptron trained on those batches, compared with one batch kept on the device. *tabular*: 40
 columns in batches of 4,096 with two reading threads, permuted by the CPU, by the GPU, or kept there, and torch's
 `DataLoader` over row groups with workers and `pin_memory`. *pinning*: first and later epochs with and without pinned
-memory. *images*: JPEGs, compared with nvJPEG (torchvision) on one batch, and DALI if it is installed.
+memory. *images*: JPEGs decoded by the workers, and on the device, as stored and as random crops, compared with nvJPEG
+(torchcodec or torchvision) on one batch, and DALI if it is installed.
 """
 
 from __future__ import annotations
@@ -316,11 +317,12 @@ def pinning(bench: Bench) -> Found:
 
 
 def images(bench: Bench) -> Found:
-    """Return images a second: decoded by the loader's threads; bare nvJPEG on one batch; DALI."""
-    schema = Schema({"image": Image((224, 224, 3)), "y": Scalar("int32")})
-    loader = bench.loader(IMAGES, "default", "cpu", schema=schema)
-    count = drain(loader)
+    """Return images a second: decoded by the loader's threads, and on the device; bare nvJPEG on one batch; DALI."""
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    cropped = Image(size=176, crop="random", flip=0.5, dtype="float32", mean=mean, std=std, channels_first=True)
+    loaders: dict[str, BatchedDataLoader] = {}
     found: dict[str, list[float]] = {}
+    count = 0
     encoded = first_images(bench.data(IMAGES, "default"), BATCH_ROWS["images"])
     others: dict[str, Callable[[], int]] = {}
     errors: Found = {}
@@ -331,13 +333,33 @@ def images(bench: Bench) -> Found:
         except Exception as error:  # not installed, or built without it
             others.pop(name, None)
             errors[f"{name}_error"] = repr(error)[:300]
+    for form, field in (("loader", Image((224, 224, 3))), ("crops", cropped)):
+        schema = Schema({"image": field, "y": Scalar("int32")})
+        for where, on_device in (("", False), ("_on_device", True)):
+            name, output = f"{form}{where}", OutputOptions(decode_on_device=on_device)
+            try:
+                loaders[name] = bench.loader(IMAGES, "default", "cpu", schema=schema, output_options=output)
+                count = drain(loaders[name])
+            except Exception as error:  # no package decodes on the device
+                loaders.pop(name, None)
+                errors[f"{name}_error"] = repr(error)[:300]
     for _ in bench.each_round():
-        found.setdefault("loader_images_per_s", []).append(count / bench.seconds(lambda: drain(loader)))
+        bare = 0.0
         for name, decode in others.items():
             seconds = bench.seconds(lambda decode=decode: [decode() for _ in range(10)])  # type: ignore[misc]
             found.setdefault(f"{name}_images_per_s", []).append(10 * len(encoded) / seconds)
-    loader.close()
-    return {**{name: spread(of) for name, of in found.items()}, **errors}
+            bare = found[f"{name}_images_per_s"][-1] if name == "nvjpeg" else bare
+        for name, loader in loaders.items():
+            cpu_s = time.process_time()
+            rate = count / bench.seconds(lambda loader=loader: drain(loader))  # type: ignore[misc]
+            found.setdefault(f"{name}_images_per_s", []).append(rate)
+            found.setdefault(f"{name}_cpu_s_per_image", []).append((time.process_time() - cpu_s) / count)
+            if bare:
+                found.setdefault(f"{name}_share_of_nvjpeg", []).append(rate / bare)
+    figures = {f"{name}_device": str(loader.stats().device) for name, loader in loaders.items() if "device" in name}
+    for loader in loaders.values():
+        loader.close()
+    return {**{name: spread(of) for name, of in found.items()}, **figures, **errors}
 
 
 def first_images(folder: Path, count: int) -> list[bytes]:
@@ -349,11 +371,13 @@ def first_images(folder: Path, count: int) -> list[bytes]:
 
 
 def nvjpeg(bench: Bench, encoded: list[bytes]) -> Callable[[], int]:
-    """Return a function that decodes images by torchvision, on a GPU by nvJPEG."""
-    from torchvision.io import decode_jpeg  # noqa: PLC0415
-
+    """Return a function that decodes images by torchcodec or torchvision, on a GPU by nvJPEG."""
     tensors = [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in encoded]
-    return lambda: len(decode_jpeg(tensors, device=bench.device))
+    try:
+        decode = importlib.import_module("torchcodec.decoders").decode_jpeg
+    except (ImportError, OSError, RuntimeError, AttributeError):  # not there, not loadable, or too old
+        decode = importlib.import_module("torchvision.io").decode_jpeg
+    return lambda: len(decode(tensors, device=bench.device))
 
 
 def dali(bench: Bench, encoded: list[bytes]) -> Callable[[], int]:
