@@ -163,7 +163,6 @@ class Engine:
         self._buffer_sizes = BufferSizes(capacity, ragged_bytes, staging, allocator)
         self._windows: deque[WindowTask] = deque()
         self._delivered: deque[WindowTask] = deque()
-        self._released: deque[WindowTask] = deque()
         self._is_awaited = False
         # The first window delivers only rows from `first_batch` on, so no rows have to be carried to it.
         self._first_window, self._begun_rows = plan.beginning_of(first_batch) if first_batch else (plan.start_window, 0)
@@ -242,7 +241,6 @@ class Engine:
             return
         self._windows.clear()
         self._delivered.clear()
-        self._released.clear()
         self._prefault = None
         if self._batches is not None:
             self._batches.clear()
@@ -381,25 +379,15 @@ class Engine:
         return len(self._windows) > 1 and (self._windows[1].phase == "ready" or self._windows[1].error is not None)
 
     def _release_all_but(self, keep: int) -> None:
-        """Release all delivered windows except the last `keep`.
-
-        A worker frees them, because freeing many arrays takes time. Windows with wide rows are freed here: they have a
-        few whole blocks, and the next window waits for them.
-        """
+        """Release all delivered windows except the last `keep`."""
         while len(self._delivered) > keep:
-            window = self._delivered.popleft()
-            if self._parts.wide:
-                self.usage.reserve(-window.held_bytes)
-            else:
-                self._released.append(window)
+            self.usage.reserve(-self._delivered.popleft().held_bytes)
             self.workers.notify()
 
     # ------------------------------------------------------------------ choosing what to do
 
     def _choose(self) -> Job | None:  # type: ignore[type-arg]
         """Return the most urgent job that may start: batches first, then windows in their order."""
-        if self._released:
-            return self._release_job(self._released.popleft())
         if self._batches is not None and not self._is_ahead and not self._has_lanes:
             job = self._taking_windows(self._batches.job)
             if job is not None:
@@ -567,15 +555,6 @@ class Engine:
             window.unprocessed = -(-window.window.rows // self._plan.batch_size)
 
         return Job("gather", window.assembly.finish, done, window.fail)
-
-    def _release_job(self, window: WindowTask) -> Job[None]:
-        def run() -> None:
-            window.window = None
-
-        def done(_: None) -> None:
-            self.usage.reserve(-window.held_bytes)
-
-        return Job("gather", run, done, window.fail)
 
     def _taking_windows(self, choose: Callable[[deque[WindowTask]], Job[Any] | None]) -> Job[Any] | None:
         before = len(self._windows)

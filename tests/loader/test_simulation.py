@@ -18,7 +18,6 @@ from parquet_loader import DataError, LocalCache, SourceChange
 from parquet_loader.loader.simulation.calibration import LoaderSetup, calibrate, loader_of, opened
 from parquet_loader.loader.simulation.model import (
     MOST_WINDOWS,
-    RELEASE_S,
     EngineLimits,
     EpochLoad,
     ReadLoad,
@@ -152,8 +151,8 @@ def test_rates_are_brought_to_the_pace_of_a_trial(
     if found == rates:  # few windows, which were ready before they were asked for
         return
     again = windows_taken_s(load, found, limits)[: len(trial)]
-    # The times of a batch and of freeing a window are not scaled.
-    constant_s = sum(window.batches * RATES.batch_s + RELEASE_S for window in load.windows)
+    # The times of batches are not scaled.
+    constant_s = sum(window.batches * RATES.batch_s for window in load.windows)
     assert again[-1] - again[0] == pytest.approx(trial[-1] - trial[0], rel=0.05, abs=constant_s)
 
 

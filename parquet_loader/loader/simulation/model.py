@@ -18,8 +18,6 @@ from parquet_loader.loader.simulation.network import LinkRates, Network
 MOST_WINDOWS = 192
 # Sizes of row groups to be fetched are estimated from earlier ones; the engine reserves this much more.
 FETCH_MARGIN = 1.1
-# A worker frees the many arrays of a window in about this time.
-RELEASE_S = 1e-3
 # Factors by which jobs of a real epoch differ from the average. Memory use depends on which jobs take longer.
 JITTER = (0.4, 2.5)
 # A training loop without a step may lose its processor for this long.
@@ -256,7 +254,6 @@ class _Run:
         self._numbers = 0
         self._windows: deque[_Window] = deque()
         self._delivered: deque[_Window] = deque()
-        self._released: deque[_Window] = deque()
         self._admitted = 0
         self._next_to_order = 0
         self._is_ordering = False
@@ -357,13 +354,7 @@ class _Run:
     def _release_all_but(self, keep: int) -> None:
         while len(self._delivered) > keep:
             window = self._delivered.popleft()
-            if self._limits.arena_bytes:
-                self._free_memory(window)
-            else:
-                self._released.append(window)
-
-    def _free_memory(self, window: _Window) -> None:
-        self._reserve(-(window.decoded + window.gathered + window.arena))
+            self._reserve(-(window.decoded + window.gathered + window.arena))
 
     # ------------------------------------------------------------------ the workers
 
@@ -382,8 +373,6 @@ class _Run:
 
     def _job(self) -> tuple[float, str, _Window, int] | None:
         limits = self._limits
-        if self._released:
-            return RELEASE_S, "release", self._released.popleft(), 0
         most = max(limits.windows_ahead, 1 + self._fills_first)
         if self._admitted < len(self._load) and len(self._windows) < most:
             load = self._load[self._admitted]
@@ -470,9 +459,6 @@ class _Run:
             self._fetched -= freed
             self._reserve(-read.decoding_bytes - freed)
             window.unread -= 1
-            return
-        if kind == "release":
-            self._free_memory(window)
             return
         window.undone -= 1
         if not window.undone:
