@@ -6,6 +6,7 @@ Random numbers come from torch's own generator, or from a seed drawn from it, so
 from __future__ import annotations
 
 import decimal
+import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -146,13 +147,13 @@ class DataLoader(LoaderBase):
             yield from rows
             return
         waiting: list[dict[str, Any]] = []
-        draws = _Draws()
+        rng = random.Random(int(torch.randint(2**63 - 1, ())))
         for row in rows:
             waiting.append(row)
             if len(waiting) >= self.shuffling_queue_capacity:
-                yield draws.taken(waiting)
+                yield _drawn(waiting, rng)
         while waiting:
-            yield draws.taken(waiting)
+            yield _drawn(waiting, rng)
 
 
 def _as_dict(item: Any) -> dict[str, Any]:
@@ -162,19 +163,11 @@ def _as_dict(item: Any) -> dict[str, Any]:
     return found
 
 
-class _Draws:
-    """Random positions, drawn many at a time."""
-
-    def __init__(self) -> None:
-        self._numbers: list[float] = []
-
-    def taken(self, waiting: list[Any]) -> Any:
-        """Remove a row at random, and put the last row into its slot."""
-        if not self._numbers:
-            self._numbers = torch.rand(1024, dtype=torch.float64).tolist()
-        position = int(self._numbers.pop() * len(waiting))
-        waiting[position], waiting[-1] = waiting[-1], waiting[position]
-        return waiting.pop()
+def _drawn(waiting: list[Any], rng: random.Random) -> Any:
+    """Remove a row at random, and put the last row into its slot."""
+    position = int(rng.random() * len(waiting))
+    waiting[position], waiting[-1] = waiting[-1], waiting[position]
+    return waiting.pop()
 
 
 class BatchedDataLoader(LoaderBase):
