@@ -51,12 +51,10 @@ def decode_column(column: pa.ChunkedArray, field: UnischemaField) -> list[Any]:
         if pa.types.is_date(array.type) and array.null_count:
             return [None if np.isnat(v) else v for v in values]
         return values
-    kind = np.dtype(dtype).kind
-    if kind in "biuf" and not is_text(array.type) and not pa.types.is_decimal(array.type):
-        if not array.null_count:
-            return list(array.to_numpy(zero_copy_only=False).astype(dtype))
-        if pa.types.is_floating(array.type):
-            return list(array.to_numpy(zero_copy_only=False).astype(dtype))
+    has_numbers = not is_text(array.type) and not pa.types.is_decimal(array.type)
+    has_gaps = array.null_count and not pa.types.is_floating(array.type)
+    if np.dtype(dtype).kind in "biuf" and has_numbers and not has_gaps:
+        return list(array.to_numpy(zero_copy_only=False).astype(dtype))
     return [None if v is None else dtype(v) for v in array.to_pylist()]
 
 
