@@ -110,6 +110,14 @@ def checked_aliases(aliases: object) -> tuple[str, ...]:
     return names
 
 
+def refuse_set(where: str, given: object) -> None:
+    """Raise ConfigurationError for a set, in which the order of text differs from process to process."""
+    if isinstance(given, set | frozenset):
+        raise ConfigurationError(
+            f"{where} is a set, which has no order, and codes are positions; pass sorted(...) of it"
+        )
+
+
 def instance_of(where: str, value: Any, kind: type) -> Any:
     """Return `value` after checking that it is a str or bytes, as `kind` says."""
     if not isinstance(value, kind):

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_element
-from parquet_loader.schema.base import FieldBase, NullPolicy
+from parquet_loader.schema.base import FieldBase, NullPolicy, refuse_set
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -102,6 +102,7 @@ def _words(vocabulary: object) -> tuple[str, ...] | tuple[int, ...]:
     """Return a vocabulary as a tuple of str or of int."""
     if isinstance(vocabulary, str) or not isinstance(vocabulary, Iterable):
         raise ConfigurationError(f"Category: the vocabulary is {vocabulary!r:.80}; expected a list of words")
+    refuse_set("Category: the vocabulary", vocabulary)
     entries = tuple(vocabulary)
     words: tuple[Any, ...]
     if entries and all(isinstance(entry, str) for entry in entries):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_element, is_scalar_type, stored_type
-from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of, number_of
+from parquet_loader.schema.base import FieldBase, NullPolicy, instance_of, number_of, refuse_set
 from parquet_loader.schema.encoded import Category, Encoded
 from parquet_loader.schema.image import Image
 from parquet_loader.schema.media import Audio, Video
@@ -71,6 +71,7 @@ class Scalar(FieldBase):
             raise ConfigurationError(f"Scalar({self.type!r}): not a scalar type; see Text, Bytes, Tensor, RaggedList")
         object.__setattr__(self, "type", type_)
         given: Any = self.names
+        refuse_set(f"Scalar({type_}): names", given)
         names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
         if names is None or not all(isinstance(name, str) for name in names):
             raise ConfigurationError(f"Scalar({type_}, names={given!r:.80}): expected a list of str")

@@ -137,6 +137,15 @@ def test_other_vocabularies_are_refused(vocabulary: Any) -> None:
         Category(vocabulary)
 
 
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_has_no_order_for_codes(kind: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"the vocabulary is a set, which has no order.*pass sorted"):
+        Category(kind(["Bergen", "Cork"]))
+    with pytest.raises(ConfigurationError, match=r"names is a set, which has no order"):
+        Scalar("int64", names=kind(["Bergen", "Cork"]))
+    assert Category({"Bergen": 1, "Cork": 2}).code("Cork") == 1  # type: ignore[arg-type]
+
+
 # ---- filters -------------------------------------------------------------------------------------------------------
 
 CITY = pc.field("city")
