@@ -107,7 +107,7 @@ def checked_aliases(aliases: object) -> tuple[str, ...]:
     names = tuple(given)
     if not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError(f"aliases={aliases!r:.80}: expected names of columns")
-    return names
+    return tuple(map(str, names))
 
 
 def refuse_set(where: str, given: object) -> None:
@@ -119,10 +119,10 @@ def refuse_set(where: str, given: object) -> None:
 
 
 def instance_of(where: str, value: Any, kind: type) -> Any:
-    """Return `value` after checking that it is a str or bytes, as `kind` says."""
+    """Return `value` as a str or bytes, as `kind` says; numpy has subclasses of both, with another `repr`."""
     if not isinstance(value, kind):
         raise ConfigurationError(f"{where}: expected {'a str' if kind is str else kind.__name__}")
-    return value
+    return kind(value)
 
 
 def number_of(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:

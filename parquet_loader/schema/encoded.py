@@ -61,6 +61,7 @@ class Category(FieldBase):
 
     def _entry(self, where: str, value: Any) -> str | int:
         entry: Any = operator.index(value) if self.is_integer and _is_integer(value) else value
+        entry = str(entry) if isinstance(entry, str) else entry
         if type(entry) is not type(self.vocabulary[0]) or entry not in self.vocabulary:
             raise ConfigurationError(f"{where}: not in the vocabulary")
         return entry
@@ -103,7 +104,7 @@ def _words(vocabulary: object) -> tuple[str, ...] | tuple[int, ...]:
     if isinstance(vocabulary, str) or not isinstance(vocabulary, Iterable):
         raise ConfigurationError(f"Category: the vocabulary is {vocabulary!r:.80}; expected a list of words")
     refuse_set("Category: the vocabulary", vocabulary)
-    entries = tuple(vocabulary)
+    entries = tuple(vocabulary.to_pylist() if isinstance(vocabulary, pa.Array | pa.ChunkedArray) else vocabulary)
     words: tuple[Any, ...]
     if entries and all(isinstance(entry, str) for entry in entries):
         words = tuple(map(str, entries))

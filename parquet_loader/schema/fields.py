@@ -77,7 +77,7 @@ class Scalar(FieldBase):
             raise ConfigurationError(f"Scalar({type_}, names={given!r:.80}): expected a list of str")
         if names and not pa.types.is_integer(type_):
             raise ConfigurationError(f"Scalar({type_}, names=...): only integers have names")
-        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "names", tuple(map(str, names)))
         self._settle(lambda where, value: number_of(where, value, self.dtype))
 
     @property

@@ -80,6 +80,10 @@ class Image(FileField):
             raise ConfigurationError(
                 f"Image shape {self.shape!r}: expected (height, width, channels), channels 1, 3, 4"
             )
+        try:
+            shape = tuple(None if n is None else operator.index(n) for n in shape)
+        except TypeError:
+            raise ConfigurationError(f"Image shape {self.shape!r}: lengths are whole numbers") from None
         if any(n is not None and n < 1 for n in shape):
             raise ConfigurationError(f"Image shape {self.shape!r}: lengths are at least 1")
         object.__setattr__(self, "shape", shape)
@@ -115,8 +119,9 @@ class Image(FileField):
             if self.crop != "center":
                 raise ConfigurationError("Image(resize=...): only with crop='center'; size= resizes by itself")
             least = max(self._size)
-            if isinstance(self.resize, bool) or not isinstance(self.resize, int) or self.resize < least:
+            if not isinstance(self.resize, int | np.integer) or isinstance(self.resize, bool) or self.resize < least:
                 raise ConfigurationError(f"Image(resize={self.resize!r}): expected a whole number from {least} (size)")
+            object.__setattr__(self, "resize", int(self.resize))
         for name, low in (("scale", 0.0), ("ratio", 0.0)):
             given = getattr(self, name)
             try:

@@ -339,3 +339,32 @@ def test_numbers_are_written_and_read_without_pandas(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+CROP: dict[str, Any] = {"size": 8, "crop": "center"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "plain"),
+    [
+        (Text, {"fill": np.str_("a"), "aliases": np.array(["b"])}, {"fill": "a", "aliases": ["b"]}),
+        (Bytes, {"fill": np.bytes_(b"a")}, {"fill": b"a"}),
+        (Scalar, {"type": "int64", "names": np.array(["a", "b"])}, {"type": "int64", "names": ["a", "b"]}),
+        (Category, {"vocabulary": pa.array(["a", "b"])}, {"vocabulary": ["a", "b"]}),
+        (Category, {"vocabulary": ["a", "b"], "unknown": np.str_("b")}, {"vocabulary": ["a", "b"], "unknown": "b"}),
+        (Image, {"shape": tuple(np.array([8, 9, 3]))}, {"shape": (8, 9, 3)}),
+        (Image, {**CROP, "resize": np.int64(9)}, {**CROP, "resize": 9}),
+    ],
+)
+def test_values_of_numpy_and_arrow_make_the_field_of_plain_values(
+    kind: Any, given: dict[str, Any], plain: dict[str, Any]
+) -> None:
+    schema = Schema({"x": kind(**given)})
+    assert schema == Schema({"x": kind(**plain)})
+    assert Schema.from_json(schema.to_json()) == schema
+
+
+@pytest.mark.parametrize("shape", [(8.5, 9, 3), ("8", 9, 3)])
+def test_lengths_of_an_image_are_whole_numbers(shape: Any) -> None:
+    with pytest.raises(ConfigurationError, match="lengths are whole numbers"):
+        Image(shape)
