@@ -49,6 +49,8 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
     try:
         if isinstance(filters, list | tuple):
             return _lazily("parquet").filters_to_expression([filters] if _is_term(filters) else list(filters))
+    except OverflowError as error:
+        raise ConfigurationError(f"filters={filters!r:.80}: a value does not fit 64 bits: {error}") from None
     except (ValueError, TypeError, AttributeError, IndexError, pa.ArrowException):
         pass
     raise ConfigurationError(

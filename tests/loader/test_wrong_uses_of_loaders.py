@@ -267,3 +267,8 @@ def test_an_attribute_that_the_order_depends_on_is_not_changed(tmp_path: Path, n
             setattr(loader, name, value)
         assert getattr(loader, name) == before
         loader.my_own = 1  # type: ignore[attr-defined]
+
+
+def test_a_number_too_large_for_a_filter_is_named(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"filters=\[\('a', '<', 1180591620717411303424\)\]: .* 64 bits"):
+        BatchedDataLoader(path, 2, filters=[("a", "<", 2**70)])
