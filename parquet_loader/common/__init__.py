@@ -52,7 +52,6 @@ from parquet_loader.common.native.permute import (
     order_ragged,
     take_columns,
     take_ragged,
-    take_runs,
 )
 from parquet_loader.common.options import OutputOptions, ReadOptions, RemoteOptions, ShardOptions
 from parquet_loader.common.permutations import (
@@ -254,7 +253,6 @@ __all__ = [
     "system_error",
     "take_columns",
     "take_ragged",
-    "take_runs",
     "uninterrupted",
     "url_prefix",
     "use_returning_pool",

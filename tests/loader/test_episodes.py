@@ -48,7 +48,7 @@ from parquet_loader import (
 )
 from parquet_loader.engine import WindowMedia
 from parquet_loader.loader.episodes.sample_windows import SampleCutter
-from parquet_loader.loader.episodes.sample_writer import _Chosen, _take_some
+from parquet_loader.loader.episodes.sample_writer import _take
 from tests.support.gloo import on_ranks
 
 NUMPY = OutputOptions(format="numpy")
@@ -452,15 +452,15 @@ def test_rows_that_later_windows_need_count_within_the_memory_limit(
     assert 0 < max(kept) < 12 * 2**20
 
 
-def test_rows_of_samples_are_copied_some_at_a_time() -> None:
+def test_rows_of_earlier_windows_are_copied_some_at_a_time() -> None:
     array = np.arange(100, dtype=np.uint8)[:, None].repeat(2**18, 1)
-    chosen = np.arange(0, 40, 2)
+    numbers = np.arange(40)
     out = np.zeros((40, 2, 2**18), np.uint8)
     tracemalloc.start()
-    _take_some(array, _Chosen(chosen, np.stack([chosen, chosen + 1], 1)), out)
+    _take(array[:0], array, np.stack([numbers, numbers + 1], 1), numbers % 2 == 0, out)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (out[chosen, 1, 0] == chosen + 1).all()
+    assert (out[::2, 1, 0] == numbers[::2] + 1).all()
     assert not out[1::2].any()
     assert peak < 2 * 2**20
 

@@ -105,27 +105,6 @@ def order_ragged(
     np.cumsum(offsets[taken + 1] - begins, out=starts[1:])
 
 
-def take_runs(
-    source: npt.NDArray[Any], first: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64], out: npt.NDArray[Any]
-) -> None:
-    """Copy runs of consecutive rows: ``out[numbers[i]]`` becomes the rows of `source` from row ``first[i]`` on.
-
-    Args:
-        source: Rows, in C order, of at least one byte each.
-        first: ``[n]``; not checked by the kernel.
-        numbers: ``[n]``, each once; not checked by the kernel.
-        out: ``[runs, rows, ...]``, in C order, writable, of the same dtype.
-    """
-    length = out.shape[1]
-    if KERNELS is None:
-        out[numbers] = source[first[:, None] + np.arange(length)]
-        return
-    nbytes = source[:1].nbytes
-    data, written = source.reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
-    sizes = np.full(len(first), length * nbytes)
-    take_ragged(data, first * nbytes, numbers * (length * nbytes), written, sizes)
-
-
 def take_ragged(
     data: npt.NDArray[np.uint8] | None,
     begins: npt.NDArray[np.int64],

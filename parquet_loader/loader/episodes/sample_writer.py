@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import BoolArray, IntArray, take_runs
+from parquet_loader.common import BoolArray, IntArray
 from parquet_loader.engine import BatchProcessor, ProcessedBatch
 from parquet_loader.loader.episodes.sample_windows import SamplePart, SampleWindow, cat
 from parquet_loader.loader.episodes.video_frames import VideoFrames
@@ -20,7 +20,7 @@ from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocation, Allocator, nbytes_of
 
 _LINE_BYTES = 64
-# Rows of samples that are not consecutive are copied by way of memory of at most so many bytes.
+# Rows of bridged samples are copied by way of memory of at most so many bytes.
 _COPIED_BYTES = 2**20
 
 
@@ -135,7 +135,7 @@ class SampleWriter:
         def places_of(offsets: IntArray | None) -> _Places:
             key = b"" if offsets is None else offsets.tobytes()
             if key not in found:
-                found[key] = _places(rows, shift, offsets, bridged)
+                found[key] = _places(rows, shift, offsets)
             return found[key]
 
         for name, offsets in form.masks.items():
@@ -146,7 +146,7 @@ class SampleWriter:
             places = places_of(wanted_offsets)
             other = None if samples.bridge is None else samples.bridge.arrays[name]
             if name in made:
-                _take(samples.arrays[name], other, places, made[name])
+                _take(samples.arrays[name], other, places.rows, bridged, made[name])
             else:
                 lists[name].append(_take_ragged(samples.arrays[name], other, places.rows, bridged))
 
@@ -177,72 +177,38 @@ class _Places(NamedTuple):
     Attributes:
         rows: int64 ``[samples, T]`` or ``[samples]``: the index of each row in its array.
         exists: bool, of the same shape: False for a missing row that repeats another one.
-        runs: The samples whose rows are consecutive in the window's array.
-        others: The samples whose rows are in the window's array, but are not consecutive.
-        bridged: The samples whose rows are in another array.
     """
 
     rows: IntArray
     exists: BoolArray
-    runs: _Chosen
-    others: _Chosen
-    bridged: _Chosen
 
 
-class _Chosen(NamedTuple):
-    """Some samples: their numbers, and the indices of their rows, or of the first row of each if they are runs."""
-
-    numbers: IntArray
-    rows: IntArray
-
-
-def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None, bridged: BoolArray | None) -> _Places:
+def _places(rows: SampleRows, shift: IntArray, offsets: IntArray | None) -> _Places:
     """Return the indices of samples' rows in arrays.
 
     Args:
         rows: The samples.
         shift: int64 ``[samples]``: to be added to a row's number in the data set to get its index.
         offsets: The rows to deliver relative to the anchor, int64 ``[T]``; None for the anchor alone.
-        bridged: bool ``[samples]``: True for samples that are not in the window's array; None if all are.
     """
-    is_here = np.ones(len(shift), np.bool_) if bridged is None else ~bridged
     if offsets is None:
-        found, exists = rows.anchor + shift, np.ones(len(shift), np.bool_)
-        is_run = np.zeros(len(shift), np.bool_)
-    else:
-        wanted = rows.anchor[:, None] + offsets
-        found = np.clip(wanted, rows.first[:, None], rows.stop[:, None] - 1)
-        exists = found == wanted
-        found += shift[:, None]
-        is_whole = len(offsets) > 1 and bool((np.diff(offsets) == 1).all())
-        is_run = is_here & exists.all(axis=1) if is_whole else np.zeros(len(shift), np.bool_)
-    runs, others, elsewhere = (np.flatnonzero(some) for some in (is_run, is_here & ~is_run, ~is_here))
-    first = found[runs, 0] if found.ndim > 1 else found[runs]
-    chosen = _Chosen(runs, first), _Chosen(others, found[others]), _Chosen(elsewhere, found[elsewhere])
-    return _Places(found, exists, *chosen)
+        return _Places(rows.anchor + shift, np.ones(len(shift), np.bool_))
+    wanted = rows.anchor[:, None] + offsets
+    found = np.clip(wanted, rows.first[:, None], rows.stop[:, None] - 1)
+    return _Places(found + shift[:, None], found == wanted)
 
 
-def _take(array: Any, other: Any, places: _Places, out: npt.NDArray[Any]) -> None:
+def _take(array: Any, other: Any, rows: IntArray, bridged: BoolArray | None, out: npt.NDArray[Any]) -> None:
     """Write rows of `array`, or of `other` for bridged samples, to `out`."""
-    runs, others, bridged = places.runs, places.others, places.bridged
-    if len(runs.numbers) and (not array.flags.c_contiguous or not array[:1].nbytes):
-        here = np.sort(np.concatenate([runs.numbers, others.numbers]))
-        runs, others = _Chosen(runs.numbers[:0], runs.rows[:0]), _Chosen(here, places.rows[here])
-    if len(runs.numbers):
-        take_runs(array, runs.rows, runs.numbers, out)
-    if len(others.numbers) == len(out):
-        np.take(array, others.rows, axis=0, out=out, mode="clip")
-    else:
-        _take_some(array, others, out)
-    _take_some(other, bridged, out)
-
-
-def _take_some(array: Any, chosen: _Chosen, out: npt.NDArray[Any]) -> None:
-    """Write rows of an array for these samples, some at a time."""
+    if len(array):
+        np.take(array, rows, axis=0, out=out, mode="clip")  # clips the indices of bridged samples
+    if bridged is None:
+        return
+    numbers = np.flatnonzero(bridged)
     step = max(1, _COPIED_BYTES // max(1, out[:1].nbytes))
-    for first in range(0, len(chosen.numbers), step):
-        some = slice(first, first + step)
-        out[chosen.numbers[some]] = array[chosen.rows[some]]
+    for first in range(0, len(numbers), step):
+        some = numbers[first : first + step]
+        out[some] = other[rows[some]]
 
 
 def _take_ragged(array: Ragged, other: Ragged | None, place: IntArray, from_other: BoolArray | None) -> Ragged:
