@@ -75,7 +75,6 @@ class EpochPacking:
         plan: All documents of the epoch, in windows that are packed one by one.
         rule: How documents become sequences.
         lengths: The lengths of all documents.
-        begins: int64 ``[windows + 1]``: sequences before each window; the last element counts all.
         sharding: Divides sequences over ranks, as if they were rows.
         batch_size: Sequences of a batch.
         drop_last: As in the loader.
@@ -84,24 +83,21 @@ class EpochPacking:
     plan: Plan
     rule: PackingRule
     lengths: DocumentLengths
-    begins: IntArray
     sharding: Sharding
     batch_size: int
     drop_last: bool
 
-    @classmethod
-    def of_plan(
-        cls,
-        plan: Plan,
-        *,
-        rule: PackingRule,
-        lengths: DocumentLengths,
-        sharding: Sharding,
-        batch_size: int,
-        drop_last: bool,
-    ) -> EpochPacking:
-        """Count the sequences of an epoch; 2 to 5 ns a document."""
-        return cls(plan, rule, lengths, begins_of(plan, rule, lengths), sharding, batch_size, drop_last)
+    @cached_property
+    def begins(self) -> IntArray:
+        """int64 ``[windows + 1]``: sequences before each window; the last element counts all. 2 to 5 ns a document.
+
+        The order of documents does not matter, because the number of sequences depends on their lengths alone.
+        """
+        begins = np.zeros(self.plan.windows + 1, np.int64)
+        for window in range(self.plan.windows):
+            own = np.ascontiguousarray(self.lengths.of_window(self.plan, window))
+            begins[window + 1] = begins[window] + self.rule.count(own)
+        return begins
 
     @property
     def sequences(self) -> int:
@@ -168,15 +164,3 @@ class EpochPacking:
         if not self.plan.shuffle:
             return packed
         return packed.taken(permutation(packed.bins, self.plan.seed, Stream.SEQUENCES, self.plan.epoch, window))
-
-
-def begins_of(plan: Plan, rule: PackingRule, lengths: DocumentLengths) -> IntArray:
-    """Return the number of sequences before each window, int64 ``[windows + 1]``.
-
-    The order of documents does not matter, because the number of sequences depends on their lengths alone.
-    """
-    begins = np.zeros(plan.windows + 1, np.int64)
-    for window in range(plan.windows):
-        own = np.ascontiguousarray(lengths.of_window(plan, window))
-        begins[window + 1] = begins[window] + rule.count(own)
-    return begins

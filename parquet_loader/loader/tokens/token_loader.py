@@ -561,7 +561,7 @@ class TokenLoader(BatchedDataLoader):
     def _packed(self) -> Callable[[Plan], EpochPacking]:
         """Return a function that packs the epoch of a plan; it does not refer to the loader."""
         return partial(
-            EpochPacking.of_plan, rule=self._rule, lengths=self._lengths, sharding=self._sharding,
+            EpochPacking, rule=self._rule, lengths=self._lengths, sharding=self._sharding,
             batch_size=self.batch_size, drop_last=self.drop_last,
         )  # fmt: skip
 
