@@ -15,9 +15,9 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, ShowProgress, named, no_progress
 from parquet_loader.errors import ConfigurationError, MissingPackageError, WriteError
-from parquet_loader.schema import Schema, complete_schema, slices_of
+from parquet_loader.schema import Schema, complete_schema, slices_of, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
-from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, check_columns, flatten, run_job
+from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, flatten, run_job
 from parquet_loader.write.jobs.store_job import Store, schema_of
 from parquet_loader.write.jobs.task import Failure, lasting
 from parquet_loader.write.options import WriteOptions
@@ -92,7 +92,7 @@ def write_dask(
     if schema is None or schema.extra == "infer":
         schema = runner.completed(schema)
     if runner.meta is not None:
-        check_columns(runner.meta, schema)
+        to_table(runner.meta, schema)  # refuses columns that cannot fit before any task runs
     return run_job(
         runner,
         path,

@@ -18,9 +18,9 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, ShowProgress, named, no_progress
 from parquet_loader.errors import ConfigurationError, MissingPackageError, ParquetLoaderError, SchemaError
-from parquet_loader.schema import Group, Image, Schema, Tensor, infer_schema
+from parquet_loader.schema import Group, Image, Schema, Tensor, infer_schema, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
-from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, check_columns, run_job
+from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, run_job
 from parquet_loader.write.jobs.job_shuffle import Chunk
 from parquet_loader.write.jobs.store_job import Store, schema_of
 from parquet_loader.write.jobs.task import Failure
@@ -103,7 +103,7 @@ def write_spark(
         schema = schema.over({name: field for name, field in inferred.items() if name not in known}, df.columns)
     empty = _empty_batch(df)
     if empty is not None:
-        check_columns(empty, schema)
+        to_table(empty, schema)  # refuses columns that cannot fit before any task runs
     return run_job(
         _SparkRunner(df),
         path,

@@ -22,7 +22,7 @@ from parquet_loader.common import (
     shown_progress,
 )
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema import Schema, to_table
+from parquet_loader.schema import Schema
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.jobs.store_job import Store, open_job
@@ -98,15 +98,6 @@ def check_bucket_bytes(size: int, schema: Schema) -> None:
 
 def _varies(type_: pa.DataType) -> bool:
     return any(is_kind(type_) for is_kind in (pa.types.is_binary, pa.types.is_string, pa.types.is_list))
-
-
-def check_columns(empty: Any, schema: Schema) -> None:
-    """Refuse columns that cannot fit the schema before any task runs, by a batch without rows.
-
-    Raises:
-        SchemaError: A column is missing, unknown, or does not fit its field.
-    """
-    to_table(empty, schema)
 
 
 def package_archive(path: PathLike) -> str:
