@@ -114,6 +114,7 @@ from parquet_loader.common.validation import (
     check_split,
     check_transform,
     check_window,
+    is_number,
 )
 
 __all__ = [
@@ -207,6 +208,7 @@ __all__ = [
     "is_encrypted",
     "is_local",
     "is_locked",
+    "is_number",
     "is_out_of_descriptors",
     "is_out_of_memory",
     "is_plain_name",

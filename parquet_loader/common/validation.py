@@ -86,6 +86,11 @@ def check_split(split: Any) -> None:
         raise ConfigurationError(f"split={split!r:.80}: expected a split's name, 'all', or None")
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a number of Python or numpy; a bool is none."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
 def check_int(name: str, value: Any, lowest: int, highest: int) -> int:
     """Return an integer argument as an `int`, which JSON can store, also if it is one of numpy.
 

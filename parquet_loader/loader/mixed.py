@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
 from parquet_loader.collate import Batch, Output, epoch_sampler, grain_dataset, keras_dataset, tf_dataset
-from parquet_loader.common import IntArray, NotIndexed, check_int
+from parquet_loader.common import IntArray, NotIndexed, check_int, is_number
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader, fields_of
 
@@ -162,7 +161,7 @@ class MixedLoader(NotIndexed):
             raise ConfigurationError("MixedLoader: give one of weights, temperature and stages")
         self._stages = None if stages is None else _checked(stages, list(loaders))
         if temperature is not None:
-            if isinstance(temperature, bool) or not isinstance(temperature, Real) or not temperature > 0:
+            if not is_number(temperature) or not temperature > 0:
                 raise ConfigurationError(f"temperature={temperature!r}: expected a number greater than 0")
             weights = tempered({name: max(1, loader._size) for name, loader in loaders.items()}, float(temperature))
         if weights is None:
@@ -172,7 +171,7 @@ class MixedLoader(NotIndexed):
                 f"weights: expected a weight for each of {sorted(loaders)}, found weights for {sorted(weights)}"
             )
         for name, weight in weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < float("inf"):
+            if not is_number(weight) or not 0 < weight < float("inf"):
                 raise ConfigurationError(f"weights: {name!r} has {weight!r}: expected a number greater than 0")
         if stop not in ("first_exhausted", "all_exhausted", "repeat"):
             raise ConfigurationError(f"stop={stop!r}: expected 'first_exhausted', 'all_exhausted' or 'repeat'")

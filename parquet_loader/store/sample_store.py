@@ -11,7 +11,7 @@ from functools import partial
 from math import isnan
 from typing import Any, NamedTuple
 
-from parquet_loader.common import PathLike, check_int, parse_bytes, remove_file, resolve
+from parquet_loader.common import PathLike, check_int, is_number, parse_bytes, remove_file, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
 from parquet_loader.loader.live_source import Follower
 from parquet_loader.schema import Schema
@@ -174,8 +174,8 @@ class SampleStore:
         if when_full not in ("wait", "drop", "fail"):
             raise ConfigurationError(f"when_full={when_full!r}: expected 'wait', 'drop' or 'fail'")
         if wait_s is not None:
-            check_seconds("wait_s", wait_s)
-        if isinstance(priority, bool) or not isinstance(priority, int | float) or isnan(priority):
+            wait_s = check_seconds("wait_s", wait_s)
+        if not is_number(priority) or isnan(priority):
             raise ConfigurationError(f"priority={priority!r}: expected a number")
         given = dict(metadata or {})
         if not all(isinstance(part, str) for pair in given.items() for part in pair):
@@ -300,7 +300,7 @@ class SampleStore:
             left = delay if timeout_s is None else timeout_s - (time.monotonic() - began)
             if left <= 0:
                 raise TimeoutError(f"{self.path}: the store holds {found} rows after {timeout_s} s, not {rows}")
-            time.sleep(min(delay, left))
+            time.sleep(min(delay, float(left)))
             delay = min(2 * delay, 0.5)
         return found
 

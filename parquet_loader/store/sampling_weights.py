@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from parquet_loader.common import IntArray, check_int
+from parquet_loader.common import IntArray, check_int, is_number
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.files.file_catalog import CatalogEntry
 from parquet_loader.store.files.stored_file import StoredFile
@@ -56,7 +56,7 @@ class RecentFirst:
         given = [n for n in ("half_life_s", "half_life_epochs") if getattr(self, n) is not None]
         if len(given) != 1:
             raise ConfigurationError("RecentFirst: expected half_life_s or half_life_epochs, and not both")
-        check_seconds(given[0], getattr(self, given[0]))
+        object.__setattr__(self, given[0], check_seconds(given[0], getattr(self, given[0])))
         if not 0 <= self.least <= self.newest <= _MOST_COPIES or not self.newest > 0:
             raise ConfigurationError(
                 f"RecentFirst(newest={self.newest!r}, least={self.least!r}): expected 0 <= least <= newest <= "
@@ -116,7 +116,7 @@ def copies_of(
 
 
 def _checked(value: Any, arrival: Arrival) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_COPIES:
+    if not is_number(value) or not 0 <= value <= _MOST_COPIES:
         raise ConfigurationError(
             f"weights: the function returned {value!r} for {arrival.file.path}; expected a number from 0 to "
             f"{_MOST_COPIES}, how often its rows come in an epoch"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
-from parquet_loader.common import parse_bytes
+from parquet_loader.common import is_number, parse_bytes
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError
 from parquet_loader.schema import Schema
 from parquet_loader.store.files.file_names import new_identity
@@ -51,7 +51,7 @@ class StoreOptions:
         for name in ("file_bytes", "row_group_bytes"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))
-        check_seconds("roll_s", self.roll_s)
+        object.__setattr__(self, "roll_s", check_seconds("roll_s", self.roll_s))
         WriteOptions(compression=self.compression)
 
 
@@ -194,11 +194,12 @@ def eviction_word(evict: Any) -> str:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return a number of seconds greater than 0.
+    """Return a number, of seconds or of epochs, greater than 0.
 
     Raises:
         ConfigurationError: It is not such a number.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise ConfigurationError(f"{name}={value!r}: expected a number of seconds greater than 0")
+    if not is_number(value) or not 0 < value < 1e9:
+        unit = " of seconds" if name.endswith("_s") else ""
+        raise ConfigurationError(f"{name}={value!r}: expected a number{unit} greater than 0")
     return float(value)

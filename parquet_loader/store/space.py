@@ -16,7 +16,7 @@ from math import isnan
 from threading import RLock
 from typing import TypeAlias
 
-from parquet_loader.common import LockedFile, is_locked, remove_file
+from parquet_loader.common import LockedFile, is_locked, is_number, remove_file
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.store.delivery_counts import add_seen, compact_seen, read_seen
 from parquet_loader.store.eviction_queue import queue_evictions, queued_evictions
@@ -185,7 +185,7 @@ class Space:
         scores: list[tuple[float, str]] = []
         for file in files:
             score = policy(file)
-            if isinstance(score, bool) or not isinstance(score, int | float) or isnan(score):
+            if not is_number(score) or isnan(score):
                 raise ConfigurationError(
                     f"evict: the function returned {score!r} for {file.path}; expected a number, the least goes first"
                 )

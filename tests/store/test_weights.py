@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,3 +121,22 @@ def test_weights_that_are_no_numbers_are_refused(store: SampleStore) -> None:
         with pytest.raises(ConfigurationError):
             build()
     assert store.status().readers == 0
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_numbers_of_numpy_are_numbers(tmp_path: Path, kind: Any) -> None:
+    options = replace(ONE, roll_s=kind(7))
+    store = SampleStore(tmp_path / "store", schema=SCHEMA, options=options, evict=lambda file: kind(file.sequence))
+    for first in (0, 100):
+        with store.writer(priority=kind(2), wait_s=kind(3)) as writer:
+            writer.write(rows(first, 100))
+    assert {file.priority for file in store.files()} == {2.0}
+    assert SampleStore(tmp_path / "store").settings.options == replace(ONE, roll_s=7.0)
+    for weight in (RecentFirst(half_life_epochs=kind(1), newest=kind(2), least=kind(2)), lambda _: kind(2)):
+        with BatchedDataLoader(store.weighted(weight, seed=3), 16) as loader:
+            assert times(loader) == Counter(dict.fromkeys(range(200), 2))
+    with pytest.raises(TimeoutError):
+        store.wait(rows=1_000, timeout_s=kind(0))
+    *older, newest = store.files()
+    assert store.evict(to_bytes=newest.size_bytes).files == len(older)
+    assert [file.name for file in store.files()] == [newest.name]
