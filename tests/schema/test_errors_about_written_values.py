@@ -168,3 +168,33 @@ def test_a_column_of_unknown_type_asks_for_a_field(values: list[Any], what: str,
     assert isinstance(error, SchemaError)
     assert f"column 'x' has the type null, as it holds {what}; leave the column out, or give it a field" in str(error)
     write_dataset(frame, tmp_path / "data", Schema({"x": Scalar("float32", null="mask")}, extra="infer"))
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (
+            np.ones((2, 3), np.complex128),
+            r"numpy's complex128 with 2 axes.*x\.view\('float64'\)\.reshape\(\*x\.shape, 2\)",
+        ),
+        (np.ones(2, np.complex64), r"numpy's complex64 has no Arrow type.*x\.view\('float32'\)"),
+        ([np.ones(3, np.complex64)] * 2, r"numpy's complex64 has no Arrow type"),
+        (np.ones(2, np.longdouble), r"has no Arrow type; convert it with astype"),
+        (np.zeros((2, 1), "M8[s]"), r"numpy's datetime64\[s\] with 2 axes has no Arrow type"),
+        (np.zeros(2, [("a", "i4")]), r"has no Arrow type.*columns of their own"),
+    ],
+)
+def test_arrays_of_types_that_arrow_lacks_are_named(tmp_path: Path, values: Any, says: str) -> None:
+    if isinstance(values, np.ndarray) and values.dtype == np.float64:
+        pytest.skip("this machine has no longer floats")
+    with pytest.raises(SchemaError, match=rf"column 'x': .*{says}"):
+        write_dataset({"x": values}, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_complex_tensor_is_written_as_its_error_says(tmp_path: Path) -> None:
+    x = (np.arange(6).reshape(2, 3) * (1 + 2j)).astype("complex64")
+    write_dataset({"x": x.view("float32").reshape(*x.shape, 2)}, tmp_path / "data")
+    with BatchedDataLoader(tmp_path / "data", 2) as loader:
+        (batch,) = loader
+    assert np.array_equal(batch["x"].numpy().view("complex64")[..., 0], x)

@@ -128,7 +128,7 @@ def complete_schema(schema: Schema | None, columns: Mapping[str, Any]) -> Schema
 
 def _infer_column(name: str, values: Any) -> dict[str, Field]:
     given = plain(values, nan_is_null=False)
-    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
+    if isinstance(given, np.ndarray) and _is_number(given.dtype):
         return {name: Tensor(given.dtype, given.shape[1:]) if given.ndim > 1 else Scalar(given.dtype)}
     if isinstance(given, Ragged):
         return {name: _infer_ragged(given)}
@@ -136,10 +136,15 @@ def _infer_column(name: str, values: Any) -> dict[str, Field]:
         first = next((v for v in given if v is not None), None)
         if hasattr(first, "__array__") and getattr(first, "ndim", 0) > 0:
             array = np.asarray(first)
+            if array.dtype.kind in "cfV" and not _is_number(array.dtype):
+                raise _no_arrow_type(name, array)
             return {name: Tensor(array.dtype, array.shape) if array.ndim > 1 else RaggedList(array.dtype)}
         given = to_arrow(given)
     if isinstance(given, np.ndarray):
-        given = pa.array(given)
+        try:
+            given = pa.array(given)
+        except pa.ArrowException:
+            raise _no_arrow_type(name, given) from None
     if pa.types.is_null(given.type):
         what = "nothing but nulls" if len(given) else "no values"
         raise SchemaError(
@@ -147,6 +152,20 @@ def _infer_column(name: str, values: Any) -> dict[str, Field]:
             "schema= that says its type"
         )
     return infer_fields(pa.field(name, given.type))
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether an element of a tensor may have this type; `np.longdouble` has more bits than Arrow's floats."""
+    return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8)
+
+
+def _no_arrow_type(name: str, array: np.ndarray[Any, Any]) -> SchemaError:
+    remedy = "convert it with astype, or write its parts as columns of their own"
+    if array.dtype.kind == "c":
+        view = f"x.view('{array.real.dtype.name}').reshape(*x.shape, 2)"
+        remedy = f"write its real and imaginary parts as columns of their own, or as tensors with {view}"
+    axes = f" with {array.ndim} axes" if array.ndim > 1 else ""
+    return SchemaError(f"column {name!r}: numpy's {array.dtype}{axes} has no Arrow type; {remedy}")
 
 
 def _infer_ragged(ragged: Ragged) -> Field:
