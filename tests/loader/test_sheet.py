@@ -184,6 +184,14 @@ def test_values_are_those_of_their_rows(tmp_path: Path) -> None:
     assert [cells["id"].text for cells in sheet.cells] == [str(number) for number in sheet.numbers]
 
 
+def test_lists_of_lists_and_maps_of_text_are_shown(tmp_path: Path) -> None:
+    pairs = pa.array([[("a", 1)], [("b", 2), ("c", 3)]], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"lists": [[[1], [2, 3]], []], "pairs": pairs}), tmp_path / "a.parquet")
+    first, second = sheet_of(str(tmp_path), rows=2, seed=0).cells
+    assert [first["lists"].text, second["lists"].text] == ["[1], [2, 3]", ""]
+    assert [first["pairs.key"].text, second["pairs.key"].text] == ["a", "b, c"]
+
+
 def test_damaged_and_unknown_media_do_not_stop_the_sheet(tmp_path: Path) -> None:
     values = [b"\xff\xd8\xffcut", b"RIFF\0\0\0\0WAVEcut", b"\x89PNG\r\n\x1a\n", b"", b"II*\0tiff"]
     values += [b"\0\0\0\x18ftypmp42"]

@@ -36,6 +36,7 @@ from parquet_loader.schema import (
     Encoded,
     Field,
     Image,
+    Ragged,
     Scalar,
     Schema,
     Video,
@@ -168,8 +169,11 @@ def _cell_of(value: Any, is_valid: Any, field: Field, budget: _Budget) -> Cell:
         return Cell("text", _cut(f"{value} ({field.vocabulary[int(value)]})"))
     if isinstance(field, Scalar) and np.ndim(value) == 0:
         return Cell("text", _cut(_scalar(value, field)))
+    if isinstance(value, Ragged):  # a row of lists of lists
+        value = value.to_list()
     if isinstance(value, list):
-        return Cell("text", _cut(", ".join(str(item) for item in value[:_MOST_TEXT])))
+        items = (item.tolist() if isinstance(item, np.ndarray) else item for item in value[:_MOST_TEXT])
+        return Cell("text", _cut(", ".join(map(str, items))))
     return _of_array(np.asarray(value), budget)
 
 
