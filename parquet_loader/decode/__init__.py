@@ -62,11 +62,11 @@ from parquet_loader.decode.page_file import (
     PageFileSchema,
     decode_pages,
     file_of_pages,
+    leaf_chains,
     leaves_in,
     opening_page,
     page_file_buffer,
     page_file_schema,
-    top_level_of,
 )
 from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
@@ -135,6 +135,7 @@ __all__ = [
     "is_known_codec",
     "is_known_type",
     "jpeg_part",
+    "leaf_chains",
     "leaves_in",
     "npy_array",
     "npz_array",
@@ -154,7 +155,6 @@ __all__ = [
     "read_name",
     "routes_of",
     "scale_and_offset",
-    "top_level_of",
     "type_at",
     "unpack",
     "unpacked_reference",

@@ -6,10 +6,9 @@ The file has one column, one row group, unchanged pages, and a footer with only 
 from __future__ import annotations
 
 import base64
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +38,7 @@ from parquet_loader.source import (
     schema_tree,
 )
 
+LeafChain: TypeAlias = tuple[tuple[int, SchemaElement], ...]
 _MARK = b"PAR1"
 # Bytes of a plain value that is zero or empty.
 _VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
@@ -255,11 +255,16 @@ def decode_pages(
     return [pa.concat_arrays([part, nothing]) for part in parts]
 
 
-def page_file_schema(schema: FileSchema, leaf: int) -> PageFileSchema | None:
-    """Return the schema of a file with one leaf column of another; None if its Arrow type cannot be derived."""
-    chain = next(itertools.islice(_chains(schema_tree(schema.elements)), leaf, None))
-    steps = [parent.children.index(child) for parent, child in itertools.pairwise(chain)]
-    lines = [_with_one_child(one, schema.elements) for one in chain]
+def page_file_schema(schema: FileSchema, leaf: int, chain: LeafChain) -> PageFileSchema | None:
+    """Return the schema of a file with one leaf column of another; None if its Arrow type cannot be derived.
+
+    Args:
+        schema: The schema of the other file.
+        leaf: The number of the leaf column.
+        chain: The leaf's item of `leaf_chains`.
+    """
+    steps = [number for number, _ in chain[1:]]
+    lines = [_with_one_child(one, schema.elements) for _, one in chain]
     key_values = b""
     if _ARROW_SCHEMA in schema.key_values:
         field = _pruned(schema.arrow.field(steps[0]), steps[1:])
@@ -270,22 +275,20 @@ def page_file_schema(schema: FileSchema, leaf: int) -> PageFileSchema | None:
         key_values = _list(STRUCT, [pair])
     elif _pruned(schema.arrow.field(steps[0]), steps[1:]) is None:
         return None
-    names = tuple(schema.elements[slice(*one.name_span)] for one in chain[1:])
+    names = tuple(schema.elements[slice(*one.name_span)] for _, one in chain[1:])
     return PageFileSchema(leaf, names, _list(STRUCT, lines), key_values)
 
 
-def top_level_of(schema: FileSchema) -> IntArray:
-    """Return the number of the top-level column of each leaf, int64 ``[leaves]``."""
-    tops = schema_tree(schema.elements).children
-    return np.array([number for number, top in enumerate(tops) for _ in _chains(top)], np.int64)
+def leaf_chains(schema: FileSchema) -> list[LeafChain]:
+    """Return for each leaf the elements from the root to it, each with its number among its parent's children."""
+    return list(_chains(0, schema_tree(schema.elements)))
 
 
-def _chains(element: SchemaElement) -> Iterator[list[SchemaElement]]:
-    """Yield the elements from this one to each leaf below it, in the order of the leaves."""
+def _chains(number: int, element: SchemaElement) -> Iterator[LeafChain]:
     if not element.children:
-        yield [element]
-    for child in element.children:
-        yield from ([element, *chain] for chain in _chains(child))
+        yield ((number, element),)
+    for place, child in enumerate(element.children):
+        yield from (((number, element), *chain) for chain in _chains(place, child))
 
 
 def _with_one_child(element: SchemaElement, elements: bytes) -> bytes:

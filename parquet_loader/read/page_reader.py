@@ -31,17 +31,18 @@ from parquet_loader.decode import (
     decode_pages,
     file_of_pages,
     indexed_pages,
+    leaf_chains,
     opening_page,
     page_file_buffer,
     page_file_schema,
-    top_level_of,
     walked_pages,
 )
 from parquet_loader.errors import DataError, ParquetLoaderError
 from parquet_loader.read.column_chunks import ColumnSelection
 from parquet_loader.read.row_group_reader import RowGroupReader, beyond_nanoseconds
 from parquet_loader.read.views import without_views
-from parquet_loader.source import ByteRange, Fetcher, FileSchema, Metadata, RowGroupRef, SparseFile, selected
+from parquet_loader.schema import heads
+from parquet_loader.source import ByteRange, Fetcher, FileSchema, Metadata, RowGroupRef, SparseFile
 
 # Most bytes of a column chunk's pages that are read and decoded together.
 _AT_ONCE_BYTES = 8 * 2**20
@@ -250,19 +251,23 @@ class PageReader:
     def _divided(self, row_group: RowGroupRef, schema: FileSchema) -> tuple[PageColumn, ...]:
         asked = self._reader.chunks.columns_read(row_group)
         routes = {route.stored: route for route in self._reader.routes(row_group)}
-        tops = top_level_of(schema)
+        chains = leaf_chains(schema)
+        leaves_of: dict[str, list[int]] = {}
+        for leaf, path in enumerate(schema.paths):
+            for head in heads(path):
+                leaves_of.setdefault(head, []).append(leaf)
         groups: dict[int, list[str]] = {}
         is_clear = len(set(schema.paths)) == len(schema.paths)
         for name in asked:
-            leaves = selected(schema.paths, [name])
-            is_clear = is_clear and bool(leaves) and len({int(tops[leaf]) for leaf in leaves}) == 1
-            groups.setdefault(int(tops[leaves[0]]) if leaves else -1, []).append(name)
+            tops = list(dict.fromkeys(chains[leaf][1][0] for leaf in leaves_of.get(name, ())))
+            is_clear = is_clear and len(tops) == 1
+            groups.setdefault(tops[0] if tops else -1, []).append(name)
         if not is_clear:
             return (PageColumn("", tuple(asked), (), is_kernel=False),)
         found, whole = list[PageColumn](), list[str]()
         for top, names in groups.items():
-            leaves = selected(schema.paths, names)
-            schemas = [page_file_schema(schema, leaf) for leaf in leaves]
+            leaves = sorted({leaf for name in names for leaf in leaves_of[name]})
+            schemas = [page_file_schema(schema, leaf, chains[leaf]) for leaf in leaves]
             parts = tuple(part for part in schemas if part is not None)
             is_repeated = any(schema.leaves[leaf].max_repetition_level for leaf in leaves)
             if len(parts) < len(leaves) or (is_repeated and len(leaves) > 1):

@@ -15,7 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, RaggedList, ReadOptions, Schema, Tensor
+from parquet_loader import (
+    BatchedDataLoader,
+    OutputOptions,
+    ParquetDataset,
+    Ragged,
+    RaggedList,
+    ReadOptions,
+    Schema,
+    Tensor,
+)
 from parquet_loader.dataset.fixed_size_lists import _lengths, _of_other_length
 from parquet_loader.dataset.schema_resolution import _wanting, decoders_of
 from parquet_loader.decode.decoder import _steps
@@ -77,6 +86,23 @@ def test_twice_the_columns_are_twice_the_work(tmp_path: Path, kind: Any, columns
         return calls_of(work)
 
     smallest, middle, largest = (opening(count) for count in (100, 200, 400))
+    assert largest - middle < 2.2 * (middle - smallest)
+
+
+@pytest.mark.parametrize("kind", [numbers, lists, struct])
+def test_rows_of_twice_the_columns_are_twice_the_work(tmp_path: Path, kind: Any) -> None:
+    def reading(count: int) -> int:
+        path = tmp_path / f"{count}.parquet"
+        pq.write_table(kind(count), path)
+
+        def work() -> None:
+            with ParquetDataset(path).rows(output_options=NUMPY, num_threads=1) as rows:
+                rows[0]
+
+        work()  # the first time modules are imported
+        return calls_of(work)
+
+    smallest, middle, largest = (reading(count) for count in (100, 200, 400))
     assert largest - middle < 2.2 * (middle - smallest)
 
 
