@@ -132,7 +132,8 @@ class NarrowColumns:
         is_large = len(self._indices) * self.row_bytes >= PAST_CACHE_BYTES
         outs = starts - starts[0] + start * widths
         indices, space = self._indices[start:stop], self._delivered[part].array
-        take_columns(self._staged, starts, widths, indices, space, outs, is_large=is_large)
+        loaded_rows = len(self._indices) if 2 * (stop - start) >= len(self._indices) else 0
+        take_columns(self._staged, starts, widths, indices, space, outs, is_large=is_large, loaded_rows=loaded_rows)
 
     def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
         """Return the delivered rows by name, and a copy of any rows after them."""

@@ -37,7 +37,7 @@ def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
     for column, start in zip(columns, starts, strict=False):
         source[start : start + column.size] = column.reshape(-1)
     ends = np.cumsum(500 * widths + 3)
-    take_columns(source, starts[:-1], widths, rows, out, ends - 500 * widths)
+    take_columns(source, starts[:-1], widths, rows, out, ends - 500 * widths, loaded_rows=300)
     for column, end in zip(columns, ends, strict=True):
         width = column.shape[1]
         assert np.array_equal(out[end - 500 * width : end].reshape(500, width), column[rows])

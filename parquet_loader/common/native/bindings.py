@@ -59,7 +59,7 @@ def _load(path: Path) -> tuple[Any, str]:
     library.views_stage.restype = None
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = None
-    library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int)
+    library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int, number)
     library.columns_take.restype = None
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
     library.columns_join.restype = None

@@ -19,7 +19,15 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("src")
 LIBRARY = Path(__file__).with_name("kernels.so")
-FLAGS = ("-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off")
+FLAGS = (
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-Werror=implicit-function-declaration",
+)
 NO_PLATFORM = "this platform has no kernels"
 
 

@@ -31,6 +31,7 @@ def take_columns(
     out_starts: npt.NDArray[np.int64],
     *,
     is_large: bool = False,
+    loaded_rows: int = 0,
 ) -> None:
     """Permute columns: row `i` of each column of the result is its row ``rows[i]``.
 
@@ -42,6 +43,8 @@ def take_columns(
         out: The memory of the result, ``[nbytes]``, writable.
         out_starts: Offset of each column in `out`, ``[columns]``.
         is_large: Whether the whole result, of which this may be a part, exceeds the caches before it is read.
+        loaded_rows: Number of rows at the start of each column to load to the CPU cache first, in order; all of them if
+            most of the column's rows are among `rows`, else 0.
     """
     if KERNELS is None or rows.dtype != np.uint32:
         for start, width, out_start in zip(starts.tolist(), widths.tolist(), out_starts.tolist(), strict=True):
@@ -53,7 +56,8 @@ def take_columns(
         return
     sources, targets = starts + _address(source), out_starts + _address(out)
     data = sources.ctypes.data, widths.ctypes.data
-    KERNELS.columns_take(*data, len(widths), _address(rows), len(rows), targets.ctypes.data, is_large)
+    out_data = targets.ctypes.data
+    KERNELS.columns_take(*data, len(widths), _address(rows), len(rows), out_data, is_large, loaded_rows)
 
 
 def _address(array: npt.NDArray[Any]) -> int:
