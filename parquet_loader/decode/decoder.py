@@ -424,7 +424,7 @@ def _column_source(
     is_top = stored is not None and "." not in stored and len(file_schema.get_all_field_indices(stored)) == 1
     own = file_schema.field(stored) if is_top else None
     if own is None or not isinstance(part, Category):
-        known = Scalar | Tensor | Group | Text | Bytes | Image | Audio | Video | Encoded
+        known = Scalar | Tensor | Group | Text | Bytes | RaggedList | Image | Audio | Video | Encoded
         mask = mask_of(column, field).name if isinstance(field, Text | Bytes) and policy_of(field) == "mask" else ""
         is_plain = isinstance(field, known) and (mask or policy_of(field) != "mask")
         canonical = column_of(column, field) if field is not None and is_plain else None

@@ -67,6 +67,8 @@ class DeferredColumns:
         straight_names: Their names.
         deleted: The deleted rows among them, which are not counted; or None.
         masks: The masks of columns of `straight`: for each, the column, and the address in the view of a null.
+        lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take; if
+            there are any, these rows are all rows of the row group.
     """
 
     columns: Mapping[str, RawColumn]
@@ -76,6 +78,7 @@ class DeferredColumns:
     straight_names: Sequence[str] = ()
     deleted: SkippedRows | None = None
     masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    lists: Mapping[str, int] = field(default_factory=dict)
 
     def write(
         self, first: int, rows: int, straight: StraightTargets | None, targets: Sequence[Target]
@@ -118,6 +121,26 @@ class DeferredColumns:
         except READ_ERRORS as error:
             raise self.explained(error) from error
         return {} if straight is None or self.straight is None else self.straight.dictionaries()
+
+    def write_lists(self, memory: Mapping[str, npt.NDArray[np.uint8]]) -> Mapping[str, IntArray]:
+        """Write the elements of all rows of `lists`, and return the byte at which each row begins, ``[rows + 1]``.
+
+        Args:
+            memory: Memory for the bytes of each of `lists`.
+
+        Raises:
+            NotDecodedError: some columns have nulls, or cannot be decoded; others may have been written.
+            DataError, SourceError: see `RowGroupReader.read`.
+        """
+        if not memory:
+            return {}
+        assert self.straight is not None
+        try:
+            return self.straight.read_all_lists(memory)
+        except NotDecodedError:
+            raise
+        except READ_ERRORS as error:
+            raise self.explained(error) from error
 
     def release(self) -> None:
         """Release the views of byte arrays that `write` wrote."""

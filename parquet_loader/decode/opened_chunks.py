@@ -105,7 +105,8 @@ def open_chunks(
         source: A path, or the file's bytes in memory; None for chunks that are streamed to Arrow, whose headers are
             checked as they arrive.
         routes: The routes of their columns.
-        windows: Which of the routes to the window may be taken; see `ColumnRoute.window`.
+        windows: Which of the routes to the window may be taken; see `ColumnRoute.window`. Lists of any length also need
+            ``"lists"``, which is for row groups whose rows are written to one window in one step.
         footer: The footer's entries for these columns; None if `known` is given.
         schema: The Arrow schema of the file.
         rows: Rows of the row group.
@@ -131,7 +132,7 @@ def open_chunks(
                 raw[name] = pages
 
         to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
-        to_window = to_window if "kernel" in windows else []
+        to_window = [r for r in to_window if "kernel" in windows and ("lists" in windows or not r.source.are_lists)]
         texts = {r.stored for r in to_window if r.source.column is not None and r.source.column.kind == "text"}
         demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
         floats = [r.stored for r in to_window if r.source.is_nearest_float]

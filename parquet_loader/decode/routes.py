@@ -106,7 +106,7 @@ class ColumnSource:
         column, field = self.column, self.field
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
         is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
-        is_same = self.is_as_stored or is_bits or self.is_same_time
+        is_same = self.is_as_stored or is_bits or self.is_same_time or self.are_lists
         return is_same or self.is_list_of_row or self.is_nearest_float or self.are_byte_arrays
 
     @property
@@ -134,6 +134,15 @@ class ColumnSource:
         if column is None or field is None or column.kind not in ("text", "bytes", "image"):
             return False
         return column.is_ragged and is_known_bytes(field.type)
+
+    @property
+    def are_lists(self) -> bool:
+        """Whether the file holds lists of numbers that are delivered as lists of any length, with unchanged numbers."""
+        column, field = self.column, self.field
+        if column is None or field is None or column.item is None or not column.is_ragged:
+            return False
+        is_list = is_known_list(field.type) and not pa.types.is_fixed_size_list(field.type)
+        return bool(is_list and not column.item.shape and field.type.value_type == column.item.arrow_type)
 
     @property
     def is_list_of_row(self) -> bool:

@@ -196,7 +196,8 @@ class ReadScheduler:
     def _new_cursor(self, slice_: RowGroupSlice, *, whole: bool) -> Cursor:
         row_group = self._reader.snapshot.row_group(slice_.row_group)
         batch_rows = row_group.rows if whole else self._sizing.stream_rows
-        return Cursor(self._reader, row_group, int(self._counts[slice_.row_group]), batch_rows)
+        is_whole = slice_.rows == row_group.rows
+        return Cursor(self._reader, row_group, int(self._counts[slice_.row_group]), batch_rows, is_whole=is_whole)
 
     def _skip(self, row_group: int, reason: str) -> None:
         """Leave out the slices of a row group that are not read yet."""

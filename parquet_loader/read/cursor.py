@@ -47,6 +47,7 @@ class Cursor:
         row_group: The row group.
         passing_rows: Number of its rows that pass the filter.
         batch_rows: About how many rows are decoded at a time; columns left in the file may come in larger batches.
+        is_whole: Whether one slice has all rows.
 
     Attributes:
         location: The location of its bytes, set before the first slice is read; if None, it is found then, and the
@@ -56,11 +57,20 @@ class Cursor:
         is_closed: Whether no slice can be read any more.
     """
 
-    def __init__(self, reader: RowGroupReader, row_group: RowGroupRef, passing_rows: int, batch_rows: int) -> None:
+    def __init__(
+        self,
+        reader: RowGroupReader,
+        row_group: RowGroupRef,
+        passing_rows: int,
+        batch_rows: int,
+        *,
+        is_whole: bool = False,
+    ) -> None:
         self._reader = reader
         self._row_group = row_group
         self._passing_rows = passing_rows
         self._batch_rows = batch_rows
+        self._is_whole = is_whole
         self._stream: Iterator[LazyRows] | None = None
         self._batch: LazyRows | None = None
         self._done = 0  # rows of the batch that were written
@@ -113,7 +123,9 @@ class Cursor:
     def _begin(self) -> None:
         """Begin at the first row; Arrow decodes the columns that kernels could not decode."""
         self._release()
-        self._stream = self._reader.lazy_batches(self._row_group, self._batch_rows, self.location, self._refused)
+        self._stream = self._reader.lazy_batches(
+            self._row_group, self._batch_rows, self.location, self._refused, is_whole=self._is_whole
+        )
         self.position = 0
 
     def _open_batch(self, missing: int) -> tuple[LazyRows, int]:

@@ -57,7 +57,8 @@ from parquet_loader.source import RowGroupRef, Snapshot, has_int96
 RAW_AT_ONCE_BYTES = 2**24
 
 _TO_WINDOW = ("pages", "kernel")
-_WINDOWS: tuple[tuple[str, ...], ...] = ((), _TO_WINDOW)
+_WHOLE_TO_WINDOW = (*_TO_WINDOW, "lists")  # see `open_chunks`
+_WINDOWS: tuple[tuple[str, ...], ...] = ((), _TO_WINDOW, _WHOLE_TO_WINDOW)
 _NOTHING = pa.table({})
 
 # The column of the rows' numbers while the filter runs. No column of a file has this name.
@@ -138,6 +139,8 @@ class RowGroupReader:
         # Whether Arrow may decode a column of `_int96_of`, by its number there, because its timestamps were checked.
         most = max(map(len, self._int96_of), default=0)
         self._int96_checked = np.zeros((snapshot.row_groups if most else 0, most), np.bool_)
+        # Whether lists of any length may be decoded to the window; not after columns of a row group could not.
+        self._has_whole_lists = True
         self.ranges = ValueRanges(snapshot, [decoder.ranges for decoder in decoders])
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.positions else None
         self.passing = self._passing_whole()
@@ -193,6 +196,8 @@ class RowGroupReader:
         batch_rows: int,
         location: ChunkLocation | None = None,
         refused: frozenset[str] = frozenset(),
+        *,
+        is_whole: bool = False,
     ) -> Iterator[LazyRows]:
         """As `stream`, but leave columns in the file if they can be read straight to the window's buffers.
 
@@ -204,8 +209,14 @@ class RowGroupReader:
             batch_rows: About how many rows are decoded at a time.
             location: The location of its bytes; None finds it now, and fetches the bytes if necessary.
             refused: Columns that Arrow has to decode, because kernels could not: see `NotDecodedError`.
+            is_whole: Whether one window takes all rows.
         """
-        return self._lazy_batches(row_group, batch_rows, _TO_WINDOW, location, refused)
+        windows: tuple[str, ...] = _TO_WINDOW
+        if refused:  # perhaps because of nulls, which other row groups may have, too
+            self._has_whole_lists = False
+        elif is_whole and self._has_whole_lists and self._deleted(row_group) is None:
+            windows = _WHOLE_TO_WINDOW
+        return self._lazy_batches(row_group, batch_rows, windows, location, refused)
 
     def _lazy_batches(
         self,
@@ -216,7 +227,8 @@ class RowGroupReader:
         refused: frozenset[str] = frozenset(),
     ) -> Iterator[LazyRows]:
         first_row, row_filter, deleted = 0, self._row_filter(row_group), self._deleted(row_group)
-        selection = self._delivered_of[row_group.schema_number][windows if row_filter is None else ()]
+        selections = self._delivered_of[row_group.schema_number]
+        selection = selections[windows if row_filter is None else ()]
         selection = selection.by_arrow(refused) if refused else selection
         columns = selection.columns
         rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows)
@@ -232,10 +244,16 @@ class RowGroupReader:
                 is_usual = not refused
                 with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=is_usual) as opened:
                     chunks, left = opened.chunks, opened.chunks.plan.left
+                    lists = {} if chunks.straight is None else chunks.straight.most_list_bytes
+                    is_at_once = opened.batch_rows >= row_group.rows or self._is_at_once(row_group, left, lists)
+                    if lists and not is_at_once:
+                        selection = selections[_TO_WINDOW]
+                        continue
                     names = () if chunks.straight is None else chunks.straight.names
                     # If all columns stay in the file, there is nothing to decode.
                     is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self.row_numbers is None
-                    batches = self._batches(row_group, selection, location, opened)
+                    some = opened._replace(batch_rows=row_group.rows) if lists else opened
+                    batches = self._batches(row_group, selection, location, some)
                     for batch in _behind(first_row, batches):
                         table = _NOTHING
                         if not is_left:
@@ -248,7 +266,7 @@ class RowGroupReader:
                             low, high = np.searchsorted(deleted, [first_row, first_row + len(batch)])
                             gone, rows = SkippedRows(deleted[low:high], first_row), rows - int(high - low)
                         deferred = DeferredColumns(
-                            chunks.raw, first_row, explained, chunks.straight, names, gone, chunks.plan.masks
+                            chunks.raw, first_row, explained, chunks.straight, names, gone, chunks.plan.masks, lists
                         )
                         yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes)
                         first_row += len(batch)
@@ -263,6 +281,12 @@ class RowGroupReader:
                 location = self.chunks.locate_forward(row_group, columns, asks_cache=False)
         self._check_rows(row_group, first_row)
         self.chunks.check_unchanged(row_group)
+
+    def _is_at_once(self, row_group: RowGroupRef, left: Collection[str], lists: Collection[str]) -> bool:
+        """Whether all rows can be written in one step: no column but `lists` takes memory besides that of its rows."""
+        columns = self._decoder(row_group).columns
+        are_left = self.row_numbers is None and {column.name for column in columns}.issubset(left)
+        return are_left and all(column.row_bytes is not None or column.name in lists for column in columns)
 
     def _rows_at_once(self, row_group: RowGroupRef, left: Collection[str], batch_rows: int) -> int:
         """Return the rows of a batch: more if most of their bytes are read straight to the window."""

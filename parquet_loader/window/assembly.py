@@ -13,7 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray, OrderMemory
-from parquet_loader.decode import Arrangement, Column, Dictionary, LazyRows, StraightTargets, arrangement_of, one_array
+from parquet_loader.decode import (
+    Arrangement,
+    Column,
+    DeferredColumns,
+    Dictionary,
+    LazyRows,
+    StraightTargets,
+    arrangement_of,
+    one_array,
+)
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
@@ -296,13 +305,13 @@ class Assembly:
         targets = self._narrow.targets(first, count, deferred.straight_names)
         targets += self._direct.targets(first, count)
         left = [target for target in targets if target[0] in deferred.columns]
-        views = {
-            c.name: np.empty((count, 2), np.int64) for c in self._parts.ragged if c.name in deferred.straight_names
-        }
+        viewed = [c.name for c in self._parts.ragged if c.name in deferred.straight_names]
+        views = {name: np.empty((count, 2), np.int64) for name in viewed if name not in deferred.lists}
         straight = self._straight(first, count, deferred.straight_names, views)
         dictionaries: Mapping[str, Dictionary] = {}
         if straight is not None or left:
             dictionaries = deferred.write(skipped, count, straight, left)  # first, because it may raise NotDecodedError
+        kept = self._write_lists(first, count, deferred)  # as well
         done = {*deferred.straight_names, *deferred.columns}
         for name, out, slots in targets:
             if name in deferred.masks:
@@ -310,9 +319,10 @@ class Assembly:
                 np.not_equal(views[column][:, :1], null, out=out[slots].view(np.bool_))
             elif name not in done:
                 copy_column(table.column(name), out, slots)
-        kept: int = count * self._narrow.row_bytes
+        kept += count * self._narrow.row_bytes
         if self._parts.ragged:
-            ragged = {c.name: views[c.name] if c.name in views else table.column(c.name) for c in self._parts.ragged}
+            names = [c.name for c in self._parts.ragged if c.name not in deferred.lists]
+            ragged = {name: views[name] if name in views else table.column(name) for name in names}
             kept += self._ragged.write_rows(first, ragged, dictionaries)
             if views:
                 deferred.release()
@@ -330,6 +340,17 @@ class Assembly:
                 chunks[part][-CHUNKS_JOINED:] = [joined]
         return kept
 
+    def _write_lists(self, first: int, count: int, deferred: DeferredColumns) -> int:
+        """Write lists of any length that are still in the file; return the bytes that the window now holds for them.
+
+        These rows are all rows of their row group; see `DeferredColumns.lists`.
+        """
+        spaces = {name: self._ragged.reserve_lists(name, count, nbytes) for name, nbytes in deferred.lists.items()}
+        offsets = deferred.write_lists({name: space.memory for name, space in spaces.items()})
+        for name, space in spaces.items():
+            self._ragged.add_lists(name, first, space, offsets[name])
+        return sum(len(space.memory) + 12 * count for space in spaces.values())
+
     def _straight(
         self, first: int, count: int, names: Sequence[str], views: Mapping[str, IntArray]
     ) -> StraightTargets | None:
@@ -340,7 +361,10 @@ class Assembly:
         addresses = self._narrow.addresses(first, names)
         for number in np.flatnonzero(addresses == 0).tolist():
             name = names[number]
-            addresses[number] = views[name].ctypes.data if name in views else direct.address(name, first)
+            if name in views:
+                addresses[number] = views[name].ctypes.data
+            elif direct.holds(name):  # lists of any length have no address here
+                addresses[number] = direct.address(name, first)
         slots = [direct.slots(name, first, count) for name in names] if self._wide else []
         return StraightTargets(addresses, slots)
 

@@ -59,6 +59,10 @@ class DirectRows:
             slots = self._slots[first : first + count]
         return [(column.name, self._rows_of(column), slots) for column in self._columns]
 
+    def holds(self, name: str) -> bool:
+        """Whether a column is wide."""
+        return name in self._widths
+
     def address(self, name: str, first: int) -> int:
         """Return the address of slot 0 if rows have `slots`, else of row `first`; arguments as in `targets`."""
         arena: int = self._arenas[name].array.__array_interface__["data"][0]

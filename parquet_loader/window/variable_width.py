@@ -23,6 +23,7 @@ from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Me
 from parquet_loader.window.fixed_width import shift_staged
 
 SEGMENT_BYTES = 1 << 20
+MORE_VALUES = 64  # for unused bytes behind some values, see `reserve_lists`; more of them take another block
 _MOST_VALUES = 2**32 - 1
 
 
@@ -106,11 +107,11 @@ class RaggedRows:
 
         Args:
             first: Number of the first row among those that the window reads.
-            arrays: All of the same length, by column name: canonical large binaries, or views, int64 ``[rows, 2]``: the
-                address and length of each row, as the kernels write them.
+            arrays: By column name, all of the same length, without columns of `reserve_lists`: canonical large
+                binaries, or views, int64 ``[rows, 2]``: the address and length of each row, as the kernels write them.
             dictionaries: The dictionaries to whose entries views refer, by column name.
         """
-        rows = {name: _source_of(arrays[name], dictionaries.get(name)) for name in self._values}
+        rows = {name: _source_of(array, dictionaries.get(name)) for name, array in arrays.items()}
         with self._lock:
             spaces = {name: self._values[name].reserve(found.values, found.nbytes) for name, found in rows.items()}
         total = 0
@@ -119,6 +120,29 @@ class RaggedRows:
             found.write(spaces[name], self._numbers[name][begin : begin + found.rows])
             total += 4 * found.rows + 8 * found.values + found.nbytes
         return total
+
+    def reserve_lists(self, name: str, rows: int, nbytes: int) -> _Space:
+        """Return space for rows of a column that a kernel writes there, of at most `nbytes`; see `add_lists`.
+
+        The space has one value more, for the bytes that are not needed: all, if the kernel fails.
+        """
+        with self._lock:
+            space = self._values[name].reserve(rows + 1, nbytes)
+        space.ends[-1] = space.begin + nbytes  # where the next value begins
+        return space
+
+    def add_lists(self, name: str, first: int, space: _Space, offsets: IntArray) -> None:
+        """Add rows that were written to a space.
+
+        Args:
+            name: The column.
+            first: As in `write_rows`.
+            space: The space.
+            offsets: int64 ``[rows + 1]``: the byte of the space at which each row begins, and the end of the last one.
+        """
+        np.add(offsets[1:], space.begin, out=space.ends[:-1])
+        begin, rows = self._carried_rows + first, len(offsets) - 1
+        self._numbers[name][begin : begin + rows] = np.arange(space.number, space.number + rows)
 
     def set_order(
         self, carried: Mapping[str, pa.Array], indices: npt.NDArray[Any], delivered_rows: int
@@ -257,7 +281,7 @@ class _StagedValues:
 
     def __init__(self, nbytes: int, values: int, allocator: Allocator, staging: Allocator) -> None:
         self._bytes = _FilledBlocks(nbytes, allocator)
-        self._ends = _FilledBlocks(8 * (values + 1), staging)
+        self._ends = _FilledBlocks(8 * (values + 1 + MORE_VALUES), staging)
         self._ends.reserve(8)[0].view(np.int64)[0] = 0
 
     def reserve(self, values: int, nbytes: int) -> _Space:

@@ -1407,5 +1407,33 @@ def test_nulls_of_lists_are_delivered_or_refused_as_by_arrow(
         assert not isinstance(outcome(), str)
 
 
+@pytest.mark.parametrize("others", [(), ("number",), ("text",)])
+@pytest.mark.parametrize("written", [{}, {"use_dictionary": False, "compression": "none", "data_page_size": 2**17}])
+@pytest.mark.parametrize("null_row", [None, 0, 50_000])
+def test_lists_of_whole_row_groups_are_delivered_as_they_were_written(
+    tmp_path: Path, others: tuple[str, ...], written: dict[str, Any], null_row: int | None
+) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 9, 60_000)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    valid = np.arange(len(lengths)) != null_row
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(rng.integers(0, 1000, offsets[-1]).astype(np.int32)), mask=pa.array(~valid)
+    )
+    columns = {"lists": lists, "number": pa.array(np.arange(len(lengths))), "text": pa.array(lengths.astype(str))}
+    table = pa.table({name: columns[name] for name in ("lists", *others)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10_000, **written)
+    schema = Schema({"lists": RaggedList("int32", fill=())}, extra="infer")
+    found = batches(tmp_path, schema=schema, window_rows=14_000, num_threads=2)
+    values = np.concatenate([batch["lists"].values for batch in found])
+    kept = np.repeat(valid, lengths)
+    np.testing.assert_array_equal(values, lists.values.to_numpy()[kept])
+    np.testing.assert_array_equal(np.concatenate([b["lists"].lengths for b in found]), lengths * valid)
+    if "number" in others:
+        np.testing.assert_array_equal(np.concatenate([b["number"] for b in found]), np.arange(len(lengths)))
+    if "text" in others:
+        assert [word for batch in found for word in batch["text"].to_list()] == lengths.astype(str).tolist()
+
+
 def list_of(column: Any) -> list[Any]:
     return [row.tolist() for row in column.to_list()] if isinstance(column, Ragged) else list(column.tolist())

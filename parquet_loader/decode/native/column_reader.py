@@ -467,6 +467,32 @@ class NativeChunks:
                 self.names = [name for name in self.names if name != self._all_names[number]]
         return found
 
+    @property
+    def most_list_bytes(self) -> dict[str, int]:
+        """The most bytes that the remaining rows of each column of lists of any length take."""
+        readers = self._list_readers.items()
+        return {self._all_names[n]: reader.most_bytes for n, reader in readers if not self._refused[n]}
+
+    def read_all_lists(self, memory: Mapping[str, npt.NDArray[np.uint8]]) -> dict[str, IntArray]:
+        """Write the elements of all remaining rows of columns of lists of any length; see `ListReader.read_all`.
+
+        Args:
+            memory: Memory of `most_list_bytes`, by column; all of these columns.
+
+        Raises:
+            NotDecodedError: some columns have nulls, or their pages cannot be decoded; the others were written.
+            OSError: the file cannot be read.
+        """
+        found = dict[str, IntArray]()
+        for number, reader in self._list_readers.items():
+            name = self._all_names[number]
+            offsets = reader.read_all(self._chunks, memory[name])
+            if offsets is not None:
+                found[name] = offsets
+        if len(found) < len(memory):
+            raise NotDecodedError(memory.keys() - found.keys())
+        return found
+
     def dictionaries(self) -> dict[str, Dictionary]:
         """Return the dictionaries to whose entries views may refer, by column; valid as long as the views."""
         if not self._has_byte_arrays:
@@ -485,6 +511,8 @@ class NativeChunks:
         self, first: int, rows: int, addresses: npt.NDArray[np.int64], slots: Sequence[IntArray | None] = ()
     ) -> None:
         """Read the rows from row `first` of the row group on, each column to its own address.
+
+        Lists of any length are not read; see `read_all_lists`.
 
         Args:
             first: The first row, not before the position of the reader; rows in between are skipped.
@@ -530,8 +558,6 @@ class NativeChunks:
     ) -> None:
         if not self._chunks:
             raise ValueError("the column chunks are closed")
-        if defined is None and self._list_readers:
-            raise ValueError("lists of any length are read to arrays")
         contiguous = [None if rows_of is None else np.ascontiguousarray(rows_of, np.int64) for rows_of in slots]
         places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in contiguous], np.int64)
         arrays = (addresses, defined, fillers, places if len(places) else None)

@@ -1,4 +1,4 @@
-"""Decodes lists of numbers of any length to Arrow lists with kernels; lists and elements may be null."""
+"""Decodes lists of numbers of any length with kernels: to Arrow lists, which may have nulls, or to given memory."""
 
 from __future__ import annotations
 
@@ -32,6 +32,41 @@ class ListReader:
         self._width = type_.value_type.bit_width // 8
         self._elements_left = elements
         self._rows_left = rows
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes that the elements of all remaining rows take: an empty list counts as one element."""
+        nbytes: int = self._elements_left * self._width
+        return nbytes
+
+    def read_all(self, chunks: int, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64] | None:
+        """Write the elements of all remaining rows, which may have no nulls.
+
+        Args:
+            chunks: The open column chunks.
+            out: Memory of `most_bytes`.
+
+        Returns:
+            The byte at which each row begins, and the end of the last one, ``[rows + 1]``. None if there are nulls or
+            pages that cannot be decoded; then nothing more can be read.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        rows, elements = self._rows_left, self._elements_left
+        offsets, are_lists = np.empty(rows + 1, np.int64), np.empty(rows, np.uint8)
+        state = np.zeros(10, np.int64)
+        state[:2] = offsets.ctypes.data, are_lists.ctypes.data
+        state[2], state[4:6] = out.ctypes.data, (rows, elements)
+        code = KERNELS.lists_read(chunks, self._number, state.ctypes.data)
+        if code == SYSTEM:
+            raise OSError(errno.EIO, "the system could not read the file")
+        self._elements_left = self._rows_left = 0
+        if code or state[8]:  # null rows; the kernel refuses null elements, because it gets no memory for them
+            return None
+        offsets[rows] = state[7]
+        offsets *= self._width
+        return offsets
 
     def read(self, chunks: int, rows: int) -> pa.Array | None:
         """Return the next rows; None if the pages cannot be decoded, and then nothing more can be read.

@@ -791,6 +791,7 @@ static int read_lists(Group *group, Column *column, ListRows *rows) {
     uint8_t *out = rows->values + rows->elements * column->out;
     int is_whole = values == elements;
     if ((code = read_values(group, column, values, is_whole ? out : present))) break;
+    if (!is_whole && !rows->are_values) return OTHER;
     if (is_whole) {
       if (rows->null_elements) memset(rows->are_values + rows->elements, 1, (size_t)elements);
     } else {

@@ -25,7 +25,7 @@ typedef struct {
   int64_t *offsets;     /* the first element of each of `rows` lists */
   uint8_t *are_lists;   /* 0 for each null list */
   uint8_t *values;      /* the elements, 0 for nulls */
-  uint8_t *are_values;  /* 0 for each null element; undefined without null elements */
+  uint8_t *are_values;  /* 0 for each null element; undefined without null elements; NULL: null elements are refused */
   int64_t rows, capacity;     /* space for lists, and for elements */
   int64_t rows_done, elements;
   int64_t null_rows, null_elements;
