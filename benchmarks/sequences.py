@@ -2,6 +2,7 @@
 
     python -m benchmarks.sequences --nanochat ~/nanochat --torchtitan ~/torchtitan
     python -m benchmarks.sequences --systems ours trl --rounds 5 --seconds 2
+    python -m benchmarks.sequences --epochs 12    whole epochs of 60 million tokens, packed and not packed
 
 Needs `pip install datasets trl torchdata litdata lancedb`; a system whose packages are missing is left out. The loops
 of nanochat (`nanochat/dataloader.py`) and torchtitan (`torchtitan/hf_datasets/text_datasets.py`) run unchanged from a
@@ -33,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader import BatchedDataLoader, TokenLoader
+from parquet_loader import BatchedDataLoader, TokenLoader, write_dataset
 
 LENGTH, ROWS = 2048, 32
 FILES, DOCUMENTS, GROUP = 5, 6000, 1000
@@ -328,6 +329,44 @@ def serve(system: str, folder: Path, checkout: Path | None, seconds: float) -> N
         print(json.dumps({"wall": kept / wall, "cpu": kept / cpu, "padding": padding / tokens}), flush=True)
 
 
+EPOCH_DOCUMENTS = 72_000
+EPOCH_KEYS: dict[str, list[str] | None] = {
+    "all keys": None,
+    "ids, labels, ends": ["input_ids", "labels", "cu_seqlens", "max_seqlen"],
+}
+
+
+def measure_epochs(folder: Path, epochs: int) -> None:
+    """Print the time of whole epochs from one list column that `write_dataset` wrote; medians of later epochs."""
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(6, 1.2, EPOCH_DOCUMENTS).astype(np.int64) + 1
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    ids = rng.integers(0, 50_000, offsets[-1]).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))
+    write_dataset(pa.table({"text": lists, "tokens": lengths.astype(np.int32)}), folder / "epochs")
+    loaders: dict[str, Any] = {
+        name: TokenLoader(
+            folder / "epochs", "text", length=LENGTH, batch_size=ROWS, shuffle=True, lengths="tokens", num_threads=2,
+            keys=keys,
+        )
+        for name, keys in EPOCH_KEYS.items()
+    }  # fmt: skip
+    loaders["not packed"] = BatchedDataLoader(folder / "epochs", 80, columns=["text"], shuffle=True, num_threads=2)
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
+    for _ in range(epochs):
+        for name, loader in loaders.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            for _ in loader:
+                pass
+            seconds[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+    print(f"{len(ids):,} tokens, batches of [{ROWS}, {LENGTH}]")
+    print("| | tokens/s | ns of processor time per token |\n|---|---|---|")
+    for name, found in seconds.items():
+        wall, cpu = (statistics.median(values) for values in zip(*found[2:], strict=True))
+        print(f"| {name} | {len(ids) / wall / 1e6:.0f} M | {cpu / len(ids) * 1e9:.2f} |")
+        loaders[name].close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
@@ -335,6 +374,7 @@ def main() -> None:
     parser.add_argument("--torchtitan", type=Path, help="a checkout")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--epochs", type=int, default=0, help="measure that many whole epochs instead, at least 3")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -344,6 +384,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
+        if given.epochs:
+            measure_epochs(folder, given.epochs)
+            return
         write(folder)
         if "litdata" in given.systems:
             write_litdata(folder)
