@@ -44,6 +44,7 @@ from parquet_loader.common.native.bindings import (
     PROBLEM,
     SYSTEM,
     kernels_remedy,
+    trim_buffers,
     warn_if_missing,
 )
 from parquet_loader.common.native.permute import (
@@ -255,6 +256,7 @@ __all__ = [
     "system_error",
     "take_columns",
     "take_ragged",
+    "trim_buffers",
     "uninterrupted",
     "url_prefix",
     "use_returning_pool",

@@ -42,6 +42,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
     progress_bar,
+    trim_buffers,
     use_returning_pool,
     warn_if_missing,
 )
@@ -567,6 +568,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         for name in ("_allocator", "_staging", "_memory"):
             if isinstance(arenas := self.__dict__.get(name), Arenas):
                 arenas.clear()
+        trim_buffers()
 
     def __enter__(self) -> Self:
         return self

@@ -59,6 +59,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.views_stage.restype = None
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = None
+    library.buffers_trim.argtypes = ()
+    library.buffers_trim.restype = None
     library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int, number)
     library.columns_take.restype = None
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
@@ -105,6 +107,13 @@ LOADED_CODECS: int = 0 if KERNELS is None else KERNELS.codecs_load()
 
 IS_BUILT = KERNELS is not None
 """Whether the kernels can be used."""
+
+
+def trim_buffers() -> None:
+    """Return the memory of page buffers that are not in use to the system; running loaders map it again."""
+    if KERNELS is not None:
+        KERNELS.buffers_trim()
+
 
 REMEDY = {
     SWITCHED_OFF: "unset PARQUET_LOADER_NATIVE to use them",

@@ -11,9 +11,9 @@
 #include <sys/mman.h>
 
 #define SMALL (1 << 16)  /* bytes that are left to malloc */
-#define MOST_KEPT 256  /* buffers */
-#define MOST_KEPT_BYTES (1 << 26)
-#define FORGET 10  /* each new buffer lowers the recorded peak by 2**-10, so that old peaks are forgotten */
+#define MOST_KEPT 1024  /* buffers */
+#define MOST_KEPT_BYTES (1 << 28)
+#define FORGET 14  /* each new buffer lowers the recorded peak by 2**-14, so that old peaks are forgotten */
 
 /* Released buffers, oldest first. `is_taken` guards them, and nobody waits for it: a thread that finds it set maps or
  * unmaps memory instead. So does a forked child for ever, if its parent held the flag during the fork. */
@@ -113,6 +113,15 @@ void release(Buffer *buffer) {
   }
   kept[kept_count++] = given;
   kept_bytes += nbytes;
+  keep_few(used);
+  atomic_flag_clear_explicit(&is_taken, memory_order_release);
+}
+
+/* Unmaps all kept buffers; the peak is recorded anew. */
+EXPORT void buffers_trim(void) {
+  if (atomic_flag_test_and_set_explicit(&is_taken, memory_order_acquire)) return;
+  const int64_t used = atomic_load_explicit(&used_bytes, memory_order_relaxed);
+  most_used_bytes = used;
   keep_few(used);
   atomic_flag_clear_explicit(&is_taken, memory_order_release);
 }
