@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -35,7 +36,7 @@ from parquet_loader import (
     Tensor,
 )
 from parquet_loader.common.native import permute
-from parquet_loader.common.native.bindings import IS_BUILT, KERNELS, NO_MEMORY, _load
+from parquet_loader.common.native.bindings import IS_BUILT, KERNELS, NO_MEMORY, _load, trim_buffers
 from parquet_loader.common.native.build import build, compilers
 from parquet_loader.decode import (
     DecodableChunks,
@@ -1373,6 +1374,17 @@ def test_wrong_lengths_of_levels_in_large_pages_are_refused(tmp_path: Path, part
     file.write(path)
     with NativeChunks(str(path), known(path)) as chunks, pytest.raises(NotDecodedError):
         chunks.read(1)
+
+
+def test_trimming_returns_the_page_buffers_that_closed_chunks_left(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 2**60, 1_000_000)
+    pq.write_table(pa.table({"a": values}), tmp_path / "a.parquet", dictionary_pagesize_limit=2**24)
+    with NativeChunks(str(tmp_path / "a.parquet"), known(tmp_path / "a.parquet")) as native_chunks:
+        assert is_same(native_chunks.read(1_000_000)[0], pa.array(values))
+    before = psutil.Process().memory_info().rss
+    trim_buffers()
+    assert before - psutil.Process().memory_info().rss >= 8 * 2**20 - 2**20
+    trim_buffers()
 
 
 LIST_ROWS: list[Any] = [[1, 2], [3], [], [4, 5, 6], *[[n] * (n % 5) for n in range(300)]]
