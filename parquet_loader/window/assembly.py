@@ -19,6 +19,7 @@ from parquet_loader.decode import (
     DeferredColumns,
     Dictionary,
     LazyRows,
+    NotDecodedError,
     StraightTargets,
     arrangement_of,
     one_array,
@@ -343,9 +344,14 @@ class Assembly:
     def _write_lists(self, first: int, count: int, deferred: DeferredColumns) -> int:
         """Write lists of any length that are still in the file; return the bytes that the window now holds for them.
 
-        These rows are all rows of their row group; see `DeferredColumns.lists`.
+        These rows are all rows of their row group; see `DeferredColumns.lists`. Raises `NotDecodedError`.
         """
-        spaces = {name: self._ragged.reserve_lists(name, count, nbytes) for name, nbytes in deferred.lists.items()}
+        spaces = {}
+        for name, nbytes in deferred.lists.items():
+            space = self._ragged.reserve_lists(name, count, nbytes)
+            if space is None:
+                raise NotDecodedError([name])
+            spaces[name] = space
         offsets = deferred.write_lists({name: space.memory for name, space in spaces.items()})
         for name, space in spaces.items():
             self._ragged.add_lists(name, first, space, offsets[name])

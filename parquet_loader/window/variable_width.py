@@ -80,10 +80,13 @@ class RaggedRows:
     def prepare(self) -> None:
         """Allocate the staging buffers of the rows' numbers."""
         for column in self._columns:
-            expected = max(self._capacities.get(column.name, 0), SEGMENT_BYTES)
+            expected = self._expected_bytes(column.name)
             self._values[column.name] = _StagedValues(expected, self._capacity, self._arrivals, self._staging)
             memory = self._staging.allocate(4 * self._capacity).array
             self._numbers[column.name] = memory.view(np.uint32)
+
+    def _expected_bytes(self, name: str) -> int:
+        return max(self._capacities.get(name, 0), SEGMENT_BYTES)
 
     def memory(self, rows: int) -> list[Memory]:
         """Return the part of these buffers that `rows` rows will occupy."""
@@ -121,11 +124,15 @@ class RaggedRows:
             total += 4 * found.rows + 8 * found.values + found.nbytes
         return total
 
-    def reserve_lists(self, name: str, rows: int, nbytes: int) -> _Space:
+    def reserve_lists(self, name: str, rows: int, nbytes: int) -> _Space | None:
         """Return space for rows of a column that a kernel writes there, of at most `nbytes`; see `add_lists`.
 
-        The space has one value more, for the bytes that are not needed: all, if the kernel fails.
+        The space has one value more, for the bytes that are not needed: all, if the kernel fails. None if `nbytes` is
+        more than twice the bytes that a whole window is expected to have: the pages may lack values that the footer
+        claims.
         """
+        if nbytes > 2 * self._expected_bytes(name):
+            return None
         with self._lock:
             space = self._values[name].reserve(rows + 1, nbytes)
         space.ends[-1] = space.begin + nbytes  # where the next value begins
