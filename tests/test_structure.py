@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import platform
+import re
 import subprocess
 import sys
 from functools import cache
@@ -56,6 +57,11 @@ MAY_IMPORT_TORCH = {"collate", "loader", "store", "petastorm", "cli"}
 MAY_IMPORT_TORCH_INSIDE_FUNCTIONS = MAY_IMPORT_TORCH | {"schema", "common"}
 HEAVY = (
     "torch", "tensorflow", "jax", "keras", "grain", "pandas", "polars", "PIL", "dask", "pyspark", "tqdm", "simplejpeg"
+)  # fmt: skip
+
+# Stages of the pipeline, whose `__init__` imports what other packages may use. The others have an `__all__` for users.
+STAGES = (
+    "collate", "common", "dataset", "decode", "decode/media", "engine", "plan", "read", "source", "window"
 )  # fmt: skip
 
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
@@ -120,6 +126,28 @@ def test_imports_run_from_earlier_to_later_packages(path: Path) -> None:
     foreign = {name.removeprefix("parquet_loader.") for name in imported if package_of(name) != package}
     inner = sorted(n for n in foreign if "." in n and not any(n == i or n.startswith(f"{i}.") for i in INNER))
     assert not inner, f"{name_of(path)} imports {', '.join(inner)}: import what the package hands out"
+
+
+@cache
+def imports_from_packages() -> list[tuple[Path, str, set[str]]]:
+    """Each import of names in this package, in tests and in benchmarks: the file, the module, the names."""
+    form = re.compile(r"^ *from (parquet_loader[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
+    files = (p for root in ("parquet_loader", "tests", "benchmarks") for p in (PACKAGE.parent / root).rglob("*.py"))
+    found = ((path, form.findall(path.read_text(encoding="utf-8"))) for path in files)
+    return [(path, module, set(re.findall(r"\w+", names))) for path, imports in found for module, names in imports]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_hands_out_only_names_that_others_import(stage: str) -> None:
+    """No `__all__` repeats these names, and ruff does not ask whether they are used; here they are."""
+    imports = [node for node in tree_of(PACKAGE / stage / "__init__.py").body if isinstance(node, ast.ImportFrom)]
+    handed_out = {alias.asname or alias.name for node in imports if node.module != "__future__" for alias in node.names}
+    module = f"parquet_loader.{stage.replace('/', '.')}"
+    elsewhere = [
+        names for path, one, names in imports_from_packages() if one == module and PACKAGE / stage not in path.parents
+    ]
+    assert handed_out
+    assert handed_out.difference(*elsewhere) == set()
 
 
 # Modules that call a kernel, each with what does the same without it; and the one that decides how columns travel.

@@ -22,34 +22,9 @@ from parquet_loader.collate.output import (
 )
 from parquet_loader.collate.table_outputs import arrow_table
 from parquet_loader.collate.token_rows import (
-    IGNORED_LABEL,
     TOKEN_TYPES,
     Pieces,
     TokenRows,
     TokenWriter,
     write_column,
 )
-
-__all__ = [
-    "IGNORED_LABEL",
-    "TOKEN_TYPES",
-    "Batch",
-    "CountedOutput",
-    "DeviceFigures",
-    "DeviceRows",
-    "Output",
-    "PermutingOutput",
-    "Pieces",
-    "Pulled",
-    "TokenRows",
-    "TokenWriter",
-    "arrow_table",
-    "epoch_sampler",
-    "grain_dataset",
-    "keras_dataset",
-    "open_output",
-    "output_shard",
-    "rows_of",
-    "tf_dataset",
-    "write_column",
-]

@@ -11,7 +11,6 @@ from parquet_loader.dataset.memory_budget import (
     SHARE_READS,
     SHARE_WINDOWS,
     LazyBudget,
-    MemoryBudget,
     ReservedMemory,
     RowSizes,
 )
@@ -20,36 +19,3 @@ from parquet_loader.dataset.rank_agreement import check_agreement, digest, ranks
 from parquet_loader.dataset.resolved_source import ResolvedSource, resolve_source, resolved_schema
 from parquet_loader.dataset.row_counts import Counted, PriorCounts
 from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, select
-
-__all__ = [
-    "BATCHES_AT_ONCE",
-    "LARGEST_DEFAULT_WINDOW_BYTES",
-    "MOST_OPEN_ROW_GROUPS",
-    "SHARE_READS",
-    "SHARE_WINDOWS",
-    "Counted",
-    "Dataset",
-    "LazyBudget",
-    "ListedDataset",
-    "MemoryBudget",
-    "OpenRows",
-    "PriorCounts",
-    "ReservedMemory",
-    "ResolvedSource",
-    "RowGroup",
-    "RowSizes",
-    "check_agreement",
-    "check_dataset_arguments",
-    "default_num_threads",
-    "digest",
-    "found_schema",
-    "is_carrying",
-    "locate",
-    "open_dataset",
-    "open_rows",
-    "ranks_to_agree_with",
-    "resolve_source",
-    "resolved_schema",
-    "select",
-    "with_fixed_size_lists",
-]

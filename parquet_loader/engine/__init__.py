@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, RowsOut, Transform
-from parquet_loader.engine.batch_scheduler import Batches
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformProcesses, check_transform_workers, transform_option
@@ -26,46 +25,3 @@ from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_media import WindowMedia
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.worker_pool import STAGES, Job
-
-__all__ = [
-    "STAGES",
-    "WIDE_WINDOWS_AHEAD",
-    "WINDOWS_AHEAD",
-    "BatchProcessor",
-    "Batches",
-    "CutBatches",
-    "EncodedImages",
-    "Engine",
-    "EngineFigures",
-    "EngineOptions",
-    "EngineRecord",
-    "Event",
-    "EventLog",
-    "HeldWindow",
-    "IsolatedEngine",
-    "Job",
-    "KeptEngine",
-    "Mark",
-    "NextPlan",
-    "PackedTransform",
-    "ProcessedBatch",
-    "Progress",
-    "ReadAhead",
-    "ReadingProcess",
-    "ReferencedFiles",
-    "RowError",
-    "RowsOut",
-    "Sample",
-    "SampleLog",
-    "Transform",
-    "TransformProcesses",
-    "Usage",
-    "WindowMedia",
-    "WindowTask",
-    "check_transform_workers",
-    "events_of",
-    "files_named_by",
-    "marking",
-    "transform_option",
-    "transform_processes",
-]

@@ -13,25 +13,3 @@ from parquet_loader.read.page_reader import PageReader
 from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
 from parquet_loader.read.row_group_reader import HIDDEN_ROW_NUMBERS, RowGroupReader
 from parquet_loader.read.splits import splits_by_position
-
-__all__ = [
-    "AT_ONCE_BYTES",
-    "BUFFER_BYTES",
-    "HIDDEN_ROW_NUMBERS",
-    "REFUSES_NULLS",
-    "CacheContents",
-    "CacheStats",
-    "ChunkLocation",
-    "Cursor",
-    "Filters",
-    "LocalCache",
-    "NullAdvice",
-    "PageReader",
-    "RowFilter",
-    "RowGroupReader",
-    "as_expression",
-    "clear",
-    "contents_of",
-    "count_nulls",
-    "splits_by_position",
-]

@@ -17,28 +17,3 @@ from parquet_loader.window.assembly import (
 )
 from parquet_loader.window.stored import BlockColumn, KeptWindow, StoredSlice, StoredWindow, as_row_numbers
 from parquet_loader.window.variable_width import Scattered
-
-__all__ = [
-    "Allocation",
-    "Allocator",
-    "Arenas",
-    "Array",
-    "Assembly",
-    "Block",
-    "BlockColumn",
-    "BufferSizes",
-    "ColumnGroups",
-    "KeptWindow",
-    "Leases",
-    "Memory",
-    "Remainder",
-    "Scattered",
-    "StoredSlice",
-    "StoredWindow",
-    "Window",
-    "as_row_numbers",
-    "copied",
-    "nbytes_of",
-    "ordered_window",
-    "window_of",
-]

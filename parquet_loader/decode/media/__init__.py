@@ -13,24 +13,3 @@ from parquet_loader.decode.media.images import (
     write_image,
 )
 from parquet_loader.decode.media.video import clip_positions, decode_clips, decode_frames, video_module
-
-__all__ = [
-    "Box",
-    "JpegPart",
-    "RangeFile",
-    "audio_modules",
-    "center_box",
-    "clip_positions",
-    "decode_audio",
-    "decode_clips",
-    "decode_frames",
-    "has_device_form",
-    "image_formats",
-    "image_pixels",
-    "jpeg_part",
-    "random_box",
-    "scale_and_offset",
-    "uniform",
-    "video_module",
-    "write_image",
-]
