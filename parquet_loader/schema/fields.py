@@ -22,26 +22,6 @@ from parquet_loader.schema.encoded import Category, Encoded
 from parquet_loader.schema.image import Image
 from parquet_loader.schema.media import Audio, Video
 
-__all__ = [
-    "Audio",
-    "Bytes",
-    "Category",
-    "Encoded",
-    "Field",
-    "Group",
-    "Image",
-    "NullPolicy",
-    "RaggedList",
-    "Scalar",
-    "Tensor",
-    "Text",
-    "Video",
-    "companion_of",
-    "masks_of",
-    "policy_of",
-    "unpacked_field",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scalar(FieldBase):
