@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from parquet_loader.errors import MissingPackageError
+from parquet_loader.common.hints import needs_package
 
 ShowProgress: TypeAlias = Callable[[int, int], None]
 """Takes the amount done and the total amount."""
@@ -19,10 +18,9 @@ def progress_bar() -> Any:
     Raises:
         MissingPackageError: tqdm is not installed.
     """
-    try:
-        return importlib.import_module("tqdm.auto").tqdm
-    except ImportError as error:
-        raise MissingPackageError("progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'") from error
+    with needs_package("tqdm", "progress=True needs tqdm: pip install 'torch-parquet-loader[progress]'"):
+        from tqdm.auto import tqdm  # noqa: PLC0415
+    return tqdm
 
 
 def no_progress(done: int, total: int) -> None:

@@ -5,7 +5,6 @@ The header of an array is matched as text, never evaluated. An array is made onl
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
 import re
@@ -20,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parquet_loader.common import needs_package
 from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape
-from parquet_loader.errors import ConfigurationError
 
 MAX_HEADER_BYTES = 1 << 16
 MAX_ARRAY_BYTES = 2**31 - 1
@@ -210,12 +209,10 @@ def pillow_image() -> Any:
     Raises:
         ConfigurationError: it is not installed.
     """
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise ConfigurationError(
-            "images are decoded by Pillow, which is not installed: pip install 'torch-parquet-loader[images]'"
-        ) from error
+    message = "images are decoded by Pillow, which is not installed: pip install 'torch-parquet-loader[images]'"
+    with needs_package("PIL", message):
+        from PIL import Image as pil_image  # noqa: N813, PLC0415
+    return pil_image
 
 
 READERS: dict[str, Callable[[bytes | memoryview], npt.NDArray[Any]]] = {

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
-from parquet_loader.errors import MissingPackageError
+from parquet_loader.common import needs_package
 
 VARIABLE = "PARQUET_LOADER_NVTX"
 DOMAIN = "parquet_loader"
@@ -27,13 +27,12 @@ def marking() -> Mark[T] | None:
     """
     if os.environ.get(VARIABLE, "0") in ("", "0"):
         return None
-    try:
+    with needs_package(
+        "nvtx",
+        f"{VARIABLE}={os.environ[VARIABLE]}: ranges for profilers need nvtx: "
+        f"pip install 'torch-parquet-loader[nvtx]', or unset {VARIABLE}",
+    ):
         nvtx = importlib.import_module("nvtx")
-    except ImportError as error:
-        raise MissingPackageError(
-            f"{VARIABLE}={os.environ[VARIABLE]}: ranges for profilers need nvtx: "
-            f"pip install 'torch-parquet-loader[nvtx]', or unset {VARIABLE}"
-        ) from error
 
     def mark(name: str, run: Callable[[], T]) -> T:
         nvtx.push_range(name, domain=DOMAIN)

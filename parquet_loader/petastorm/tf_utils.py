@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib
 import itertools
 import warnings
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.common import needs_package
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField, dtype_name
 
 # Name of the operation that returns the size of the shuffling queue of `tf_tensors`.
@@ -25,10 +24,9 @@ _WIDENED: dict[Any, Any] = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): 
 
 def _tensorflow() -> Any:
     """Return the TensorFlow 1 interface, which Petastorm's scripts use and every release since 1.13 has."""
-    try:
-        return importlib.import_module("tensorflow.compat.v1")
-    except ImportError as error:
-        raise ConfigurationError("tensorflow is not installed: pip install tensorflow") from error
+    with needs_package("tensorflow", "tensorflow is not installed: pip install tensorflow"):
+        import tensorflow.compat.v1 as tf  # noqa: PLC0415
+    return tf
 
 
 def _tf_dtype(tf: Any, numpy_dtype: Any) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import PathLike, ShowProgress, named, no_progress
-from parquet_loader.errors import ConfigurationError, MissingPackageError, WriteError
+from parquet_loader.common import PathLike, ShowProgress, named, needs_package, no_progress
+from parquet_loader.errors import ConfigurationError, WriteError
 from parquet_loader.schema import Schema, complete_schema, slices_of, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, flatten, run_job
@@ -299,10 +299,8 @@ def _delayed_parts(data: Any, dask: Any) -> list[Any]:
 
 
 def _import_dask() -> Any:
-    try:
+    with needs_package("dask", "writing from Dask needs it: pip install 'torch-parquet-loader[dask]'"):
         import dask  # noqa: PLC0415
         import dask.base  # noqa: PLC0415
         import dask.callbacks  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingPackageError("writing from Dask needs it: pip install 'torch-parquet-loader[dask]'") from error
     return dask

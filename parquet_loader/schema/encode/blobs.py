@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.common import needs_package
 from parquet_loader.schema.arrow_types import is_bytes
 from parquet_loader.schema.encode.inputs import Values
 from parquet_loader.schema.encode.lossless import Misfit, of_kind
@@ -26,13 +26,12 @@ def pillow() -> Any:
     Raises:
         ConfigurationError: Pillow is not installed.
     """
-    try:
+    with needs_package(
+        "PIL",
+        "images given as arrays are encoded by Pillow, which is not installed: "
+        "pip install 'torch-parquet-loader[images]', or hand over encoded bytes",
+    ):
         from PIL import Image as pil_image  # noqa: N813, PLC0415
-    except ImportError:
-        raise ConfigurationError(
-            "images given as arrays are encoded by Pillow, which is not installed: "
-            "pip install 'torch-parquet-loader[images]', or hand over encoded bytes"
-        ) from None
     return pil_image
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from parquet_loader.common import SIGNATURE_BYTES, PathLike, image_kind
-from parquet_loader.errors import MissingPackageError, SourceError
+from parquet_loader.common import SIGNATURE_BYTES, PathLike, image_kind, needs_package
+from parquet_loader.errors import SourceError
 from parquet_loader.write.imports.importing import run_import
 from parquet_loader.write.imports.report import ImportReport
 from parquet_loader.write.imports.sharded import Record, ShardedSource
@@ -108,9 +107,6 @@ def _record(path: str, key: bytes, value: memoryview, *, scans: bool) -> Record:
 
 
 def _package() -> Any:
-    try:
-        return importlib.import_module("lmdb")
-    except ImportError:
-        raise MissingPackageError(
-            "an LMDB is read by the package lmdb, which is not installed: pip install 'torch-parquet-loader[lmdb]'"
-        ) from None
+    with needs_package("lmdb", "an LMDB is read by the package lmdb: pip install 'torch-parquet-loader[lmdb]'"):
+        import lmdb  # noqa: PLC0415
+    return lmdb

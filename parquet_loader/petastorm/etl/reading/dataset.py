@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import ReadOptions
+from parquet_loader.common import ReadOptions, needs_package
 from parquet_loader.decode import Decoder, TableOrigin
-from parquet_loader.errors import ConfigurationError, DataError
+from parquet_loader.errors import DataError
 from parquet_loader.petastorm import codecs
 from parquet_loader.petastorm.cache import CacheBase
 from parquet_loader.petastorm.errors import PetastormMetadataError
@@ -57,20 +57,14 @@ def source_of(
         raise ValueError("dataset_url is a URL, or a list of URLs that is not empty")
     urls = [url.rstrip("/") if url.strip("/") else url for url in urls]
     if filesystem is None and storage_options:
-        filesystem = _fsspec_filesystem(urls[0], storage_options)
+        with needs_package("fsspec", "storage_options need fsspec: pip install fsspec"):
+            import fsspec  # noqa: PLC0415  (only if storage_options are given)
+        filesystem = fsspec.filesystem(urlparse(urls[0]).scheme or "file", **storage_options)
     if filesystem is not None:
         if not isinstance(filesystem, pafs.FileSystem):
             filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
         urls = [_path_of(url) for url in urls]
     return (urls if isinstance(dataset_url_or_urls, list) else urls[0]), filesystem
-
-
-def _fsspec_filesystem(url: str, storage_options: Mapping[str, Any]) -> Any:
-    try:
-        import fsspec  # noqa: PLC0415  (only if storage_options are given)
-    except ImportError:
-        raise ConfigurationError("storage_options need fsspec: pip install fsspec") from None
-    return fsspec.filesystem(urlparse(url).scheme or "file", **storage_options)
 
 
 def _path_of(url: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import Stream, permutation
+from parquet_loader.common import Stream, needs_package, permutation
 from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.petastorm.etl.reading.dataset import RowGroups
 from parquet_loader.petastorm.etl.reading.decoding import batch_arrays, decode_columns
@@ -216,11 +216,10 @@ def _from_series(series: Any, field: Any, origin: str) -> Any:
 
 
 def _pandas(table: pa.Table) -> Any:
-    try:
+    with needs_package(
+        "pandas",
+        "predicates and transformations of make_batch_reader take pandas DataFrames, and pandas is not installed: "
+        "pip install 'torch-parquet-loader[pandas]'",
+    ):
         importlib.import_module("pandas")
-    except ImportError:
-        raise ConfigurationError(
-            "predicates and transformations of make_batch_reader take pandas DataFrames, and pandas is not installed: "
-            "pip install 'torch-parquet-loader[pandas]'"
-        ) from None
     return table.to_pandas()

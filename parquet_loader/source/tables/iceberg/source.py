@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import RemoteOptions, resolve, shown, url_prefix
-from parquet_loader.errors import ConfigurationError, MissingPackageError, SourceError
+from parquet_loader.common import RemoteOptions, needs_package, resolve, shown, url_prefix
+from parquet_loader.errors import ConfigurationError, SourceError
 from parquet_loader.source.tables.iceberg.locations import (
     GONE,
     TableStore,
@@ -253,12 +253,8 @@ def is_table(value: Any) -> bool:
 
 def check_installed() -> None:
     """Raise MissingPackageError: `pyiceberg` is not installed."""
-    try:
+    with needs_package("pyiceberg", "an Iceberg table needs pyiceberg: pip install 'torch-parquet-loader[iceberg]'"):
         importlib.import_module("pyiceberg.table")
-    except ImportError as error:
-        raise MissingPackageError(
-            "an Iceberg table needs pyiceberg: pip install 'torch-parquet-loader[iceberg]'"
-        ) from error
 
 
 def _metadata_at(store: TableStore, path: str) -> Any:
