@@ -91,10 +91,6 @@ def yield_to_waker() -> None:
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _nothing() -> Job[Any] | None:
-    return None
-
-
 class WorkerPool:
     """A fixed number of threads that ask `choose` for jobs.
 
@@ -202,7 +198,7 @@ class WorkerPool:
         # SIGINT can make `join` return early. The threads have left their loop, so this wait is short.
         uninterrupted(self._join)
         # Breaks the reference cycle with the engine, so that the engine is freed at once.
-        self._choosers, self._sample = [_nothing] * len(self._choosers), None
+        self._choosers, self._sample = [lambda: None] * len(self._choosers), None
         return True
 
     def _waker_while_running(self) -> Any:

@@ -166,7 +166,8 @@ def _best_fit(lengths: Lengths, length: int, overflow: Overflow) -> Packed:
     if KERNELS is None:
         return _best_fit_in_python(lengths, length, overflow)
     pieces = int(piece_counts(lengths, length, overflow).sum())
-    _check_pieces(pieces)
+    if pieces >= 2**31:
+        raise MemoryError(f"{pieces} pieces of documents are packed together; choose smaller windows")
     document, first, tokens = np.empty((3, pieces), np.int32)
     begins, bins = np.empty(pieces + 1, np.int64), np.zeros(1, np.int64)
     arguments = lengths.ctypes.data, len(lengths), length, _OVERFLOW[overflow]
@@ -184,11 +185,6 @@ def _count_best_fit(lengths: Lengths, length: int, overflow: Overflow) -> int:
     if KERNELS.packing_count(lengths.ctypes.data, len(lengths), length, _OVERFLOW[overflow], bins.ctypes.data):
         raise MemoryError
     return int(bins[0])
-
-
-def _check_pieces(pieces: int) -> None:
-    if pieces >= 2**31:
-        raise MemoryError(f"{pieces} pieces of documents are packed together; choose smaller windows")
 
 
 def _best_fit_in_python(lengths: Lengths, length: int, overflow: Overflow) -> Packed:

@@ -472,7 +472,7 @@ class RowGroupReader:
             return None if self.passing[row_group.index] else self._filter
         if self._filter is None or self._filter.differs_within(row_group.schema.names):
             return self._filter
-        one = self._with_known_columns(row_group, _without_columns(1), 0)
+        one = self._with_known_columns(row_group, pa.Table.from_batches([_no_columns(1)]), 0)
         return None if len(self._filter.apply(one, row_group.schema_number)) else self._filter
 
     def _decoder(self, row_group: RowGroupRef) -> Decoder:
@@ -690,11 +690,6 @@ def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> BoolArray:
     mask = np.ones(rows, np.bool_)
     mask[deleted[low:high] - first_row] = False
     return mask
-
-
-def _without_columns(rows: int) -> pa.Table:
-    """Return a table of `rows` rows without columns of the file."""
-    return pa.Table.from_batches([_no_columns(rows)])
 
 
 def _widths_of(columns: Sequence[Column]) -> dict[str, int] | None:

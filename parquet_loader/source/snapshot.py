@@ -248,7 +248,7 @@ class Snapshot:
         if self.constants is not None:
             return {name: self.constants.column(name)[file] for name in self.constants.column_names}
         given = dict(self.files[file].partitions)
-        return {f.name: _partition_scalar(given.get(f.name), f.type) for f in self.partition_schema}
+        return {f.name: pa.scalar(given.get(f.name), pa.string()).cast(f.type) for f in self.partition_schema}
 
     def has_columns_of(self, other: Snapshot) -> bool:
         """Whether another snapshot of the same source has the same columns, found in files in the same way."""
@@ -553,7 +553,3 @@ def _partition_schema(files: tuple[SourceFile, ...]) -> pa.Schema:
 
 def _is_int64(text: str) -> bool:
     return text.removeprefix("-").isdecimal() and text.isascii() and -(2**63) <= int(text) < 2**63
-
-
-def _partition_scalar(text: str | None, type_: pa.DataType) -> pa.Scalar:
-    return pa.scalar(text, pa.string()).cast(type_)

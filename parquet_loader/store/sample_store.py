@@ -355,7 +355,8 @@ class SampleStore:
     def status(self) -> StoreStatus:
         """Return the contents and rates of the store; print it for a table."""
         settings = self.settings
-        return status_of(self._paths, self._parts().ledger, settings.max_bytes, self._policy_name(settings))
+        policy = "function" if self._function is not None else settings.evict
+        return status_of(self._paths, self._parts().ledger, settings.max_bytes, policy)
 
     def recover(self) -> int:
         """Remove the remains of dead writers and readers, and rebuild the account; done whenever a store is opened.
@@ -365,9 +366,6 @@ class SampleStore:
         with self._writable().ledger.transaction(rebuild=True) as totals:
             clear_evictions(self._paths)  # a writer that still waits queues them again
             return reclaim(self._paths, self._parts().ledger, totals) + remove_half_replaced(self._paths)
-
-    def _policy_name(self, settings: StoreSettings) -> str:
-        return "function" if self._function is not None else settings.evict
 
     def _parts(self) -> _Parts:
         """Return the parts of this process; made again after a fork, because a lock may be held by a lost thread."""

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
+from operator import attrgetter
 from threading import RLock
 from typing import TypeAlias
 
@@ -177,7 +178,7 @@ class Space:
             seen = read_seen(self._paths)
             return sorted(names, key=lambda name: (-seen.get(names[name].sequence, (0, 0))[1], name))
         if callable(policy) or policy == "priority":
-            return self._ranked(names, policy if callable(policy) else _priority)
+            return self._ranked(names, policy if callable(policy) else attrgetter("priority"))
         return []  # "never", or a function that this process does not have
 
     def _ranked(self, names: Iterable[str], policy: Callable[[StoredFile], float]) -> list[str]:
@@ -263,7 +264,3 @@ def reclaim(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
                 os.unlink(path)
                 removed += 1
     return removed
-
-
-def _priority(file: StoredFile) -> float:
-    return file.priority

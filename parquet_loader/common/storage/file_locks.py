@@ -61,19 +61,15 @@ def _open_registered(path: str, flags: int) -> int:
         return descriptor
 
 
-def _close_registered(descriptor: int) -> None:
-    with _guard:
-        if descriptor in _open:
-            _open.discard(descriptor)
-            os.close(descriptor)
-
-
 def _close(descriptor: int, pid: int) -> None:
     if pid != os.getpid():
         return  # a forked child has closed its copy, and the number may be another file's
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # a copy in a child that is being forked must not keep it
-    _close_registered(descriptor)
+    with _guard:
+        if descriptor in _open:
+            _open.discard(descriptor)
+            os.close(descriptor)
 
 
 def _write_all(descriptor: int, content: bytes | memoryview, offset: int = 0) -> None:

@@ -115,22 +115,15 @@ def _estimated_s(facts: LayoutFacts) -> float:
     return seconds
 
 
-def _how(facts: LayoutFacts) -> str:
-    return "measured" if facts.trial is not None else "estimated"
-
-
 def _gain(facts: LayoutFacts, cost_s: float) -> str:
     total = decode_s(facts)
     share = min(0.99, cost_s / total) if total else 0.0
-    return f"decoding an epoch takes about {_seconds(total)} ({_how(facts)}), {share:.0%} less after it"
+    how = "measured" if facts.trial is not None else "estimated"
+    return f"decoding an epoch takes about {_seconds(total)} ({how}), {share:.0%} less after it"
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:,.1f} s"
-
-
-def _is_worth_it(facts: LayoutFacts, cost_s: float) -> bool:
-    return cost_s >= LEAST_COST_SHARE * decode_s(facts)
 
 
 def _names(columns: list[str]) -> str:
@@ -247,7 +240,7 @@ def _row_groups(facts: LayoutFacts) -> Iterator[LayoutFinding]:
         cost_s = decode_s(facts) - nbytes / SLOW_DECODING_BYTES_PER_S
         if facts.trial is None:
             cost_s = CHUNK_S * columns * count
-        if cost_s > 0 and _is_worth_it(facts, cost_s):
+        if cost_s > 0 and cost_s >= LEAST_COST_SHARE * decode_s(facts):
             yield LayoutFinding(
                 "tiny_row_groups",
                 "warning",

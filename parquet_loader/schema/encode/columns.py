@@ -145,10 +145,6 @@ def _ragged_bytes(ragged: Ragged, type_: pa.DataType) -> pa.Array:
     return array
 
 
-def _category(field: Category, values: Values) -> pa.Array:
-    return stored_words(field, _codes(field, values))
-
-
 def stored_words(field: Category, codes: pa.Array) -> pa.Array:
     """Return codes as the field stores them."""
     return codes.cast(field.arrow_type) if field.storage == "codes" else field.words.take(codes)
@@ -287,7 +283,7 @@ _ENCODERS: dict[type, Callable[[Any, Values], pa.Array]] = {
     Text: _text,
     Bytes: _bytes,
     RaggedList: _ragged_list,
-    Category: _category,
+    Category: lambda field, values: stored_words(field, _codes(field, values)),
     Image: _images,
     Audio: _recordings,
     Video: _recordings,

@@ -169,19 +169,16 @@ class ImportDirectory:
         with FileLock(os.path.join(self.root, "lock"), os.O_RDWR | os.O_CREAT) as lock:
             if not lock.acquire(waits=False) or not lock.has_its_name:
                 raise WriteError(f"{self.path}: another import to this directory is running; wait for its end")
-            journal = self._read_journal()
+            try:
+                journal = ImportJournal(self._journal)
+            except (ValueError, KeyError, TypeError) as error:
+                raise WriteError(f"{self._journal}: not the journal of an import ({error}); {self.anew}") from None
             try:
                 yield journal
             except BaseException:
                 if journal.head is None:
                     remove_tree(self.root)
                 raise
-
-    def _read_journal(self) -> ImportJournal:
-        try:
-            return ImportJournal(self._journal)
-        except (ValueError, KeyError, TypeError) as error:
-            raise WriteError(f"{self._journal}: not the journal of an import ({error}); {self.anew}") from None
 
     @property
     def anew(self) -> str:
