@@ -14,10 +14,11 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+T = TypeVar("T")
 _Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 _Skip: TypeAlias = Callable[[bytes, int], int]
 Wanted: TypeAlias = Mapping[int, Any]
@@ -166,7 +167,7 @@ class _Compiler:
         """Return a function that reads a value; of a record only the wanted fields, or all with None."""
         schema, kind = self._resolved(schema, depth)
         if isinstance(schema, list):
-            return _union_reader([self.reader(branch, wanted, depth + 1) for branch in schema])
+            return _union([self.reader(branch, wanted, depth + 1) for branch in schema])
         if kind == "record":
             return self._record_reader(schema, wanted, depth)
         if kind == "array":
@@ -182,7 +183,7 @@ class _Compiler:
         """Return a function that returns the offset at which a value ends."""
         schema, kind = self._resolved(schema, depth)
         if isinstance(schema, list):
-            return _union_skipper([self.skipper(branch, depth + 1) for branch in schema])
+            return _union([self.skipper(branch, depth + 1) for branch in schema])
         if kind == "record":
             return _record_skipper([self.skipper(field["type"], depth + 1) for field in schema["fields"]])
         if kind == "array":
@@ -347,26 +348,16 @@ def _decimal_reader(read: _Read, scale: int) -> _Read:
     return read_decimal
 
 
-def _union_reader(branches: list[_Read]) -> _Read:
-    def read(raw: bytes, at: int) -> tuple[Any, int]:
+def _union(branches: list[Callable[[bytes, int], T]]) -> Callable[[bytes, int], T]:
+    """Return a function that reads or skips a value as the branch of its type does."""
+
+    def chosen(raw: bytes, at: int) -> T:
         number, at = _read_long(raw, at)
-        return branches[_branch(number, len(branches))](raw, at)
+        if not 0 <= number < len(branches):
+            raise AvroError(f"a union of {len(branches)} types has no type {number}")
+        return branches[number](raw, at)
 
-    return read
-
-
-def _union_skipper(branches: list[_Skip]) -> _Skip:
-    def skip(raw: bytes, at: int) -> int:
-        number, at = _read_long(raw, at)
-        return branches[_branch(number, len(branches))](raw, at)
-
-    return skip
-
-
-def _branch(number: int, count: int) -> int:
-    if not 0 <= number < count:
-        raise AvroError(f"a union of {count} types has no type {number}")
-    return number
+    return chosen
 
 
 def _record_skipper(fields: list[_Skip]) -> _Skip:
