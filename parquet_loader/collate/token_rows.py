@@ -36,7 +36,9 @@ class Pieces:
 
     def __post_init__(self) -> None:
         if not self.addresses:
-            object.__setattr__(self, "addresses", (*map(_address, (self.begin, self.stop, self.tokens, self.rows)),))
+            object.__setattr__(
+                self, "addresses", tuple(array.ctypes.data for array in (self.begin, self.stop, self.tokens, self.rows))
+            )
 
     def between(self, first: int, last: int) -> Pieces:
         """Return the pieces of rows ``first`` to ``last`` (exclusive); the arrays are shared."""
@@ -120,10 +122,10 @@ class TokenWriter:
             self._longest.append(_write_ends(pieces, out, first_row))
             return
         kind = values.dtype.itemsize * (1 if values.dtype.kind == "u" else -1)
-        to = addresses or [0 if array is None else _address(array) for array in out]
+        to = addresses or [0 if array is None else array.ctypes.data for array in out]
         self._calls.append(
             (
-                _address(values), kind, *pieces.addresses, count, width, first_piece, self._masks_boundaries,
+                values.ctypes.data, kind, *pieces.addresses, count, width, first_piece, self._masks_boundaries,
                 self._padding, IGNORED_LABEL, *to, first_row * width,
             )
         )  # fmt: skip
@@ -133,7 +135,7 @@ class TokenWriter:
         if self._calls:
             calls = np.array(self._calls, np.int64)
             longest = np.empty(len(calls), np.int64)
-            KERNELS.packing_write(_address(calls), len(calls), _address(longest))
+            KERNELS.packing_write(calls.ctypes.data, len(calls), longest.ctypes.data)
             self._longest = longest.tolist()
         return self._longest
 
@@ -182,11 +184,6 @@ def _each_token(begin: IntArray, tokens: npt.NDArray[np.int32]) -> IntArray:
     before = np.cumsum(tokens, dtype=np.int64) - tokens
     numbers: IntArray = np.arange(int(tokens.sum())) + np.repeat(begin - before, tokens)
     return numbers
-
-
-def _address(array: Any) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -54,15 +54,10 @@ def take_columns(
             taken = out[out_start : out_start + len(rows) * width].reshape(-1, width)
             np.take(column, rows, axis=0, out=taken, mode="clip")
         return
-    sources, targets = starts + _address(source), out_starts + _address(out)
+    sources, targets = starts + source.ctypes.data, out_starts + out.ctypes.data
     data = sources.ctypes.data, widths.ctypes.data
     out_data = targets.ctypes.data
-    KERNELS.columns_take(*data, len(widths), _address(rows), len(rows), out_data, is_large, loaded_rows)
-
-
-def _address(array: npt.NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    KERNELS.columns_take(*data, len(widths), rows.ctypes.data, len(rows), out_data, is_large, loaded_rows)
 
 
 def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
@@ -73,7 +68,7 @@ def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> 
         out: ``[rows, columns]`` in C order, writable.
     """
     if KERNELS is not None:
-        addresses = np.array([_address(column) for column in columns], np.uintp)
+        addresses = np.array([column.ctypes.data for column in columns], np.uintp)
         KERNELS.columns_join(addresses.ctypes.data, len(columns), out.itemsize, len(out), out.ctypes.data)
         return
     at_once = max(1, _BLOCK_BYTES // (len(columns) * out.itemsize))
@@ -100,7 +95,7 @@ def order_ragged(
         starts: ``[n + 1]``, contiguous; receives the target offset of each of `rows`, and the number of bytes of all.
     """
     if KERNELS is not None and rows.dtype == np.uint32:
-        addresses = [_address(array) for array in (offsets, numbers, rows, begins, starts)]
+        addresses = [array.ctypes.data for array in (offsets, numbers, rows, begins, starts)]
         KERNELS.ragged_order(*addresses[:3], len(rows), *addresses[3:])
         return
     taken = numbers[rows].astype(np.int64)
@@ -128,7 +123,7 @@ def take_ragged(
         sizes: ``[n]``, contiguous: the bytes of each row. With None, each row ends at the start of the next one.
     """
     if KERNELS is not None:
-        addresses = [0 if array is None else _address(array) for array in (data, begins, sizes, starts, out)]
+        addresses = [0 if array is None else array.ctypes.data for array in (data, begins, sizes, starts, out)]
         nbytes = 0 if data is None else len(data)
         KERNELS.ragged_take(addresses[0], nbytes, *addresses[1:3], len(begins), *addresses[3:])
         return

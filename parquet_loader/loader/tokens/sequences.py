@@ -185,7 +185,7 @@ def _allocated(
         nbytes += -(-size // _LINE_BYTES) * _LINE_BYTES
     block = memory.allocate(max(1, nbytes))
     array, owner = block.array, block.owner
-    first: int = array.__array_interface__["data"][0]
+    first = array.ctypes.data
     addresses = {name: first + begin for name, begin, _ in begins}
     arrays: dict[str, Any] = {name: np.ndarray(*shapes[name], array, begin) for name, begin, _ in begins}
     owners = {} if owner is None else {name: owner[begin : begin + size] for name, begin, size in begins}
