@@ -61,7 +61,8 @@ HEAVY = (
 
 # Stages of the pipeline, whose `__init__` imports what other packages may use. The others have an `__all__` for users.
 STAGES = (
-    "collate", "common", "dataset", "decode", "decode/media", "engine", "plan", "read", "source", "window"
+    "collate", "common", "dataset", "decode", "decode/media", "engine",
+    "plan", "read", "source", "store", "window", "write",
 )  # fmt: skip
 
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")

@@ -1,20 +1,4 @@
-"""The command line: ``parquet-loader COMMAND``. Each command has its own module.
-
-console    prints errors and tables
-type_names short names of Arrow types
-version    prints installed versions
-bench      compares the loader's arguments on a data set
-cache      the contents of a local cache, and how to clear it
-doctor     finds what slows a data set down, and the command that fixes it
-imports    imports data sets that are not Parquet: `import`
-inspect    the contents and layout of a data set; `info` is the same
-petastorm  the contents of a Petastorm data set, and a copy of one in this library's layout
-rewrite    rewrites a data set in the layout that loads fastest
-sample     draws a contact sheet of a few rows
-setups     the options that describe a loader
-simulate   predicts an epoch from a short calibration
-store      the status of a sample store
-"""
+"""The command line: ``parquet-loader COMMAND``. Each command has its own module."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Field kinds, the `Schema` made of them, and the rules that infer one for files without a schema.
-
-arrow_types    names and kinds of types, and the dtypes in which they are delivered
-base, fields   the kinds of field; those of encoded values are in encoded, image and media
-json_form      fields as JSON
-infer          fields from Arrow types
-schema         `Schema`
-encode         converts batches of any form to Arrow tables in a schema's stored form
-"""
+"""Field kinds, the `Schema` made of them, and the rules that infer one for files without a schema."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The sample store: samplers write, training reads the published files, old files are evicted.
-
-Each module's first line says what it is for.
-"""
+"""The sample store: samplers write, training reads the published files, old files are evicted."""
 
 from __future__ import annotations
 
@@ -15,21 +12,3 @@ from parquet_loader.store.space import Evicted
 from parquet_loader.store.status import StoreStatus
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WrittenRows
-
-__all__ = [
-    "Arrival",
-    "AtMost",
-    "Evicted",
-    "HeldState",
-    "RecentFirst",
-    "SampleStore",
-    "SamplerStatus",
-    "Samplers",
-    "StoreOptions",
-    "StoreSettings",
-    "StoreStatus",
-    "StoreWriter",
-    "StoredFile",
-    "WeightedStore",
-    "WrittenRows",
-]

@@ -10,20 +10,3 @@ from parquet_loader.write.os_errors import reason, storage_errors
 from parquet_loader.write.row_group_buffer import RowGroupBuffer
 from parquet_loader.write.staging import StagedFile, fsync
 from parquet_loader.write.writer import DatasetWriter, WriteSummary, write_dataset
-
-__all__ = [
-    "DatasetWriter",
-    "Layout",
-    "RowGroupBuffer",
-    "StagedFile",
-    "WriteJob",
-    "WriteOptions",
-    "WriteSummary",
-    "choose_layout",
-    "fsync",
-    "reason",
-    "remove_dead_jobs",
-    "storage_errors",
-    "write_dataset",
-    "write_partition",
-]

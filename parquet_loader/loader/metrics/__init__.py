@@ -1,11 +1,4 @@
-"""The figures of loaders for systems that record metrics.
-
-figures      the numbers, and the identity of a run's rows, as plain values
-openmetrics  the numbers as OpenMetrics text
-server       an HTTP endpoint of that text
-trackers     TensorBoard, Weights & Biases, MLflow, Lightning
-telemetry    instruments of an OpenTelemetry meter
-"""
+"""The figures of loaders for systems that record metrics."""
 
 from __future__ import annotations
 

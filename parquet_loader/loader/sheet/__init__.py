@@ -1,9 +1,4 @@
-"""A contact sheet: a few rows of a source as a page or a picture.
-
-cells    rows as cells, for both the page and the picture
-page     the page: HTML without scripts or requests
-picture  the picture: PNG by Pillow
-"""
+"""A contact sheet: a few rows of a source as a page or a picture."""
 
 from __future__ import annotations
 

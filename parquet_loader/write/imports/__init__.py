@@ -1,15 +1,4 @@
-"""Imports data sets that are not Parquet: streaming, in bounded memory, resumable after an interruption.
-
-importing  the journal of an import, and its publication
-records    the interface of formats: chunks of rows, and the tally of skipped records
-report     the result
-images     folders of images
-sharded    base class of formats with files of records; values: their fields, and their encoding
-webdataset tars of samples
-tfrecord   files of tf.train.Example; crc32c, protobuf: its checksums and messages
-mosaicml   MDS shards
-lmdb_database  LMDB
-"""
+"""Imports data sets that are not Parquet: streaming, in bounded memory, resumable after an interruption."""
 
 from __future__ import annotations
 
