@@ -152,10 +152,8 @@ def test_text_splits_go_to_ranks_processes_and_states(tmp_path: Path, isolation:
     both = split("user", 0, 0.7, text=True) & split("row", 0, 0.9)
 
     def loader(**more: Any) -> BatchedDataLoader:
-        chosen = more.pop("filters", both)
-        return BatchedDataLoader(
-            str(tmp_path), 8, columns=["row"], filters=chosen, shuffle=True, isolation=isolation, **more
-        )
+        given = {"filters": both, "isolation": isolation, **more}
+        return BatchedDataLoader(str(tmp_path), 8, columns=["row"], shuffle=True, **given)
 
     with loader() as alone:
         iterator = iter(alone)
@@ -168,8 +166,8 @@ def test_text_splits_go_to_ranks_processes_and_states(tmp_path: Path, isolation:
     with loader(filters=split("user", 0.7, 1, text=True)) as validation, pytest.raises(ResumeError, match="filters: "):
         validation.load_state_dict(state)
     found = []
-    for rank in range(3):
-        with loader(shard=Shard(rank, 3)) as part:
+    for rank, isolation_of_rank in enumerate(("thread", isolation, "thread")):
+        with loader(shard=Shard(rank, 3), isolation=isolation_of_rank) as part:
             found += [row for batch in part for row in batch["row"].tolist()]
     of_user = {row for row in range(300) if is_on_side(f"user-{row % 40}".encode(), 0, 0.7, 0)}
     passing = of_user & set(kept(list(range(300)), 0, 0.9, 0))

@@ -163,9 +163,8 @@ def test_wide_rows_and_states_and_ranks(tmp_path: Path, unit: Any, isolation: An
     train, validation = split_rows(0, 0.6, 3, unit=unit), split_rows(0.6, 1, 3, unit=unit)
 
     def loader(chosen: pc.Expression, **more: Any) -> BatchedDataLoader:
-        return BatchedDataLoader(
-            str(tmp_path), 32, filters=chosen, shuffle=True, window_rows=700, isolation=isolation, **more
-        )
+        given = {"isolation": isolation, **more}
+        return BatchedDataLoader(str(tmp_path), 32, filters=chosen, shuffle=True, window_rows=700, **given)
 
     with loader(train) as alone:
         iterator = iter(alone)
@@ -183,8 +182,8 @@ def test_wide_rows_and_states_and_ranks(tmp_path: Path, unit: Any, isolation: An
         other.load_state_dict(state)
     whole = set(ids_of(tmp_path, train))
     parts = []
-    for rank in range(3):
-        with loader(train, shard=Shard(rank, 3)) as part:
+    for rank, isolation_of_rank in enumerate(("thread", isolation, "thread")):
+        with loader(train, shard=Shard(rank, 3), isolation=isolation_of_rank) as part:
             parts.append([row for batch in part for row in batch["id"].tolist()])
     found = [row for part in parts for row in part]
     assert len({len(part) for part in parts}) == 1
