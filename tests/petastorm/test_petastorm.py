@@ -1000,9 +1000,9 @@ def test_a_copy_that_fails_names_the_place_and_leaves_nothing(tmp_path: Path) ->
 
 def test_indexes_of_many_values_are_read_as_they_were_written() -> None:
     values = SingleFieldIndexer("values", "id")
-    values._index_data.update({f"value {n}": {n % 7} for n in range(60_000)})
+    values._index_data.update({f"value {n}": {n % 7} for n in range(10_000)})
     row_groups, nothing = FieldNotNullIndexer("row_groups", "id"), FieldNotNullIndexer("nothing", "id")
-    row_groups._index_data |= set(range(120_000))
+    row_groups._index_data |= set(range(20_000))
     indexers = {indexer.index_name: indexer for indexer in (values, row_groups, nothing)}
     found = read_indexes(dump_indexes(indexers))
     assert found["values"].values == values._index_data
