@@ -157,25 +157,43 @@ def _cast_scalar(array: pa.ChunkedArray, stored: pa.DataType, target: pa.DataTyp
     return _cast(array, target)
 
 
-# The range of timestamp[ns], in seconds before and after 1970.
+# The whole seconds in the range of timestamp[ns], before and after 1970; a part of one more second is in it.
 _NANOSECONDS_RANGE_S = (2**63 - 1) // 10**9
 
 
-def first_beyond_nanoseconds(array: pa.Array) -> int | None:
-    """Return a time in seconds outside the range of timestamp[ns], at any level of nesting; None if there is none."""
-    array = one_array(plain(pa.chunked_array([array])))
+def first_beyond_nanoseconds(array: pa.Array, wrapped: pa.Array | None = None) -> int | None:
+    """Return a time in seconds outside the range of timestamp[ns], at any level of nesting; None if there is none.
+
+    Args:
+        array: INT96 timestamps in seconds.
+        wrapped: The same timestamps in nanoseconds, which wrap outside the range; None: the first and the last second,
+            of which a part is in the range, count as outside.
+    """
+    array, other = _plain_array(array), None if wrapped is None else _plain_array(wrapped)
     type_ = array.type
     if type_ in (pa.timestamp("s"), pa.timestamp("s", tz="UTC")):
-        bounds = pc.min_max(array.cast(pa.int64()))
-        low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
-        return high if high > _NANOSECONDS_RANGE_S else low if low < -_NANOSECONDS_RANGE_S else None
-    if pa.types.is_struct(type_):
-        children = array.flatten()
-    elif pa.types.is_map(type_):
-        children = [array.keys, array.items]
-    else:
-        children = [array.flatten()] if is_list_like(type_) else []
-    return next((found for child in children if (found := first_beyond_nanoseconds(child)) is not None), None)
+        seconds = array.cast(pa.int64()).drop_null().to_numpy()
+        if other is None:
+            beyond = seconds[(seconds >= _NANOSECONDS_RANGE_S) | (seconds < -_NANOSECONDS_RANGE_S)]
+        else:
+            beyond = seconds[seconds != other.cast(pa.int64()).drop_null().to_numpy() // 10**9]
+        return int(beyond[0]) if len(beyond) else None
+    children = [_children(array)] if other is None else [_children(array), _children(other)]
+    found = (first_beyond_nanoseconds(*parts) for parts in zip(*children, strict=True))
+    return next((seconds for seconds in found if seconds is not None), None)
+
+
+def _plain_array(array: pa.Array) -> pa.Array:
+    return one_array(plain(pa.chunked_array([array])))
+
+
+def _children(array: pa.Array) -> list[pa.Array]:
+    if pa.types.is_struct(array.type):
+        found: list[pa.Array] = array.flatten()
+        return found
+    if pa.types.is_map(array.type):
+        return [array.keys, array.items]
+    return [array.flatten()] if is_list_like(array.type) else []
 
 
 def tensor(array: pa.ChunkedArray, field: Tensor) -> pa.ChunkedArray:

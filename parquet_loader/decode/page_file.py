@@ -235,15 +235,16 @@ def decode_pages(
     raw = page_file_footer(schema, file, original, footer.created_by, rows + more)
     options = {"pre_buffer": False, "page_checksum_verification": verify_checksums}
     metadata = pq.read_metadata(pa.BufferReader(raw))
+    with pq.ParquetFile(pa.BufferReader(buffer), metadata=metadata, **options) as opened:
+        column = opened.read_row_group(0, use_threads=False).column(0)
     if file.chunk.leaf.physical_type == "INT96":
         with pq.ParquetFile(
             pa.BufferReader(buffer), metadata=metadata, coerce_int96_timestamp_unit="s", **options
         ) as opened:
-            seconds = first_beyond_nanoseconds(one_array(opened.read_row_group(0, use_threads=False).column(0)))
+            in_seconds = opened.read_row_group(0, use_threads=False).column(0)
+        seconds = first_beyond_nanoseconds(one_array(in_seconds), one_array(column))
         if seconds is not None:
             raise BeyondNanosecondsError(seconds)
-    with pq.ParquetFile(pa.BufferReader(buffer), metadata=metadata, **options) as opened:
-        column = opened.read_row_group(0, use_threads=False).column(0)
     if len(column) != rows:
         return None
     if len(counts) == 1:

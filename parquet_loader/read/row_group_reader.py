@@ -560,16 +560,31 @@ class RowGroupReader:
         if not left:
             return
         names = [found[number] for number in left]
-        with self.chunks.open(row_group, names, location, coerce_int96_timestamp_unit="s") as file:
-            first_row = 0
-            for batch in file.iter_batches(65536, row_groups=[row_group.number], columns=names, use_threads=False):
-                for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    seconds = first_beyond_nanoseconds(column)
-                    if seconds is not None:
-                        rows = f"rows {first_row} to {first_row + len(batch) - 1}"
-                        raise beyond_nanoseconds(f"{row_group.name}, column {name!r}, {rows}", seconds)
-                first_row += len(batch)
+        for units in (["s"], ["s", "ns"]):  # the second time only if a timestamp is close to the end of the range
+            beyond = self._first_beyond(row_group, location, names, units)
+            if beyond is None:
+                break
+        else:
+            raise beyond
         checked[left] = True
+
+    def _first_beyond(
+        self, row_group: RowGroupRef, location: ChunkLocation, names: Sequence[str], units: Sequence[str]
+    ) -> DataError | None:
+        """Return the error of a timestamp for which `first_beyond_nanoseconds` of these units finds a time."""
+        with ExitStack() as stack:
+            open_as = partial(self.chunks.open, row_group, names, location)
+            files = [stack.enter_context(open_as(coerce_int96_timestamp_unit=unit)) for unit in units]
+            read = {"row_groups": [row_group.number], "columns": names, "use_threads": False}
+            first_row = 0
+            for batches in zip(*(file.iter_batches(65536, **read) for file in files), strict=True):
+                for name, *columns in zip(batches[0].schema.names, *(batch.columns for batch in batches), strict=True):
+                    seconds = first_beyond_nanoseconds(*columns)
+                    if seconds is not None:
+                        rows = f"rows {first_row} to {first_row + len(batches[0]) - 1}"
+                        return beyond_nanoseconds(f"{row_group.name}, column {name!r}, {rows}", seconds)
+                first_row += len(batches[0])
+        return None
 
     def _check_rows(self, row_group: RowGroupRef, found: int) -> None:
         if found != row_group.rows:

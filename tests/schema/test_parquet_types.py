@@ -21,6 +21,7 @@ from parquet_loader import (
     BatchedDataLoader,
     DataError,
     OutputOptions,
+    ParquetDataset,
     Ragged,
     Schema,
     SchemaError,
@@ -313,3 +314,33 @@ def test_an_int96_timestamp_in_a_list_is_looked_at_too(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "t.parquet", use_deprecated_int96_timestamps=True)
     with pytest.raises(DataError, match="9999-12-31"), BatchedDataLoader(tmp_path / "t.parquet", 10) as loader:
         list(loader)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_int96_timestamp_in_the_first_or_last_second_is_exact_or_an_error(
+    tmp_path: Path, sign: int, nested: bool
+) -> None:
+    path, last = tmp_path / "t.parquet", sign * ((2**63 - 1) // 1000)
+
+    def write(microseconds: int) -> None:
+        times = pa.array([0, microseconds], pa.timestamp("us"))
+        array = pa.ListArray.from_arrays([0, 1, 2], times) if nested else times
+        pq.write_table(pa.table({"t": array}), path, use_deprecated_int96_timestamps=True)
+
+    write(last)
+    with ParquetDataset(path).rows(output_options=NUMPY) as rows:
+        first = np.ravel(rows[1]["t"])
+        if sign < 0 and first[0] > 0:
+            pytest.skip("pyarrow 20 writes INT96 timestamps before 1970 as such of the year 2554")
+        assert first.tolist() == [last * 1000]
+    with BatchedDataLoader(path, 2, output_options=NUMPY) as loader:
+        (batch,) = loader
+        assert [np.ravel(row).tolist() for row in batch["t"]] == [[0], [last * 1000]]
+
+    write(last + sign)
+    problem = r"column 't'.* the INT96 timestamp (2262-04-11 23:47:16|1677-09-21 00:12:43) does not fit"
+    with pytest.raises(DataError, match=problem), BatchedDataLoader(path, 2) as loader:
+        list(loader)
+    with pytest.raises(DataError, match=problem), ParquetDataset(path).rows() as rows:
+        rows[1]
