@@ -136,11 +136,12 @@ class NullAdvice:
 
     def text(self, column: str) -> str:
         """Return the text for a null in a column."""
-        refusing = {name: field for name, field in self.schema.items() if refuses_nulls(field)}
-        counts = count_nulls(self.snapshot, refusing)
         owner = next(
             (n for n, f in self.schema.items() if column in (part for part, _ in parts_of(n, f)) or column == n), column
         )
+        # A tensor with a mask for its rows still refuses nulls within them.
+        refusing = {name: field for name, field in self.schema.items() if refuses_nulls(field) or name == owner}
+        counts = count_nulls(self.snapshot, refusing)
         found = {n: c for n, c in counts.items() if c.nulls != 0 or n == owner}
         listed = [f"{n!r} {count}" for n, count in found.items() if count.nulls is not None]
         unknown = [repr(n) for n, count in found.items() if count.nulls is None]

@@ -61,7 +61,10 @@ def with_nulls(fields: Mapping[str, Field], names: Collection[str], nulls: Nulls
 
 
 def masked(field: Field) -> Field:
-    """Return the field with a mask for its nulls; those in lists and packed groups, which have no masks, are filled."""
+    """Return the field with a mask for its nulls; those in lists and packed groups, which have no masks, are filled.
+
+    A tensor is filled if it is stored as lists, and if it has a mask already, which its nulls in lists do not pass.
+    """
     if isinstance(field, RaggedList):
         return replace(field, null="mask", item=filled(field.item))
     if isinstance(field, Group):
@@ -72,6 +75,8 @@ def masked(field: Field) -> Field:
         return field
     if isinstance(field, Encoded):
         return replace(field, null="mask")
+    if isinstance(field, Tensor) and (field.storage == "list" or field.null == "mask"):
+        return replace(field, null="mask", fill=_neutral(field.type, field.dtype))
     return replace(field, null="mask", fill=None)
 
 

@@ -135,6 +135,27 @@ def test_a_schema_is_inferred_with_masks(tmp_path: Path) -> None:
     assert batch["score_valid"].tolist() == [True, False, True, True]
 
 
+@pytest.mark.parametrize("item", [pa.float32(), pa.int32()], ids=str)
+def test_a_schema_with_masks_reads_nulls_within_tensors(tmp_path: Path, item: pa.DataType) -> None:
+    pairs = pa.array([[1, None], [2, 3], None], pa.list_(item, 2))
+    pq.write_table(pa.table({"pair": pairs}), tmp_path / "a.parquet")
+    batch = load(tmp_path, schema=Schema.infer(tmp_path, nulls="mask"))
+    assert batch["pair_valid"].tolist() == [True, True, False]
+    assert batch["pair"][:2].ravel().tolist() == [
+        1,
+        pytest.approx(math.nan if item == pa.float32() else 0, nan_ok=True),
+        2,
+        3,
+    ]
+
+
+def test_the_error_about_a_null_within_a_masked_tensor_prints_a_schema_that_reads_it(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"pair": pa.array([[1, None], [2, 3]], pa.list_(pa.int32(), 2))}), tmp_path / "a.parquet")
+    message = null_error(tmp_path, schema=Schema({"pair": Tensor("int32", (2,), null="mask")}))
+    assert "'pair', row 0: in its tensor: is null (1 nulls here); columns that may have some" in message
+    assert load(tmp_path, schema=pasted(message))["pair"].tolist() == [[1, 0], [2, 3]]
+
+
 def test_a_schema_is_inferred_with_fills(tmp_path: Path) -> None:
     pq.write_table(NULLS, tmp_path / "a.parquet")
     schema = Schema.infer(tmp_path, nulls="fill")
