@@ -161,9 +161,10 @@ class MemoryBudget:
         If row groups differ, windows of other epochs have a few rows more or less. Memory for up to a 32nd more rows
         than the largest window, but at most `window_rows`, has one size for all epochs, so it is reused.
         """
-        exact = int(plan.largest_window_rows + plan.batch_size)
+        remainder = min(plan.batch_size, plan.rows)
+        exact = int(plan.largest_window_rows + remainder)
         unit = 1 << max(0, exact.bit_length() - 6)
-        return max(exact, min(-(-exact // unit) * unit, self.window_rows + plan.batch_size))
+        return max(exact, min(-(-exact // unit) * unit, self.window_rows + remainder))
 
     def row_group_bytes(self, rows: int) -> int:
         """Return the bytes that decoding `rows` rows of a row group at once takes."""

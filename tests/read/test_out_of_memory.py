@@ -67,6 +67,26 @@ def test_a_process_short_of_memory_raises_and_never_skips_a_sound_row_group(fold
     assert "OutOfMemoryError True" in told
 
 
+LARGE_BATCH = """
+import resource, sys
+import pyarrow.parquet, pyarrow.compute
+from parquet_loader import BatchedDataLoader, OutputOptions
+resource.setrlimit(resource.RLIMIT_AS, (2**32,) * 2)
+for shuffle in (False, True):
+    options = {"shuffle": shuffle, "num_threads": 1, "output_options": OutputOptions(format="numpy")}
+    with BatchedDataLoader(sys.argv[1], 2**31, **options) as loader:
+        print(*(len(batch["x"]) for batch in loader))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+def test_a_batch_size_beyond_the_data_takes_no_more_memory_than_the_data(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(100), "s": ["a"] * 100}), tmp_path / "a.parquet")
+    command = [sys.executable, "-c", LARGE_BATCH, str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["100", "100"], done.stderr[-500:]
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
