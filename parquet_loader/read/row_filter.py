@@ -31,6 +31,7 @@ def _lazily(name: str) -> Any:
     return importlib.import_module(f"pyarrow.{name}")
 
 
+_OPERATORS = ("==", "=", "!=", "<", "<=", ">", ">=", "in", "not in")
 Filters: TypeAlias = pc.Expression | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]
 """A boolean expression, or pyarrow's list form of one: tuples that all hold, or lists of which one holds."""
 
@@ -48,19 +49,40 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
         return filters
     try:
         if isinstance(filters, list | tuple):
-            return _lazily("parquet").filters_to_expression([filters] if _is_term(filters) else list(filters))
+            given = [filters] if _is_term(filters) else list(filters)
+            return _lazily("parquet").filters_to_expression(_with_dates(given))
     except OverflowError as error:
         raise ConfigurationError(f"filters={filters!r:.80}: a value does not fit 64 bits: {error}") from None
     except (ValueError, TypeError, AttributeError, IndexError, pa.ArrowException):
-        pass
+        for _, operator, _ in _terms(filters):
+            if operator not in _OPERATORS:
+                known = ", ".join(map(repr, _OPERATORS))
+                raise ConfigurationError(
+                    f"filters={filters!r:.80}: there is no operator {operator!r}; the operators are {known}"
+                ) from None
     raise ConfigurationError(
         f"filters={filters!r:.80}: expected a pyarrow.compute expression, such as "
         "(pc.field('year') >= 2020) & pc.field('label').is_valid(), or tuples such as [('year', '>=', 2020)]"
     )
 
 
-def _is_term(filters: Sequence[Any]) -> bool:
+def _is_term(filters: Any) -> bool:
     return isinstance(filters, tuple) and len(filters) == 3 and isinstance(filters[0], str)
+
+
+def _terms(filters: Any) -> list[tuple[str, Any, Any]]:
+    if _is_term(filters):
+        return [filters]
+    return [term for part in filters for term in _terms(part)] if isinstance(filters, list | tuple) else []
+
+
+def _with_dates(filters: Any) -> Any:
+    """Return filters with numpy's days as dates of Python, because pyarrow does not convert them."""
+    if _is_term(filters):
+        value = filters[2]
+        is_day = isinstance(value, np.datetime64) and value.dtype == np.dtype("M8[D]")
+        return (*filters[:2], value.item()) if is_day else filters
+    return type(filters)(map(_with_dates, filters)) if type(filters) in (list, tuple) else filters
 
 
 class RowFilter:

@@ -272,3 +272,18 @@ def test_an_attribute_that_the_order_depends_on_is_not_changed(tmp_path: Path, n
 def test_a_number_too_large_for_a_filter_is_named(path: str) -> None:
     with pytest.raises(ConfigurationError, match=r"filters=\[\('a', '<', 1180591620717411303424\)\]: .* 64 bits"):
         BatchedDataLoader(path, 2, filters=[("a", "<", 2**70)])
+
+
+@pytest.mark.parametrize("filters", [[("a", "=>", 1)], ("a", "=>", 1), [[("a", "<", 1)], [("a", "=>", 1)]]], ids=str)
+def test_an_unknown_operator_of_a_filter_is_named(path: str, filters: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no operator '=>'; the operators are '==', '=', '!=', '<'"):
+        BatchedDataLoader(path, 2, filters=filters)
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "us", "ns"])
+def test_a_filter_takes_times_of_numpy(tmp_path: Path, unit: str) -> None:
+    days = np.arange("2020-01-01", "2020-01-11", dtype="M8[D]")
+    pq.write_table(pa.table({"day": days.astype("M8[us]")}), tmp_path / "a.parquet")
+    for filters in ([("day", ">=", days.astype(f"M8[{unit}]")[7])], [[("day", ">", days.astype(f"M8[{unit}]")[6])]]):
+        with BatchedDataLoader(tmp_path, 10, filters=filters) as loader:
+            assert [len(batch["day"]) for batch in loader] == [3]
