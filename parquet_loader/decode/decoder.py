@@ -466,19 +466,18 @@ def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | No
     return first, name[len(first) + 1 :]
 
 
-def _inner(type_: pa.DataType) -> tuple[pa.DataType, bool]:
-    """Return the innermost type of nested lists and maps, and whether there were any."""
-    type_, listed = plain_type(type_), False
-    while is_list_like(type_) or pa.types.is_map(type_):
-        listed = True
-        if pa.types.is_map(type_):
-            return pa.struct([("key", type_.key_type), ("value", type_.item_type)]), True
-        type_ = plain_type(type_.value_type)
-    return type_, listed
+def _inner(type_: pa.DataType) -> tuple[pa.DataType, int]:
+    """Return the first type within nested lists that is no list, pairs for a map, and the number of lists."""
+    type_, lists = plain_type(type_), 0
+    while is_list_like(type_):
+        type_, lists = plain_type(type_.value_type), lists + 1
+    if pa.types.is_map(type_):
+        return pa.struct([("key", type_.key_type), ("value", type_.item_type)]), lists + 1
+    return type_, lists
 
 
 def type_at(schema: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
-    """Return the type of a column by dotted name, as a list if it is inside a list; None if there is no such column."""
+    """Return the type of a column by dotted name, in the lists that it is inside of; None if there is no such column."""
     step = _steps(name, schema)
     if step is None:
         return None
@@ -486,11 +485,13 @@ def type_at(schema: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
     type_ = schema.field(first).type
     if not rest:
         return type_
-    inner, listed = _inner(type_)
+    inner, lists = _inner(type_)
     if not pa.types.is_struct(inner):
         return None
     found = type_at(inner, rest)
-    return pa.list_(found) if listed and found is not None else found
+    for _ in range(lists if found is not None else 0):
+        found = pa.list_(found)
+    return found
 
 
 def read_name(schema: pa.Schema, name: str) -> str:
