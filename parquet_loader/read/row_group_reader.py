@@ -560,11 +560,10 @@ class RowGroupReader:
         if not left:
             return
         names = [found[number] for number in left]
-        for units in (["s"], ["s", "ns"]):  # the second time only if a timestamp is close to the end of the range
-            beyond = self._first_beyond(row_group, location, names, units)
-            if beyond is None:
-                break
-        else:
+        beyond = self._first_beyond(row_group, location, names, ["s"])
+        if beyond is not None:  # or in the first or last second of the range
+            beyond = self._first_beyond(row_group, location, names, ["s", "ns"])
+        if beyond is not None:
             raise beyond
         checked[left] = True
 
