@@ -60,8 +60,13 @@ from parquet_loader.common.permutations import (
     IndexedStream,
     OrderMemory,
     Stream,
+    WordArray,
     bit_generator,
+    last_of_words,
+    number_bits,
+    order_of_words,
     permutation,
+    random_words,
 )
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import ShowProgress, no_progress, progress_bar, shown_progress

@@ -61,6 +61,7 @@ class IndexedStream:
         return self._generator
 
 
+WordArray: TypeAlias = npt.NDArray[np.uint64]
 OrderMemory: TypeAlias = "Callable[[int], tuple[IntArray, npt.NDArray[np.uint8] | None]]"
 """Returns memory for a permutation of `size` elements: int64 ``[size]``, and 8 bytes an element as scratch space for
 the kernel, or None."""
@@ -87,9 +88,51 @@ def permutation(
     return sorted_words(bit_generator(seed, stream, epoch, index).random_raw(size))
 
 
-def sorted_words(words: npt.NDArray[np.uint64]) -> IntArray:
+def random_words(
+    size: int, seed: int, stream: Stream, epoch: int, index: int, memory: Callable[[int], WordArray]
+) -> WordArray:
+    """Return the random words of `permutation`, uint64 ``[size]``, in the memory that `memory` returns for `size`."""
+    found = memory(size)
+    if KERNELS is None:
+        found[:] = bit_generator(seed, stream, epoch, index).random_raw(size)
+    else:
+        use = words(seed, stream, index, epoch)
+        KERNELS.random_words(use.ctypes.data, size, found.ctypes.data)
+    return found
+
+
+def order_of_words(words: WordArray) -> IntArray:
+    """Return the permutation that follows from its random words, int64 ``[size]``."""
+    if KERNELS is not None and len(words) < 2**32:
+        order = np.empty(len(words), np.int64)
+        if not KERNELS.permute(None, words.ctypes.data, len(words), order.ctypes.data, None):
+            return order
+    return sorted_words(words.copy())
+
+
+def last_of_words(words: WordArray, count: int) -> IntArray:
+    """Return the last `count` elements of `order_of_words`, int64 ``[count]``; faster if they are few."""
+    if not count:
+        return np.zeros(0, np.int64)
+    places = number_bits(len(words))
+    # Expected and 8 standard deviations more. No word at the bound is cut from others with equal upper bits.
+    share = min(1.0, (count + 8 * count**0.5 + 8) / max(1, len(words)))
+    bound = np.uint64(int((1.0 - share) * 2**63) << 1) & ~places
+    some = np.flatnonzero(words >= bound)
+    if len(some) < count:
+        return order_of_words(words)[len(words) - count :]
+    order = order_of_words(words[some] & ~places)
+    return some[order[len(order) - count :]]
+
+
+def number_bits(size: int) -> np.uint64:
+    """Return the low bits of the words that `permutation` replaces by the numbers of elements."""
+    return np.uint64((1 << max(size - 1, 0).bit_length()) - 1)
+
+
+def sorted_words(words: WordArray) -> IntArray:
     """Return the permutation of the method above from its random words, in their memory."""
-    places = np.uint64((1 << max(len(words) - 1, 0).bit_length()) - 1)
+    places = number_bits(len(words))
     words &= ~places
     words |= np.arange(len(words), dtype=np.uint64)
     words.sort()

@@ -516,7 +516,8 @@ class Engine:
                 self._prefault = Prefault(*window.assembly.to_be_written(), self._allocator, self.usage)
 
         def run() -> None:
-            window.assembly.prepare(partial(self._plan.order, window.index, self._begun_in(window.index)))
+            of_window = window.index, self._begun_in(window.index)
+            window.assembly.prepare(partial(self._plan.order, *of_window), partial(self._plan.order_words, *of_window))
 
         return Job("permute", run, done, window.fail)
 

@@ -11,14 +11,14 @@ methods (NEP 19).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from parquet_loader.common import IntArray, OrderMemory, Stream, permutation
+from parquet_loader.common import IntArray, OrderMemory, Stream, WordArray, permutation, random_words
 from parquet_loader.plan.row_group_order import dealt, spread_order
 from parquet_loader.plan.sharding import Division, PartRows, everything
 
@@ -293,11 +293,28 @@ class Plan:
             return None
         return np.concatenate([order[begun_rows:], order[:begun_rows]]) if begun_rows else order
 
+    def order_words(self, window: int, begun_rows: int, memory: Callable[[int], WordArray]) -> WordArray | None:
+        """Return the random words from which `order` follows by `order_of_words`; None if it follows in another way.
+
+        Args:
+            window, begun_rows: As in `order`.
+            memory: Returns memory for as many words as it is passed.
+        """
+        if not self.shuffle or begun_rows or len(self.parts) > 1:
+            return None
+        part = self.parts[0]
+        return random_words(self._rows(part, window), *self._use(part, window), memory)
+
+    def _rows(self, part: ShardWindows, window: int) -> int:
+        return part.window_begin(window + 1, self.begins) - part.window_begin(window, self.begins)
+
+    def _use(self, part: ShardWindows, window: int) -> tuple[int, Stream, int, int]:
+        """Return the use of random numbers for a window: seed, stream, epoch, index."""
+        return self.seed, Stream.ROWS, self.epoch, part.number << 40 | window
+
     def _permutation(self, part: ShardWindows, window: int, memory: OrderMemory | None = None) -> IntArray:
-        rows = part.window_begin(window + 1, self.begins) - part.window_begin(window, self.begins)
-        if not self.shuffle:
-            return np.arange(rows)
-        return permutation(rows, self.seed, Stream.ROWS, self.epoch, part.number << 40 | window, memory)
+        rows = self._rows(part, window)
+        return permutation(rows, *self._use(part, window), memory) if self.shuffle else np.arange(rows)
 
     def _side_by_side(self, window: int) -> IntArray:
         """Return the order that interleaves the shards by batch shares; rows beyond a shard's share come last."""

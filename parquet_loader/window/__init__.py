@@ -15,5 +15,12 @@ from parquet_loader.window.assembly import (
     ordered_window,
     window_of,
 )
-from parquet_loader.window.stored import BlockColumn, KeptWindow, StoredSlice, StoredWindow, as_row_numbers
+from parquet_loader.window.stored import (
+    BlockColumn,
+    KeptWindow,
+    StoredSlice,
+    StoredWindow,
+    UnsortedOrder,
+    as_row_numbers,
+)
 from parquet_loader.window.variable_width import Scattered

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import IntArray, OrderMemory
+from parquet_loader.common import IntArray, OrderMemory, WordArray, last_of_words, order_of_words
 from parquet_loader.decode import (
     Arrangement,
     Column,
@@ -36,7 +36,7 @@ from parquet_loader.window.fixed_width import (
     padded,
 )
 from parquet_loader.window.narrow_columns import NarrowColumns
-from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow
+from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow, UnsortedOrder
 from parquet_loader.window.variable_width import RaggedRows, Scattered, ragged_rows
 
 CHUNKS_JOINED = 8
@@ -139,7 +139,9 @@ class ColumnGroups:
         narrow = _divided(by_kind[Arrangement.NARROW], parts)
         stored: tuple[Column, ...] = ()
         if keeps_stored:
-            stored, narrow = (*by_kind[Arrangement.NARROW], *wide), ()
+            # Columns of one type adjoin, so that the device permutes them together.
+            each = (*by_kind[Arrangement.NARROW], *wide)
+            stored, narrow = tuple(sorted(each, key=lambda c: (c.row_bytes, str(c.dtype), c.shape))), ()
         names = tuple([c.name for c in part] for part in gathered)
         sizes = [[c.row_bytes for c in part] for part in gathered]
         row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
@@ -232,6 +234,9 @@ class Assembly:
         self._left_out = left_out
         self._total_rows = 0
         self._order: IntArray | None = None
+        # The words of the order, if a device sorts them, and the owner of their memory.
+        self._words: WordArray | None = None
+        self._words_owner: Any = None
         self._wide = () if parts.keeps_stored else parts.wide
         self._direct = DirectRows(self._wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
         self._stored: BlockColumns | None = None
@@ -260,11 +265,23 @@ class Assembly:
         self._left: list[pa.Table | None] = [None] * len(parts.gathered)
         self._left_ragged: dict[str, pa.Array] = {}
 
-    def prepare(self, draw: Callable[[OrderMemory], IntArray | None]) -> None:
-        """Allocate the buffers of fixed-width columns, and draw the permutation, see `Plan.order`."""
+    def prepare(
+        self,
+        draw: Callable[[OrderMemory], IntArray | None],
+        draw_words: Callable[[Callable[[int], WordArray]], WordArray | None],
+    ) -> None:
+        """Allocate the buffers of fixed-width columns, and draw the permutation.
+
+        Args:
+            draw: Draws it; see `Plan.order`.
+            draw_words: Draws the words for a device that sorts them; see `Plan.order_words`.
+        """
         self._narrow.prepare()
         self._ragged.prepare()
-        self._order = draw(self._order_memory)
+        if self._parts.stored and len(self._parts.stored) == len(self._parts.columns):
+            self._words = draw_words(self._words_memory)
+        if self._words is None:
+            self._order = draw(self._order_memory)
         self._direct.prepare(self._order)
 
     def _order_memory(self, rows: int) -> tuple[IntArray, Memory | None]:
@@ -272,6 +289,10 @@ class Assembly:
         nbytes = max(8 * rows, 8 * self._buffer_sizes.rows, 1)  # the same for all windows, so that it is reused
         order: IntArray = self._buffer_sizes.staging.allocate(nbytes).array[: 8 * rows].view(np.int64)
         return order, self._narrow.unwritten(8 * rows)
+
+    def _words_memory(self, rows: int) -> WordArray:
+        memory, self._words_owner = self._buffer_sizes.allocator.allocate(max(8 * self._buffer_sizes.rows, 1))
+        return memory[: 8 * rows].view(np.uint64)
 
     def to_be_written(self) -> tuple[list[Memory], list[Block]]:
         """Return the parts of the buffers that will be written, and the blocks that will be allocated later."""
@@ -382,6 +403,14 @@ class Assembly:
     def begin_gathering(self, carry: Remainder) -> None:
         """Add the rows that the previous window left over, and fix the order of all rows."""
         self._carry = carry
+        if self._words is not None:
+            self._total_rows = carry.rows + len(self._words)
+            if self._is_as_planned and not self._left_out and self._delivered_rows >= carry.rows:
+                left = last_of_words(self._words, self._total_rows - self._delivered_rows)
+                self._narrow.set_order(carry.fixed, _after_carried(0, left + carry.rows))
+                return
+            # Some rows of the order are left out: the CPU sorts it.
+            self._order, self._words = order_of_words(self._words), None
         order = self._counted()
         if self._missing:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
@@ -408,6 +437,11 @@ class Assembly:
         """Return the order of the rows that are delivered or carried, including those of missing slices."""
         rows = int(self._ends[-1]) - self._left_out
         return np.arange(rows) if self._order is None else self._order[:rows]
+
+    @property
+    def _is_as_planned(self) -> bool:
+        """Whether all slices were read, and the planned number of rows was carried."""
+        return self._carry.rows == self._planned_carry and not self._missing
 
     def _slice_of(self, order: IntArray) -> IntArray:
         return np.searchsorted(self._ends, order, side="right") - 1
@@ -484,10 +518,10 @@ class Assembly:
     def finish(self) -> tuple[Window | StoredWindow, Remainder]:
         """Return the finished window and its remainder."""
         rows, total = self._delivered_rows, self._total_rows
-        is_complete = self._carry.rows == self._planned_carry and not self._missing
         carried = {c.name: self._carry.fixed[c.name] for c in self._wide if self._carry.rows}
-        direct, left_direct = self._direct.finish(carried, None if is_complete else self._present, total, rows)
-        stored = None if self._stored is None else self._stored.finish_stored(int(self._ends[-1]), rows)
+        direct, left_direct = self._direct.finish(carried, None if self._is_as_planned else self._present, total, rows)
+        left_from = rows if self._words is None else 0
+        stored = None if self._stored is None else self._stored.finish_stored(int(self._ends[-1]), left_from)
         narrow, left_narrow = self._narrow.finish(rows) if stored is None else ({}, stored[-1])
         self._delivered.update(direct | narrow)
         scattered: dict[str, Scattered] = {}
@@ -506,7 +540,10 @@ class Assembly:
         self._delivered, self._carry, self._left_ragged = {}, Remainder(), {}
         if stored is None:
             return Window(rows, arrays, owners, scattered), carry
-        slots, block, columns, order, _ = stored
+        slots, block, columns, row_numbers, _ = stored
+        order: npt.NDArray[Any] | UnsortedOrder = row_numbers
+        if self._words is not None:
+            order = UnsortedOrder(self._words, self._words_owner, self._planned_carry)
         first = slots - int(self._ends[-1])
         slices = tuple(
             StoredSlice(*origin, stop - start, first + start)

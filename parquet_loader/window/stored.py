@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import IntArray, take_columns
+from parquet_loader.common import IntArray, WordArray, order_of_words, take_columns
 from parquet_loader.decode import Column
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
@@ -57,6 +57,24 @@ class StoredSlice(NamedTuple):
     slot: int
 
 
+class UnsortedOrder(NamedTuple):
+    """The order of a window's rows, for a device that sorts it.
+
+    Attributes:
+        words: uint64 ``[rows]``: the random words of the rows that the window reads; see `order_of_words`.
+        owner: As in `StoredWindow`.
+        carried: Number of rows in the block before these; they are delivered first.
+    """
+
+    words: WordArray
+    owner: Any
+    carried: int
+
+    def sorted(self) -> IntArray:
+        """Return the number of each row in the block, in the order of delivery: int64 ``[carried + rows]``."""
+        return np.concatenate([np.arange(self.carried), order_of_words(self.words) + self.carried])
+
+
 @dataclass(frozen=True, slots=True)
 class StoredWindow:
     """The rows of one window, before they are permuted.
@@ -67,7 +85,8 @@ class StoredWindow:
         block: uint8, the columns of fixed width; only the rows that `order` names are written.
         owner: The object that owns the memory of the block and from which tensors are made; None if numpy owns it.
         columns: The columns of the block, sorted by `start`.
-        order: int32 or int64 ``[rows]``: the number of each delivered row in the block.
+        order: int32 or int64 ``[rows]``: the number of each delivered row in the block. Or the words to sort: then the
+            first `rows` rows of the result are delivered, and `ragged` and `arrays` are empty.
         ragged: Columns whose rows are text, bytes, or lists of numbers, by name.
         arrays: The other columns, ``[rows, ...]`` in the order of delivery, by name.
         owners: The objects that own memory of `arrays` not allocated by numpy, by column name.
@@ -80,7 +99,7 @@ class StoredWindow:
     block: Memory
     owner: Any
     columns: tuple[BlockColumn, ...]
-    order: npt.NDArray[Any]
+    order: npt.NDArray[Any] | UnsortedOrder
     ragged: dict[str, Scattered]
     arrays: dict[str, Array]
     owners: dict[str, Any]
@@ -102,7 +121,9 @@ class StoredWindow:
 
     def _permuted(self, start: int) -> dict[str, Array]:
         ragged = {name: column.ordered(start) for name, column in self.ragged.items()}
-        return {c.name: self._stored(c).take(self.order[start:], axis=0) for c in self.columns} | ragged
+        order = self.order.sorted() if isinstance(self.order, UnsortedOrder) else self.order
+        rows = order[start : self.rows]
+        return {c.name: self._stored(c).take(rows, axis=0) for c in self.columns} | ragged
 
     def _stored(self, column: BlockColumn) -> npt.NDArray[Any]:
         return np.ndarray((self.slots, *column.shape), column.dtype, self.block, column.start)
@@ -162,7 +183,7 @@ class BlockColumns(NarrowColumns):
 
         Args:
             read_rows: Rows that the window reads, including those of skipped slices.
-            delivered: Rows delivered; the rows after them in the order are left over.
+            delivered: The first of the rows of `set_order` that is left over.
         """
         slots = self._carried_rows + read_rows
         columns = tuple(

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parquet_loader import (
     BatchedDataLoader,
@@ -25,14 +27,20 @@ from parquet_loader import (
 )
 from parquet_loader.collate.device.cuda import Upload, UploadedBatch
 from parquet_loader.collate.device.pinned_memory import PinnedMemory
-from parquet_loader.collate.device.windows import DeviceWindows
+from parquet_loader.collate.device.windows import DeviceWindows, sorted_order
 from parquet_loader.collate.numpy_output import ArrayOutput
-from parquet_loader.common import KERNELS
+from parquet_loader.common import KERNELS, permutation, random_words
+from parquet_loader.common import Stream as RandomStream
+from parquet_loader.common.permutations import sorted_words
 from parquet_loader.window import Allocation
 from tests.support.datasets import BY_NAME, Layout, write_layout
 from tests.support.outputs import Leaves, leaves
 
 ON_DEVICE = OutputOptions(shuffle_on_device=True)
+# Columns of the table below: the device sorts the order of windows if all columns have rows of one width.
+FIXED = ["id", "small", "wide", "triple"]
+VARYING = ("text", "blob", "ragged", "map")  # in the names of kinds whose rows differ in length
+FIXED_KINDS = [name for name in BY_NAME if not any(part in name for part in VARYING)] + ["fixed_blob", "wide_blob"]
 ROW_GROUPS = ((20, 7), (10, 1), (), (3, 0, 16), (50, 13))
 
 
@@ -92,16 +100,40 @@ def values_of(batch: dict[str, Any]) -> dict[str, list[bytes]]:
     return {name: [leaf.tobytes() for leaf in host_leaves(value)] for name, value in batch.items()}
 
 
+WORDS = st.one_of(
+    st.lists(st.integers(0, 2**64 - 1), max_size=200),
+    st.lists(st.sampled_from([0, 1, 2**20, 2**33, 2**63 - 1, 2**63, 2**64 - 513, 2**64 - 1]), max_size=200),
+)
+
+
+@given(words=WORDS, carried=st.integers(0, 5))
+def test_a_device_sorts_any_words_as_the_cpu_does(words: list[int], carried: int) -> None:
+    given_words = np.array(words, np.uint64)
+    expected = [*range(carried), *(sorted_words(given_words.copy()) + carried).tolist()]
+    assert sorted_order(torch.from_numpy(given_words.view(np.int64)), carried).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 1023, 2**16, 2**16 + 1, 200_001])
+@pytest.mark.parametrize("seed", [0, 2**64 - 1])
+def test_a_device_draws_the_permutation_of_the_method(size: int, seed: int) -> None:
+    words = random_words(size, seed, RandomStream.ROWS, 3, 5, lambda rows: np.empty(rows, np.uint64))
+    found = sorted_order(torch.from_numpy(words.view(np.int64)))
+    assert np.array_equal(found.numpy(), permutation(size, seed, RandomStream.ROWS, 3, 5))
+
+
 def windows_on_device() -> int:
     """Return of how many windows the column `wide` is alive."""
     tensors = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape[1:] == (300,)]
     return len({tensor.untyped_storage().data_ptr() for tensor in tensors})
 
 
+@pytest.mark.parametrize("columns", [None, FIXED_KINDS], ids=["all", "fixed"])
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_batches_are_those_of_the_cpu_for_all_types(everything: str, shuffle: bool, isolation: Any) -> None:
-    options: dict[str, Any] = {"shuffle": shuffle, "seed": 1, "window_rows": 40}
+def test_batches_are_those_of_the_cpu_for_all_types(
+    everything: str, shuffle: bool, isolation: Any, columns: list[str] | None
+) -> None:
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 1, "window_rows": 40, "columns": columns}
     with (
         on_device(everything, 8, isolation=isolation, **options) as loader,
         BatchedDataLoader(everything, 8, **options) as plain,
@@ -125,6 +157,11 @@ def test_batches_are_those_of_the_cpu_for_all_types(everything: str, shuffle: bo
         {"filters": [("small", "<", 37)]},
         {"columns": ["text", "word", "list"]},
         {"columns": ["wide"]},
+        {"columns": FIXED},
+        {"columns": FIXED, "shard": Shard(1, 3)},
+        {"columns": FIXED, "shard": Shard(1, 2), "shard_options": ShardOptions(logical_shards=4), "batch_size": 32},
+        {"columns": FIXED, "batch_size": 1000},
+        {"columns": FIXED, "window_rows": 800, "batch_size": 790},
         {"num_threads": 1},
         {"batch_size": 1000},
     ],
@@ -137,9 +174,10 @@ def test_batches_are_those_of_the_cpu_for_ranks_filters_and_columns(table: str, 
         assert assert_equal(loader, plain) == len(plain) > 0
 
 
+@pytest.mark.parametrize("columns", [FIXED, ["id", "wide", "list"]])
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_every_batch_can_be_resumed_at(table: str, isolation: Any) -> None:
-    options: dict[str, Any] = {"shuffle": True, "window_rows": 700, "columns": ["id", "wide", "list"]}
+def test_every_batch_can_be_resumed_at(table: str, isolation: Any, columns: list[str]) -> None:
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700, "columns": columns}
     with (
         on_device(table, 420, isolation=isolation, **options) as loader,
         BatchedDataLoader(table, 420, **options) as plain,
@@ -148,6 +186,25 @@ def test_every_batch_can_be_resumed_at(table: str, isolation: Any) -> None:
         for number in range(len(every)):
             loader.seek(0, number)
             assert [values_of(batch) for batch in loader] == every[number:]
+
+
+@pytest.mark.parametrize(("columns", "is_sorted"), [(FIXED, True), (["id", "list"], False)])
+def test_the_device_sorts_the_order_if_all_rows_have_one_width(
+    table: str, monkeypatch: pytest.MonkeyPatch, columns: list[str], is_sorted: bool
+) -> None:
+    sort, calls = torch.Tensor.sort, 0
+
+    def counted(words: torch.Tensor, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return sort(words, **options)
+
+    monkeypatch.setattr(torch.Tensor, "sort", counted)
+    with on_device(table, 64, shuffle=True, window_rows=700, columns=columns) as loader:
+        assert sum(1 for _ in loader) == len(loader)
+        figures = loader.stats().device
+        assert figures is not None
+        assert calls == (figures.windows if is_sorted and KERNELS is not None else 0)
 
 
 def test_a_consumer_may_keep_all_batches_or_write_to_them(table: str) -> None:
@@ -163,7 +220,10 @@ def test_a_consumer_may_keep_all_batches_or_write_to_them(table: str) -> None:
     assert [values_of(batch) for batch in kept] == expected
 
 
-def test_row_groups_that_are_skipped_are_left_out_as_on_the_cpu(table: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [None, FIXED])
+def test_row_groups_that_are_skipped_are_left_out_as_on_the_cpu(
+    table: str, tmp_path: Path, columns: list[str] | None
+) -> None:
     for source in sorted(Path(table).iterdir()):
         (tmp_path / source.name).write_bytes(source.read_bytes())
     for file, groups in {"0": (0, 4), "1": (5, 6, 7), "2": (9,)}.items():
@@ -173,7 +233,7 @@ def test_row_groups_that_are_skipped_are_left_out_as_on_the_cpu(table: str, tmp_
             start = pq.read_metadata(path).row_group(group).column(0).dictionary_page_offset
             data[start : start + 8] = b"\xff" * 8
         path.write_bytes(data)
-    options: dict[str, Any] = {"shuffle": True, "window_rows": 500, "on_error": "skip"}
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 500, "on_error": "skip", "columns": columns}
     for size in (7, 64, 130):
         with (
             on_device(str(tmp_path), size, **options) as loader,
@@ -200,9 +260,10 @@ def test_rows_that_differ_in_length_are_permuted_on_the_device_a_part_at_a_time(
             assert figures.cpu_columns == len(nested)
 
 
-def test_other_formats_get_the_same_rows(table: str) -> None:
+@pytest.mark.parametrize("columns", [None, FIXED])
+def test_other_formats_get_the_same_rows(table: str, columns: list[str] | None) -> None:
     """`to_tf`, `to_keras` and `to_grain` take arrays of an engine that leaves the order to a device."""
-    with on_device(table, 64, shuffle=True, window_rows=700) as loader:
+    with on_device(table, 64, shuffle=True, window_rows=700, columns=columns) as loader:
         arrays = [values_of(batch) for batch in loader._iterate(ArrayOutput(None))]
         loader.set_epoch(0)
         assert [values_of(batch) for batch in loader] == arrays
@@ -221,20 +282,21 @@ def test_a_transform_sees_rows_in_order_and_is_counted(table: str) -> None:
         assert figures.reasons == {"transform or media": batches}
 
 
+@pytest.mark.parametrize(("columns", "failing_calls"), [(None, (2, 9)), (FIXED, (2, 4))])
 def test_a_window_that_the_device_has_no_memory_for_is_permuted_on_the_cpu(
-    table: str, monkeypatch: pytest.MonkeyPatch
+    table: str, monkeypatch: pytest.MonkeyPatch, columns: list[str] | None, failing_calls: tuple[int, int]
 ) -> None:
     copy, calls = DeviceWindows._copy, 0
 
     def failing(self: DeviceWindows, source: torch.Tensor) -> torch.Tensor:
         nonlocal calls
         calls += 1
-        if calls in (2, 9):  # in the midst of windows
+        if calls in failing_calls:  # in the midst of windows
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return copy(self, source)
 
     monkeypatch.setattr(DeviceWindows, "_copy", failing)
-    options: dict[str, Any] = {"shuffle": True, "window_rows": 700}
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700, "columns": columns}
     with on_device(table, 64, **options) as loader, BatchedDataLoader(table, 64, **options) as plain:
         windows = loader.plan().windows
         assert_equal(loader, plain)
@@ -244,9 +306,10 @@ def test_a_window_that_the_device_has_no_memory_for_is_permuted_on_the_cpu(
         assert figures.windows == windows - 2
 
 
+@pytest.mark.parametrize("columns", [None, FIXED_KINDS], ids=["all", "fixed"])
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_memory_owned_by_tensors_gives_the_same_batches(
-    everything: str, monkeypatch: pytest.MonkeyPatch, isolation: Any
+    everything: str, monkeypatch: pytest.MonkeyPatch, isolation: Any, columns: list[str] | None
 ) -> None:
     """The path of pinned memory, with tensors that are not pinned."""
 
@@ -256,7 +319,7 @@ def test_memory_owned_by_tensors_gives_the_same_batches(
 
     monkeypatch.setattr(PinnedMemory, "allocate", allocate)
     monkeypatch.setattr("parquet_loader.collate.torch_output.TensorOutput.allocator", lambda *_: PinnedMemory())
-    options: dict[str, Any] = {"shuffle": True, "window_rows": 40}
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 40, "columns": columns}
     with (
         on_device(everything, 7, isolation=isolation, **options) as loader,
         BatchedDataLoader(everything, 7, output_options=OutputOptions(format="numpy"), **options) as plain,

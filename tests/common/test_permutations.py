@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.common import KERNELS, IndexedStream, IntArray, Stream, bit_generator, permutation
+from parquet_loader.common import (
+    KERNELS,
+    IndexedStream,
+    IntArray,
+    Stream,
+    WordArray,
+    bit_generator,
+    last_of_words,
+    order_of_words,
+    permutation,
+    random_words,
+)
 from parquet_loader.common.permutations import sorted_words
 
 LAST = 2**64 - 1
@@ -98,6 +109,35 @@ def test_words_that_are_equal_or_crowded_keep_the_order_of_their_elements(size: 
 @given(words=st.lists(st.sampled_from([0, 1, 2**20, 2**33, 2**33 + 1, 2**63, LAST]), max_size=300))
 def test_any_words_are_sorted_as_numpy_does(words: list[int]) -> None:
     assert np.array_equal(by_kernel(np.array(words, np.uint64)), sorted_words(np.array(words, np.uint64)))
+
+
+def drawn(size: int, seed: int, stream: Stream, epoch: int, index: int) -> WordArray:
+    memory = np.full(size + 1, 7, np.uint64)
+    found = random_words(size, seed, stream, epoch, index, lambda rows: memory[:rows])
+    assert memory[-1] == 7
+    return found
+
+
+@given(
+    size=st.one_of(st.integers(0, 70), st.integers(0, 9000)),
+    seed=st.integers(0, LAST),
+    epoch=st.integers(0, LAST),
+    index=st.integers(0, LAST),
+    share=st.floats(0, 1),
+)
+def test_permutations_follow_from_random_words(size: int, seed: int, epoch: int, index: int, share: float) -> None:
+    order, words = permutation(size, seed, Stream.ROWS, epoch, index), drawn(size, seed, Stream.ROWS, epoch, index)
+    kept = words.copy()
+    count = int(share * size)
+    assert np.array_equal(order_of_words(words), order)
+    assert np.array_equal(last_of_words(words, count), order[size - count :])
+    assert np.array_equal(words, kept)
+
+
+@given(words=st.lists(st.sampled_from([0, 1, 2**20, 2**33, 2**63, LAST - 511, LAST]), max_size=300), data=st.data())
+def test_the_last_of_words_that_are_equal_are_those_of_their_order(words: list[int], data: st.DataObject) -> None:
+    given, count = np.array(words, np.uint64), data.draw(st.integers(0, len(words)))
+    assert np.array_equal(last_of_words(given, count), sorted_words(given.copy())[len(words) - count :])
 
 
 @pytest.mark.parametrize("index", [0, 1, 7, 2**40, 2**63 - 1])

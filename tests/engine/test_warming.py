@@ -171,7 +171,7 @@ def test_what_a_window_asks_for_is_what_was_foretold(tmp_path: Path) -> None:
         ragged_bytes = {name: int(1.05 * width * (rows + 100)) for name, width in sizes.ragged}
         buffers = BufferSizes(rows + 100, ragged_bytes, Arenas(10**9), Recording(10**9))
         assembly = Assembly(parts, [s.rows for s in slices], 0, 100, buffers, deliver_rest=True)
-        assembly.prepare(partial(plan.order, 0, 0))
+        assembly.prepare(partial(plan.order, 0, 0), partial(plan.order_words, 0, 0))
         _, foretold = assembly.to_be_written()
         for number, slice_ in enumerate(slices):
             at_row = 0

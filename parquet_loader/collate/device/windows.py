@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,7 +33,7 @@ from parquet_loader.collate.device.kept_rows import KeptRows
 from parquet_loader.collate.device.registered_memory import HeldSources, RegisteredMemory
 from parquet_loader.collate.output import Batch, DeviceFigures
 from parquet_loader.collate.tensors import SPLIT_BATCHES, batch_tensors, host_tensor, window_batches
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, number_bits
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.schema import Ragged
 from parquet_loader.window import (
@@ -42,6 +42,7 @@ from parquet_loader.window import (
     KeptWindow,
     Scattered,
     StoredWindow,
+    UnsortedOrder,
     as_row_numbers,
     copied,
     ordered_window,
@@ -50,6 +51,8 @@ from parquet_loader.window import (
 # Columns are uploaded together up to this size: smaller copies do not use the bus well, and larger ones take device
 # memory for rows in their old order.
 CHUNK_BYTES = 16 << 20
+# Bytes of a row of the order: sorting needs the words, their copy in another order, and the numbers of rows twice.
+_SORT_BYTES = 40
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
@@ -141,7 +144,7 @@ class DeviceWindows:
         with self._on_side():
             numbers = self._copy(self._source(as_row_numbers(order, kept.rows), None, pinned))
             for name, column in kept.columns.items():
-                columns[name] = _Fixed(_select(kept.rows_of(name), column, kept.rows, numbers))
+                columns[name] = _Fixed(*_select(kept.rows_of(name), [column], kept.rows, numbers))
             tensors = [tensor for column in columns.values() for tensor in column.tensors()]
             return columns, Upload(self._device, self._side, tensors)
 
@@ -187,15 +190,26 @@ class DeviceWindows:
         """Yield the columns of the block with their rows in the order of delivery; keep the rows in `kept`."""
         last = window.columns[-1]
         block = self._source(window.block[: last.start + last.nbytes], window.owner, pinned)
-        order = self._copy(self._source(window.order, None, pinned))
+        order = self._order(window, pinned)
         for chunk in _chunks(window.columns):
             start = chunk[0].start
             stored = self._copy(block[start : chunk[-1].start + chunk[-1].nbytes])
-            for column in chunk:
-                rows = stored.narrow(0, column.start - start, column.nbytes)
-                if kept is not None:
-                    kept.put(column, rows, window.slices)
-                yield column.name, _select(rows, column, window.slots, order)
+            if kept is not None:
+                for column in chunk:
+                    kept.put(column, stored.narrow(0, column.start - start, column.nbytes), window.slices)
+            for _, alike in groupby(chunk, lambda column: (column.dtype, column.shape)):
+                columns = list(alike)
+                first, last = columns[0], columns[-1]
+                rows = stored.narrow(0, first.start - start, last.start + last.nbytes - first.start)
+                yield from zip([c.name for c in columns], _select(rows, columns, window.slots, order), strict=True)
+
+    def _order(self, window: StoredWindow, pinned: Allocator | None) -> torch.Tensor:
+        """Return the number of each delivered row in the block."""
+        order = window.order
+        if not isinstance(order, UnsortedOrder):
+            return self._copy(self._source(order, None, pinned)).long()
+        words = self._copy(self._source(order.words.view(np.int64), order.owner, pinned))
+        return sorted_order(words, order.carried)[: window.rows]
 
     def _permuted_rows(self, stored: Scattered, bounds: list[int], pinned: Allocator | None) -> _Column:
         """Upload rows that differ in length, and bring them into the order of delivery.
@@ -341,7 +355,8 @@ def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ra
     chunk = min(rows * row_bytes, max(CHUNK_BYTES, rows * widest_bytes))
     if is_ragged:  # two numbers for each row, and the numbers of a part of the values, twice
         chunk += 16 * rows + 2 * CHUNK_BYTES
-    return int(2 * rows * row_bytes + chunk + 4 * rows)
+    # The order is sorted before rows are copied.
+    return int(2 * rows * row_bytes + max(chunk, (_SORT_BYTES - 8) * rows) + 8 * rows)
 
 
 def _cut(columns: dict[str, _Column], bounds: list[int], upload: Upload) -> Iterator[Batch]:
@@ -366,19 +381,48 @@ def _chunks(columns: Sequence[BlockColumn]) -> Iterator[list[BlockColumn]]:
     yield chunk
 
 
-def _select(stored: torch.Tensor, column: BlockColumn, slots: int, order: torch.Tensor) -> torch.Tensor:
-    """Return rows in the order of delivery, with the column's dtype and shape.
+def sorted_order(words: torch.Tensor, carried: int = 0) -> torch.Tensor:
+    """Return the permutation that follows from random words, int64 ``[carried + rows]``; see `order_of_words`.
+
+    Args:
+        words: The words as int64 ``[rows]``; overwritten.
+        carried: Number of rows that come first and are not permuted.
+    """
+    # Words are unsigned, so the first bit is inverted. Elements with equal upper bits keep their order.
+    upper = ~int(number_bits(len(words)))
+    order = words.bitwise_and_(upper).bitwise_xor_(-(2**63)).sort(stable=True).indices
+    return torch.cat([torch.arange(carried, device=words.device), order.add_(carried)]) if carried else order
+
+
+def _select(
+    stored: torch.Tensor, columns: Sequence[BlockColumn], slots: int, order: torch.Tensor
+) -> Sequence[torch.Tensor]:
+    """Return the rows of columns in the order of delivery, with the columns' dtype and shape.
 
     Rows are permuted as words of 1 to 8 bytes: torch does not permute all dtypes, and copies words faster than bytes.
+
+    Args:
+        stored: The memory of the columns, uint8.
+        columns: Columns of one dtype and shape, at the same distance from each other.
+        slots: Rows of each in `stored`.
+        order: The number of each delivered row.
     """
-    width = column.nbytes // slots
-    dtype, word = _dtypes_of(column.dtype, width)
+    (first, *others), count = columns, len(order)
+    width = first.nbytes // slots
+    dtype, word = _dtypes_of(first.dtype, width)
     if not width:
-        return torch.empty((len(order), *column.shape), dtype=dtype, device=order.device)
+        return [torch.empty((count, *first.shape), dtype=dtype, device=order.device) for _ in columns]
     words = stored.view(word)
-    is_one = len(words) == slots
-    rows = (words if is_one else words.view(slots, -1)).index_select(0, order).view(dtype)
-    return rows if is_one and not column.shape else rows.view(-1, *column.shape)
+    if not others:
+        is_one = len(words) == slots
+        rows = (words if is_one else words.view(slots, -1)).index_select(0, order).view(dtype)
+        return [rows if is_one and not first.shape else rows.view(-1, *first.shape)]
+    each = width // word.itemsize
+    strides = (others[0].start - first.start) // word.itemsize, each, 1
+    together = words.as_strided((len(columns), slots, each), strides)
+    rows = together.gather(1, order.view(1, -1, 1).expand(len(columns), -1, each)).view(dtype)
+    # As in `_Fixed.cut`: autograd lets callers write to these views.
+    return torch.unsafe_split_with_sizes(rows.view(-1, *first.shape), [count] * len(columns))
 
 
 @cache

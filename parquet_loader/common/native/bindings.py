@@ -93,6 +93,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.jpeg_decode.restype = ctypes.c_int
     library.crc32c.argtypes = (ctypes.c_char_p, number)
     library.crc32c.restype = ctypes.c_uint32
+    library.random_words.argtypes = (pointer, number, pointer)
+    library.random_words.restype = None
     library.permute.argtypes = (pointer, pointer, number, pointer, pointer)
     library.permute.restype = ctypes.c_int
     return library, ""

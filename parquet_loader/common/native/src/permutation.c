@@ -69,6 +69,16 @@ static void generate(const Words *words, uint64_t first, int64_t count, uint64_t
   }
 }
 
+/* Writes `count` words of Philox to `out`; `use` as in `permute`. */
+EXPORT void random_words(const uint64_t *use, int64_t count, uint64_t *out) {
+  Words words = {NULL, use};
+  int64_t whole = count - count % AT_ONCE;
+  uint64_t last[AT_ONCE];
+  generate(&words, 0, whole, out);
+  generate(&words, (uint64_t)whole, count - whole, last);
+  memcpy(out + whole, last, (size_t)(count - whole) * sizeof *last);
+}
+
 /* Replaces the count of each bucket by the number of words before it. Returns the largest count. */
 static uint32_t starts_of(uint32_t *counts, int64_t buckets) {
   uint32_t before = 0, most = 0;
