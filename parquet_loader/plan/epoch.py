@@ -108,7 +108,16 @@ class ShardWindows:
         if self.step_rows:
             return window * self.step_rows
         begin = self.rows * window // self.windows
-        return int(self._snapped(np.array([begin]), begins)[0]) if self.whole_rows else begin
+        if not self.whole_rows:
+            return begin
+        # As `_snapped`, for one number, in a tenth of the time.
+        at = begin + self.first
+        group = min(int(np.searchsorted(begins, at, side="right")), len(begins) - 1) - 1
+        low, high = begins[group : group + 2].tolist()
+        if high - low <= self.whole_rows:
+            low, high = max(low, self.first), min(high, self.stop)
+            at = low if 2 * at <= low + high else high
+        return int(at - self.first)
 
     def window_ends(self, begins: IntArray) -> IntArray:
         """Return the rows of the shard before each window, int64 ``[windows + 1]``; the last element is all rows."""

@@ -65,6 +65,7 @@ def test_a_batch_is_found_by_its_number(
         epoch=0,
     )
     ends = [plan.window_begin(window) for window in range(plan.windows + 1)]
+    assert plan.parts[0].window_ends(plan.begins).tolist() == ends
     sizes = np.diff(ends)
     assert all(2 * size >= min(window_rows, plan.rows) - 1 for size in sizes)
     assert plan.largest_window_rows == max(sizes, default=0)
