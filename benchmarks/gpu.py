@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py [--out benchmarks/results/gpu.json] [--only bandwidth,step] [--minutes 8]
     python benchmarks/gpu.py --device cpu --scale 0.01 --minutes 1    a rehearsal without a GPU
+    python benchmarks/gpu.py --device cpu --only host --rounds 15     needs no GPU
 
 The parts run one after another; each is saved with its plot before the next begins. If a part fails, its error is
 saved, and the other parts still run. Every timing ends with a synchronisation of the device.
@@ -12,7 +13,8 @@ an exception and `close`. *bandwidth*: rows of 4,096 float32, compared with `non
 columns in batches of 4,096 with two reading threads, permuted by the CPU, by the GPU, or kept there, and torch's
 `DataLoader` over row groups with workers and `pin_memory`. *pinning*: first and later epochs with and without pinned
 memory. *images*: JPEGs decoded by the workers, and on the device, as stored and as random crops, compared with nvJPEG
-(torchcodec or torchvision) on one batch, and DALI if it is installed.
+(torchcodec or torchvision) on one batch, and DALI if it is installed. *host*: processor time of *tabular* permuted on a
+device, compared with the decoding kernels alone; a CPU takes the place of the device, whose own work is left out.
 """
 
 from __future__ import annotations
@@ -27,21 +29,29 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import pyarrow as pa
 import torch
+from pyarrow.fs import LocalFileSystem
 
 from benchmarks.suite.generate import generate
 from benchmarks.suite.results import hardware, load, now, save, spread
 from benchmarks.suite.workloads import IMAGES, SCIENCE, TABULAR, DataSet
 from parquet_loader import BatchedDataLoader, Image, OutputOptions, Scalar, Schema
+from parquet_loader.collate.device import windows
 from parquet_loader.common import KERNELS
+from parquet_loader.decode import NativeChunks, decodable_chunks
+from parquet_loader.source import SourceFile
+from parquet_loader.source.footers import read_footer
 
 BATCH_ROWS = {"science": 1024, "tabular": 4096, "images": 64}
 WINDOW_ROWS = {"science": 8192, "tabular": 200_000, "images": 1024}
@@ -299,6 +309,83 @@ def tabular(bench: Bench) -> Found:
     return {**{name: spread(of) for name, of in found.items()}, "dataloader_workers": workers, **errors}
 
 
+def decoding(folder: Path, window_rows: int) -> Callable[[], None]:
+    """Return a function that decodes *tabular* by the kernels alone, in two threads, to the memory of three windows."""
+    widths = np.array([column.row_bytes for column in TABULAR.columns])
+    starts = window_rows * (np.cumsum(widths) - widths)
+    blocks = [np.zeros(window_rows * int(widths.sum()), np.uint8) for _ in range(3)]
+    jobs = []
+    first = window = 0
+    for path in sorted(folder.glob("*.parquet")):
+        found = path.stat()
+        file = SourceFile(str(path), found.st_size, found.st_mtime_ns)
+        footer = read_footer(LocalFileSystem(), file).parsed
+        for number, rows in enumerate(footer.row_group_rows.tolist()):
+            if first + rows > window_rows:
+                first, window = 0, window + 1
+            addresses = starts + first * widths + blocks[window % len(blocks)].ctypes.data
+            known = decodable_chunks(footer, number, footer.schema.arrow.names, footer.schema.arrow)
+            jobs.append((str(path), known, rows, addresses, blocks))
+            first += rows
+
+    def decode(job: tuple[str, Any, int, Any, object]) -> None:
+        with NativeChunks(*job[:2]) as chunks:
+            chunks.read_into(0, *job[2:4])
+
+    def epoch() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(decode, jobs))
+
+    return epoch
+
+
+@contextlib.contextmanager
+def without_device() -> Iterator[None]:
+    """Replace the operations of the device by functions that return tensors of the right shape, with any values."""
+    kept: dict[Any, torch.Tensor] = {}
+
+    def empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        key = dtype, shape
+        return kept[key] if key in kept else kept.setdefault(key, torch.empty(shape, dtype=dtype))
+
+    operations: dict[tuple[Any, str], Callable[..., torch.Tensor]] = {
+        (torch.Tensor, "copy_"): lambda target, *_, **__: target,
+        (torch.Tensor, "index_select"): lambda source, _, index: empty(source.dtype, (len(index), *source.shape[1:])),
+        (torch.Tensor, "gather"): lambda source, _, index: empty(source.dtype, tuple(index.shape)),
+        (windows, "sorted_order"): lambda words, carried: empty(torch.int64, (len(words) + carried,)),
+    }
+    with contextlib.ExitStack() as stack:
+        for (owner, name), operation in operations.items():
+            stack.enter_context(mock.patch.object(owner, name, operation))
+        yield
+
+
+def host(bench: Bench) -> Found:
+    """Return processor seconds of a million rows: the kernels alone, and the whole way without the device's work."""
+    loader = bench.loader(TABULAR, "default", "gpu", device="cpu", num_threads=2)
+    alone = decoding(bench.data(TABULAR, "default"), WINDOW_ROWS["tabular"])
+    found: dict[str, list[float]] = {}
+    with without_device():
+        alone()
+        millions = drain(loader) / 1e6
+
+        def cpu_s(epoch: Callable[[], object]) -> float:
+            began = time.process_time()
+            for _ in range(3):
+                epoch()
+            return (time.process_time() - began) / 3 / millions
+
+        for _ in bench.each_round():
+            found.setdefault("kernels_cpu_s", []).append(cpu_s(alone))
+            loader.seek(0, 0)  # forgets the window that was read ahead, so that no read is missing
+            found.setdefault("whole_cpu_s", []).append(cpu_s(partial(drain, loader)))
+            found.setdefault("whole_of_kernels", []).append(found["whole_cpu_s"][-1] / found["kernels_cpu_s"][-1])
+            for stage, seconds in loader.stats().cpu_s.items():
+                found.setdefault(f"{stage}_cpu_s", []).append(seconds / millions)
+    loader.close()
+    return {name: spread(of) for name, of in found.items()}
+
+
 def pinning(bench: Bench) -> Found:
     """Return seconds of the first epoch of a loader, and of its second, with and without pinned memory."""
     found: dict[str, list[float]] = {}
@@ -402,6 +489,7 @@ PARTS: dict[str, Callable[[Bench], Found]] = {
     "bandwidth": bandwidth,
     "step": step,
     "tabular": tabular,
+    "host": host,
     "pinning": pinning,
     "images": images,
 }
