@@ -21,6 +21,8 @@ SPLIT_BELOW_ROWS = 1024
 # Batches sliced at a time. More save calls, but each tensor kept costs time in Python's garbage collector. Given a list
 # of sizes, torch takes 0.40 microseconds for each tensor; given one size for all, 0.55.
 SPLIT_BATCHES = 32
+# Tensors sliced at a time on a device: fewer than the 700 objects after which Python's garbage collector runs.
+SPLIT_TENSORS = 320
 
 
 def window_batches(window: Window, batch_size: int, pinned: Allocator | None = None) -> Iterator[Batch]:

@@ -32,7 +32,7 @@ from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved
 from parquet_loader.collate.device.kept_rows import KeptRows
 from parquet_loader.collate.device.registered_memory import HeldSources, RegisteredMemory
 from parquet_loader.collate.output import Batch, DeviceFigures
-from parquet_loader.collate.tensors import SPLIT_BATCHES, batch_tensors, host_tensor, window_batches
+from parquet_loader.collate.tensors import SPLIT_BATCHES, SPLIT_TENSORS, batch_tensors, host_tensor, window_batches
 from parquet_loader.common import IntArray, number_bits
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.schema import Ragged
@@ -98,9 +98,10 @@ class DeviceWindows:
             kept: Keeps the window's rows on the device, in memory that is already allocated; None if no row is kept.
         """
         bounds = [*range(0, window.rows, batch_size), window.rows]
-        found: tuple[dict[str, _Column], Upload] | None = None
+        at_once = _batches_at_once(len(window.names))
+        found: tuple[list[_Columns], Upload] | None = None
         with suppress(torch.cuda.OutOfMemoryError):
-            found = self._uploaded(window, bounds, pinned, figures, kept)
+            found = self._uploaded(window, bounds, at_once * batch_size, pinned, figures, kept)
         if found is None:
             figures.count("out of device memory")
             yield from window_batches(ordered_window(window), batch_size)
@@ -108,8 +109,9 @@ class DeviceWindows:
         figures.windows += 1
         figures.cpu_columns = len(window.arrays)
         columns, upload = found
+        names = window.names
         del window, found  # the window's memory can be reused when its copies are done
-        yield from _cut(columns, bounds, upload)
+        yield from _cut(names, columns, bounds, at_once, upload)
 
     def kept_batches(
         self, window: KeptWindow, batch_size: int, pinned: Allocator | None, figures: DeviceFigures, kept: KeptRows
@@ -122,30 +124,32 @@ class DeviceWindows:
             torch.OutOfMemoryError: The device has no memory for a batch.
         """
         bounds = [*range(0, window.rows, batch_size), window.rows]
-        found: tuple[dict[str, _Column], Upload] | None = None
+        at_once = _batches_at_once(len(kept.columns))
+        found: tuple[list[_Columns], Upload] | None = None
         with suppress(torch.cuda.OutOfMemoryError):
-            found = self._selected(window.order, pinned, kept)
+            found = self._selected(window.order, at_once * batch_size, pinned, kept)
         if found is None:
             figures.count("out of device memory")
             for start, stop in pairwise(bounds):
-                columns, upload = self._selected(window.order[start:stop], pinned, kept)
-                yield from _cut(columns, [0, stop - start], upload)
+                columns, upload = self._selected(window.order[start:stop], batch_size, pinned, kept)
+                yield from _cut(list(kept.columns), columns, [0, stop - start], 1, upload)
             return
         figures.windows += 1
         figures.kept_rows = kept.rows
         columns, upload = found
         del found
-        yield from _cut(columns, bounds, upload)
+        yield from _cut(list(kept.columns), columns, bounds, at_once, upload)
 
     def _selected(
-        self, order: npt.NDArray[Any], pinned: Allocator | None, kept: KeptRows
-    ) -> tuple[dict[str, _Column], Upload]:
-        columns: dict[str, _Column] = {}
+        self, order: npt.NDArray[Any], group_rows: int, pinned: Allocator | None, kept: KeptRows
+    ) -> tuple[list[_Columns], Upload]:
         with self._on_side():
             numbers = self._copy(self._source(as_row_numbers(order, kept.rows), None, pinned))
-            for name, column in kept.columns.items():
-                columns[name] = _Fixed(*_select(kept.rows_of(name), [column], kept.rows, numbers))
-            tensors = [tensor for column in columns.values() for tensor in column.tensors()]
+            columns: list[_Columns] = [
+                _select(kept.rows_of(name), [column], kept.rows, numbers, group_rows)
+                for name, column in kept.columns.items()
+            ]
+            tensors = [tensor for column in columns for tensor in column.tensors()]
             return columns, Upload(self._device, self._side, tensors)
 
     def release(self) -> None:
@@ -159,34 +163,34 @@ class DeviceWindows:
         self,
         window: StoredWindow,
         bounds: list[int],
+        group_rows: int,
         pinned: Allocator | None,
         figures: DeviceFigures,
         kept: KeptRows | None,
-    ) -> tuple[dict[str, _Column], Upload]:
-        done: dict[str, _Column] = {}
+    ) -> tuple[list[_Columns], Upload]:
+        done: list[_Columns] = []
         self._held.release(most=1)
         self._sources = []
         with self._on_side():
             if window.columns:
-                for name, rows in self._permuted(window, pinned, kept):
-                    done[name] = _Fixed(rows)
+                done.extend(self._permuted(window, group_rows, pinned, kept))
             if kept is not None:
                 figures.kept_rows = kept.complete(window.slices)
             for name, ragged in window.ragged.items():
-                done[name] = self._permuted_rows(ragged, bounds, pinned)
+                done.append(self._permuted_rows(name, ragged, bounds, pinned))
             for name, array in window.arrays.items():
-                done[name] = self._other(array, window.owners.get(name), bounds, pinned)
-            tensors = [tensor for column in done.values() for tensor in column.tensors()]
+                done.append(self._other(name, array, window.owners.get(name), bounds, group_rows, pinned))
+            tensors = [tensor for columns in done for tensor in columns.tensors()]
             upload = Upload(self._device, self._side, tensors)
             self._held.hold(upload.event, self._sources)
             if self._registered is not None and self._registered.reason and not self._sources:
                 figures.count_copied(self._registered.reason)
             self._sources = []
-            return {name: done[name] for name in window.names}, upload
+            return done, upload
 
     def _permuted(
-        self, window: StoredWindow, pinned: Allocator | None, kept: KeptRows | None
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+        self, window: StoredWindow, group_rows: int, pinned: Allocator | None, kept: KeptRows | None
+    ) -> Iterator[_Fixed]:
         """Yield the columns of the block with their rows in the order of delivery; keep the rows in `kept`."""
         last = window.columns[-1]
         block = self._source(window.block[: last.start + last.nbytes], window.owner, pinned)
@@ -201,7 +205,7 @@ class DeviceWindows:
                 columns = list(alike)
                 first, last = columns[0], columns[-1]
                 rows = stored.narrow(0, first.start - start, last.start + last.nbytes - first.start)
-                yield from zip([c.name for c in columns], _select(rows, columns, window.slots, order), strict=True)
+                yield _select(rows, columns, window.slots, order, group_rows)
 
     def _order(self, window: StoredWindow, pinned: Allocator | None) -> torch.Tensor:
         """Return the number of each delivered row in the block."""
@@ -211,7 +215,7 @@ class DeviceWindows:
         words = self._copy(self._source(order.words.view(np.int64), order.owner, pinned))
         return sorted_order(words, order.carried)[: window.rows]
 
-    def _permuted_rows(self, stored: Scattered, bounds: list[int], pinned: Allocator | None) -> _Column:
+    def _permuted_rows(self, name: str, stored: Scattered, bounds: list[int], pinned: Allocator | None) -> _Columns:
         """Upload rows that differ in length, and bring them into the order of delivery.
 
         `index_select` takes the values by number, a part of them at a time, because their numbers take more memory than
@@ -236,20 +240,22 @@ class DeviceWindows:
                 out[start:stop] = data.index_select(0, numbers)
                 first = after
         own = self._copy(self._source(_offsets_of_batches(offsets, bounds), None, pinned))
-        return _Rows(values, offsets[bounds].tolist(), own, bounds, stored.kind)
+        return _Rows(name, values, offsets[bounds].tolist(), own, bounds, stored.kind)
 
-    def _other(self, array: Any, owner: Any, bounds: list[int], pinned: Allocator | None) -> _Column:
+    def _other(
+        self, name: str, array: Any, owner: Any, bounds: list[int], group_rows: int, pinned: Allocator | None
+    ) -> _Columns:
         """Upload a column whose rows are in the order of delivery."""
         if not isinstance(array, Ragged):
-            return _Fixed(self._copy(self._source(array, owner, pinned)))
+            return _Fixed.of_rows(name, self._copy(self._source(array, owner, pinned)), group_rows)
         if isinstance(array.values, Ragged):
             parts = [array.slice(start, stop) for start, stop in pairwise(bounds)]
             batches = [batch_tensors(ProcessedBatch(len(part), {"": part}, {}, 0))[""] for part in parts]
-            return _Nested([moved(batch, self._device) for batch in batches])
+            return _Nested(name, [moved(batch, self._device) for batch in batches])
         offsets: IntArray = array.offsets
         values = self._copy(self._source(array.values, owner, pinned))
         own = self._copy(self._source(_offsets_of_batches(offsets, bounds), None, pinned))
-        return _Rows(values, offsets[bounds].tolist(), own, bounds, array.kind)
+        return _Rows(name, values, offsets[bounds].tolist(), own, bounds, array.kind)
 
     def _source(self, array: npt.NDArray[Any], owner: Any, pinned: Allocator | None) -> torch.Tensor:
         """Return an array as a tensor, copied to memory of `pinned` unless the array is page-locked."""
@@ -266,33 +272,46 @@ class DeviceWindows:
 
 
 class _Batches(NamedTuple):
-    """Consecutive batches of a window.
+    """A group of consecutive batches of a window.
 
     Attributes:
+        group: The number of the group.
         first: The number of the first batch.
-        first_row: Its first row.
-        rows: The rows of all batches.
         sizes: The rows of each batch.
     """
 
+    group: int
     first: int
-    first_row: int
-    rows: int
     sizes: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """A column of rows of one width, ``[rows, ...]``."""
+    """Columns of one dtype whose rows have one shape.
 
-    rows: torch.Tensor
+    Attributes:
+        names: The columns.
+        groups: For each group of batches, its rows of one column after another: ``[columns * rows, ...]``.
+        memory: The tensors of which these are views.
+    """
 
-    def cut(self, some: _Batches) -> Sequence[torch.Tensor]:
+    names: Sequence[str]
+    groups: Sequence[torch.Tensor]
+    memory: Sequence[torch.Tensor]
+
+    @classmethod
+    def of_rows(cls, name: str, rows: torch.Tensor, group_rows: int) -> _Fixed:
+        """Return one column, ``[rows, ...]``."""
+        return cls([name], torch.unsafe_split(rows, group_rows), [rows])
+
+    def cut(self, some: _Batches) -> list[Sequence[torch.Tensor]]:
         # As in `window_batches`: autograd lets callers write to these views.
-        return torch.unsafe_split_with_sizes(self.rows.narrow(0, some.first_row, some.rows), some.sizes)
+        parts = torch.unsafe_split_with_sizes(self.groups[some.group], some.sizes * len(self.names))
+        count = len(some.sizes)
+        return [parts[first : first + count] for first in range(0, len(parts), count)]
 
-    def tensors(self) -> list[Any]:
-        return [self.rows]
+    def tensors(self) -> Sequence[Any]:
+        return self.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +319,7 @@ class _Rows:
     """A column of rows that differ in length.
 
     Attributes:
+        name: The column.
         values: The values of all rows.
         value_bounds: The number of the first value of each batch, and the number of all values.
         offsets: The offsets of each batch, one batch after another.
@@ -307,22 +327,27 @@ class _Rows:
         kind: As in `Ragged`.
     """
 
+    name: str
     values: torch.Tensor
     value_bounds: list[int]
     offsets: torch.Tensor
     bounds: list[int]
     kind: Any
 
-    def cut(self, some: _Batches) -> Sequence[Ragged]:
+    @property
+    def names(self) -> Sequence[str]:
+        return (self.name,)
+
+    def cut(self, some: _Batches) -> list[Sequence[Ragged]]:
         batches = []
         for number in range(some.first, some.first + len(some.sizes)):
             # Each earlier batch has one offset more than rows.
             start, stop = self.bounds[number] + number, self.bounds[number + 1] + number + 1
             values = self.values[self.value_bounds[number] : self.value_bounds[number + 1]]
             batches.append(Ragged(values, self.offsets[start:stop], self.kind))
-        return batches
+        return [batches]
 
-    def tensors(self) -> list[Any]:
+    def tensors(self) -> Sequence[Any]:
         return [self.values, self.offsets]
 
 
@@ -330,17 +355,25 @@ class _Rows:
 class _Nested:
     """A column of lists of lists: its batches were copied one by one."""
 
+    name: str
     batches: list[Ragged]
 
-    def cut(self, some: _Batches) -> Sequence[Ragged]:
-        return self.batches[some.first : some.first + len(some.sizes)]
+    @property
+    def names(self) -> Sequence[str]:
+        return (self.name,)
 
-    def tensors(self) -> list[Any]:
-        return list(self.batches)
+    def cut(self, some: _Batches) -> list[Sequence[Ragged]]:
+        return [self.batches[some.first : some.first + len(some.sizes)]]
+
+    def tensors(self) -> Sequence[Any]:
+        return self.batches
 
 
-_Column: TypeAlias = _Fixed | _Rows | _Nested
-"""A column of a window on the device: `cut` returns some of its batches, `tensors` the tensors that streams record."""
+_Columns: TypeAlias = _Fixed | _Rows | _Nested
+"""Columns of a window on the device.
+
+`cut` returns some batches of each column, and `tensors` the tensors that streams record.
+"""
 
 
 def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ragged: bool = False) -> int:
@@ -359,14 +392,24 @@ def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ra
     return int(2 * rows * row_bytes + max(chunk, (_SORT_BYTES - 8) * rows) + 8 * rows)
 
 
-def _cut(columns: dict[str, _Column], bounds: list[int], upload: Upload) -> Iterator[Batch]:
-    """Yield the batches of a window, as views of its columns."""
-    for first in range(0, len(bounds) - 1, SPLIT_BATCHES):
-        some = bounds[first : first + SPLIT_BATCHES + 1]
-        batches = _Batches(first, some[0], some[-1] - some[0], [stop - start for start, stop in pairwise(some)])
-        slices = [column.cut(batches) for column in columns.values()]
+def _batches_at_once(columns: int) -> int:
+    return max(1, min(SPLIT_BATCHES, SPLIT_TENSORS // max(1, columns)))
+
+
+def _cut(
+    names: Sequence[str], columns: Sequence[_Columns], bounds: list[int], at_once: int, upload: Upload
+) -> Iterator[Batch]:
+    """Yield the batches of a window, as views of its columns; `at_once` is the number of batches of a group."""
+    for group, first in enumerate(range(0, len(bounds) - 1, at_once)):
+        some = bounds[first : first + at_once + 1]
+        batches = _Batches(group, first, [stop - start for start, stop in pairwise(some)])
+        by_name: dict[str, Sequence[Any]] = {}
+        for several in columns:
+            by_name.update(zip(several.names, several.cut(batches), strict=True))
+        slices = [by_name[name] for name in names]
+        del by_name
         for values in zip(*slices, strict=True):
-            yield UploadedBatch(zip(columns, values, strict=True), upload)
+            yield UploadedBatch(zip(names, values, strict=True), upload)
         del slices
 
 
@@ -395,9 +438,9 @@ def sorted_order(words: torch.Tensor, carried: int = 0) -> torch.Tensor:
 
 
 def _select(
-    stored: torch.Tensor, columns: Sequence[BlockColumn], slots: int, order: torch.Tensor
-) -> Sequence[torch.Tensor]:
-    """Return the rows of columns in the order of delivery, with the columns' dtype and shape.
+    stored: torch.Tensor, columns: Sequence[BlockColumn], slots: int, order: torch.Tensor, group_rows: int
+) -> _Fixed:
+    """Return columns with their rows in the order of delivery.
 
     Rows are permuted as words of 1 to 8 bytes: torch does not permute all dtypes, and copies words faster than bytes.
 
@@ -405,24 +448,36 @@ def _select(
         stored: The memory of the columns, uint8.
         columns: Columns of one dtype and shape, at the same distance from each other.
         slots: Rows of each in `stored`.
-        order: The number of each delivered row.
+        order: The number of each delivered row; int64 for several columns.
+        group_rows: Rows of a group of batches, except the last one.
     """
-    (first, *others), count = columns, len(order)
+    (first, *others), names = columns, [column.name for column in columns]
     width = first.nbytes // slots
     dtype, word = _dtypes_of(first.dtype, width)
     if not width:
-        return [torch.empty((count, *first.shape), dtype=dtype, device=order.device) for _ in columns]
+        rows = torch.empty((len(order) * len(columns), *first.shape), dtype=dtype, device=order.device)
+        return _Fixed(names, torch.unsafe_split(rows, group_rows * len(columns)), [rows])
     words = stored.view(word)
     if not others:
         is_one = len(words) == slots
         rows = (words if is_one else words.view(slots, -1)).index_select(0, order).view(dtype)
-        return [rows if is_one and not first.shape else rows.view(-1, *first.shape)]
+        return _Fixed.of_rows(
+            first.name, rows if is_one and not first.shape else rows.view(-1, *first.shape), group_rows
+        )
     each = width // word.itemsize
-    strides = (others[0].start - first.start) // word.itemsize, each, 1
-    together = words.as_strided((len(columns), slots, each), strides)
-    rows = together.gather(1, order.view(1, -1, 1).expand(len(columns), -1, each)).view(dtype)
-    # As in `_Fixed.cut`: autograd lets callers write to these views.
-    return torch.unsafe_split_with_sizes(rows.view(-1, *first.shape), [count] * len(columns))
+    together = words.as_strided(
+        (len(columns), slots, each), ((others[0].start - first.start) // word.itemsize, each, 1)
+    )
+    groups, memory = list[torch.Tensor](), list[torch.Tensor]()
+    whole = len(order) - len(order) % group_rows
+    for some, rows_of_each in ((order[:whole], group_rows), (order[whole:], len(order) - whole)):
+        if not len(some):
+            continue
+        index = some.view(-1, 1, rows_of_each, 1).expand(-1, len(columns), -1, each)
+        rows = together.expand(len(index), -1, -1, -1).gather(2, index).view(dtype)
+        memory.append(rows.view(len(some) * len(columns), *first.shape))
+        groups.extend(torch.unsafe_split(memory[-1], rows_of_each * len(columns)))
+    return _Fixed(names, groups, memory)
 
 
 @cache
