@@ -333,8 +333,12 @@ class Engine:
                 if not self._is_awaited:
                     self._is_awaited = True
                     self.workers.notify()
-                waker = self.workers.waker()
+                # Other changes would only wake the consumer to wait again.
+                waker = self.workers.waker(self._ends_wait)
             wait_for_lock(waker)
+
+    def _ends_wait(self) -> bool:
+        return self.workers.is_closing or self.workers.broken is not None or self._is_settled()
 
     def release_previous(self) -> None:
         """Say that the consumer has released all batches before the current window's."""

@@ -95,7 +95,7 @@ class WorkerPool:
     """A fixed number of threads that ask `choose` for jobs.
 
     Invariants: `choose`, `done` and `failed` are called with `changed` held and do no I/O or computation; `run` is
-    called without it. After every job all waiters are woken, because any result may make any other job possible.
+    called without it. After every job all idle workers are woken, because any result may make any other job possible.
 
     Life: `start` begins the threads, `close` ends each after its current job. They are daemons, so an interpreter that
     exits without `close` does not wait for them; a finaliser calls `close` before that.
@@ -129,7 +129,7 @@ class WorkerPool:
         self.samples = SampleLog[Sample]()
         self._sample = sample
         self._mark: Mark[Any] | None = marking()
-        self._wakers: list[Any] = []
+        self._wakers: list[tuple[Any, Callable[[], bool]]] = []
         self._running = 0
         self._queued_s: dict[int, float | None] = {}  # of threads that have ended
         self._choosers = [*[choose] * count, *lanes]
@@ -210,22 +210,26 @@ class WorkerPool:
             if thread.ident is not None:
                 thread.join()
 
-    def waker(self) -> Any:
-        """Return a lock that can be acquired after the next change.
+    def waker(self, is_enough: Callable[[], bool] = lambda: True) -> Any:
+        """Return a lock that can be acquired after the next change after which `is_enough` returns True.
 
-        Call it with `lock` held, and acquire the result without it.
+        Call it with `lock` held, and acquire the result without it. `is_enough` is called with `lock` held, on any
+        thread.
         """
         waker = Lock()
         waker.acquire()
-        self._wakers.append(waker)
+        self._wakers.append((waker, is_enough))
         return waker
 
     def notify(self) -> None:
-        """Wake all waiters; called with `lock` held."""
+        """Wake the workers that wait, and the callers for whom this change is enough; called with `lock` held."""
         self.changed.notify_all()
         wakers, self._wakers = self._wakers, []
-        for waker in wakers:
-            waker.release()
+        for waker, is_enough in wakers:
+            if is_enough():
+                waker.release()
+            else:
+                self._wakers.append((waker, is_enough))
 
     def _work(self, number: int) -> None:
         try:

@@ -32,7 +32,7 @@ def drive(loader: BatchedDataLoader, schedule: random.Random, at_once: int) -> l
     engine = loader._engine(plan)
     assert isinstance(engine, Engine)
 
-    def waker() -> Any:
+    def waker(is_enough: Any = None) -> Any:
         raise WouldWaitError
 
     engine.workers.waker = waker  # type: ignore[method-assign]
