@@ -132,8 +132,6 @@ class DeferredColumns:
             NotDecodedError: some columns have nulls, or cannot be decoded; others may have been written.
             DataError, SourceError: see `RowGroupReader.read`.
         """
-        if not memory:
-            return {}
         assert self.straight is not None
         try:
             return self.straight.read_all_lists(memory)

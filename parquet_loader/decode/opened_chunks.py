@@ -62,6 +62,7 @@ class OpenChunks:
     Attributes:
         plan: The route of each.
         raw, straight, kernel: The open chunks of each route, or None.
+        lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take.
     """
 
     def __init__(self, plan: ChunkPlan, source: str | pa.Buffer | None, file: RawFile | None) -> None:
@@ -70,6 +71,7 @@ class OpenChunks:
         self.raw: dict[str, RawColumn] = {}
         self.straight: NativeChunks | None = None
         self.kernel: NativeChunks | None = None
+        self.lists: Mapping[str, int] = {}
         try:
             if plan.raw:
                 assert isinstance(source, str)
@@ -77,6 +79,7 @@ class OpenChunks:
                 self.raw = {name: RawColumn(file, pages) for name, pages in plan.raw.items()}
             if source is not None and plan.straight.names:
                 self.straight = NativeChunks(source, plan.straight, plan.fills)
+                self.lists = self.straight.most_list_bytes
             if source is not None and plan.kernel.names:
                 self.kernel = NativeChunks(source, plan.kernel)
         except BaseException:

@@ -244,9 +244,8 @@ class RowGroupReader:
                 is_usual = not refused
                 with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=is_usual) as opened:
                     chunks, left = opened.chunks, opened.chunks.plan.left
-                    lists = {} if chunks.straight is None else chunks.straight.most_list_bytes
-                    is_at_once = opened.batch_rows >= row_group.rows or self._is_at_once(row_group, left, lists)
-                    if lists and not is_at_once:
+                    lists, is_at_once = chunks.lists, opened.batch_rows >= row_group.rows
+                    if lists and not (is_at_once or self._is_at_once(row_group, left, lists)):
                         selection = selections[_TO_WINDOW]
                         continue
                     names = () if chunks.straight is None else chunks.straight.names

@@ -333,7 +333,7 @@ class Assembly:
         dictionaries: Mapping[str, Dictionary] = {}
         if straight is not None or left:
             dictionaries = deferred.write(skipped, count, straight, left)  # first, because it may raise NotDecodedError
-        kept = self._write_lists(first, count, deferred)  # as well
+        kept = self._write_lists(first, count, deferred) if deferred.lists else 0  # as well
         done = {*deferred.straight_names, *deferred.columns}
         for name, out, slots in targets:
             if name in deferred.masks:
