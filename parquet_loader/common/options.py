@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from parquet_loader.common.units import parse_bytes
-from parquet_loader.common.validation import check_int
+from parquet_loader.common.validation import check_int, is_number
 from parquet_loader.errors import ConfigurationError
 
 
@@ -48,8 +48,9 @@ class RemoteOptions:
         object.__setattr__(self, "request_bytes", parse_bytes(self.request_bytes, "RemoteOptions request_bytes"))
         for name in ("stall_s", "deadline_s"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            if not is_number(value) or not 0 < value < 1e9:
                 raise ConfigurationError(f"RemoteOptions({name}={value!r}): expected a positive number of seconds")
+            object.__setattr__(self, name, float(value))
         _check_bools(self, "hedge", "snapshot_cache_shared")
         if self.snapshot_cache is not None and not isinstance(self.snapshot_cache, str | os.PathLike):
             raise ConfigurationError(f"RemoteOptions(snapshot_cache={self.snapshot_cache!r}): expected a directory")

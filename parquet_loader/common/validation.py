@@ -70,14 +70,14 @@ def check_window(window_rows: Any, batch_size: int) -> int | None:
     return rows
 
 
-def check_columns(columns: Any) -> None:
+def check_columns(columns: Any, argument: str = "columns") -> None:
     """Check that `columns` is None or a non-empty list of names."""
     if columns is None:
         return
     if isinstance(columns, str) or not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
-        raise ArgumentTypeError(f"columns={columns!r:.80}: expected a list of names")
+        raise ArgumentTypeError(f"{argument}={columns!r:.80}: expected a list of names")
     if not columns:
-        raise ConfigurationError("columns=[]: expected at least one name; None reads all columns")
+        raise ConfigurationError(f"{argument}=[]: expected at least one name; None reads all columns")
 
 
 def check_split(split: Any) -> None:

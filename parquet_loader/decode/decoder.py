@@ -477,7 +477,7 @@ def _inner(type_: pa.DataType) -> tuple[pa.DataType, int]:
 
 
 def type_at(schema: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
-    """Return the type of a column by dotted name, in the lists that it is inside of; None if there is none."""
+    """Return the type of a column by dotted name, in the lists around it; None if there is no such column."""
     step = _steps(name, schema)
     if step is None:
         return None

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from parquet_loader.common import is_number
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.base import FileField, NullPolicy
 
@@ -137,7 +138,7 @@ class Image(FileField):
             default = type(self).__dataclass_fields__[name].default
             if self.crop != "random" and (first, last) != default:
                 raise ConfigurationError(f"Image({name}=...): only with crop='random'")
-        if isinstance(self.flip, bool) or not isinstance(self.flip, int | float) or not 0 <= self.flip <= 1:
+        if not is_number(self.flip) or not 0 <= self.flip <= 1:
             raise ConfigurationError(f"Image(flip={self.flip!r}): expected a probability from 0 to 1, such as 0.5")
         object.__setattr__(self, "flip", float(self.flip))
         if self.interpolation not in ("bilinear", "bicubic", "nearest"):

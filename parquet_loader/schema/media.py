@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from parquet_loader.common import is_number
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.base import FileField, NullPolicy
 
@@ -54,7 +55,7 @@ class Audio(FileField):
         object.__setattr__(self, "channels", _count("Audio", "channels", self.channels, 1024))
         seconds = self.seconds
         if seconds is not None:
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+            if not is_number(seconds) or not math.isfinite(seconds):
                 raise ConfigurationError(f"Audio(seconds={seconds!r}): expected a number of seconds, or None")
             object.__setattr__(self, "seconds", float(seconds))
             if not 1 <= round(seconds * self.rate) * self.channels <= _MOST_ELEMENTS // 4:

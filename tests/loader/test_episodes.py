@@ -9,6 +9,7 @@ import re
 import threading
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -703,6 +704,17 @@ def test_arguments_that_do_not_fit_are_refused(folder: Path, arguments: Any, err
 def test_rules_that_make_no_sense_are_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Episodes(**{"by": "episode", **arguments})
+
+
+def test_numbers_of_numpy_are_kept_as_numbers_of_python() -> None:
+    given = Episodes("episode", history=np.int64(2), future=np.uint8(1), stride=np.int32(3))
+    assert json.loads(json.dumps(asdict(given))) == asdict(Episodes("episode", history=2, future=1, stride=3))
+    assert Episodes("episode", deltas={"x": [-0.1]}, fps=np.float32(10)).deltas == {"x": (-1,)}
+
+
+def test_unknown_arguments_are_named_with_similar_ones(folder: Path) -> None:
+    with pytest.raises(TypeError, match=r"EpisodeLoader: there is no argument 'shufle'. Did you mean 'shuffle'"):
+        EpisodeLoader(folder, 4, episodes=Episodes("episode"), shufle=True)  # type: ignore[call-arg]
 
 
 def test_nulls_in_the_column_of_episodes_are_refused(tmp_path: Path) -> None:

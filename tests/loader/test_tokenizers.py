@@ -443,6 +443,7 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path, tokenizer: Any) -> None:
     drops = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, [], dropout=0.5))
     wrong: list[tuple[type[Exception], str, str, dict[str, Any]]] = [
         (SchemaError, "pass tokenizer= for text", "text", {"lengths": "count"}),
+        (SchemaError, "pass tokenizer= if it holds the text of documents", "text", {}),
         (SchemaError, "column of text", "ids", {"tokenizer": tokenizer, "lengths": "count"}),
         (ConfigurationError, "no such token", "text", {"tokenizer": TokenizerOptions(tokenizer, bos="<none>")}),
         (ConfigurationError, "no such token", "text", {"tokenizer": TokenizerOptions(tokenizer, eos=-1)}),

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import (
+    ArgumentTypeError,
     ConfigurationError,
     DataError,
     MemoryLimitError,
@@ -670,6 +671,9 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
         (ConfigurationError, "expected some of", {**fits, "keys": [["input_ids"]]}),
         (ConfigurationError, "expected some of", {**fits, "keys": 1}),
         (SchemaError, "missing", {**fits, "carry": ["missing"]}),
+        (ArgumentTypeError, "carry='source': expected a list", {**fits, "carry": "source"}),
+        (TypeError, "there is no argument 'seq_len'; length=<tokens> sets", {"seq_len": 16, "batch_size": 2}),
+        (TypeError, "there is no argument 'batchsize'. Did you mean 'batch_size'", {"length": 16, "batchsize": 2}),
         (SchemaError, "lengths are integers", {**fits, "lengths": "source"}),
         (UnsupportedError, "same number of sequences", {**fits, "shard_options": ShardOptions(remainder="uneven")}),
         (ConfigurationError, "divided evenly", {**fits, "shard_options": ShardOptions(logical_shards=4)}),

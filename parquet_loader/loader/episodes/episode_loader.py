@@ -14,12 +14,14 @@ import pyarrow.fs as pafs
 
 from parquet_loader.collate import Output
 from parquet_loader.common import (
+    LOADER_KEYWORDS,
     OutputOptions,
     ReadOptions,
     Shard,
     ShardOptions,
     check_bool,
     check_int,
+    explains_keywords,
     format_bytes,
     parse_bytes,
 )
@@ -149,6 +151,7 @@ class EpisodeLoader(BatchedDataLoader):
     _reads_its_plan = False
     _measures_mixing = False  # the rows of a window come in their order in the files
 
+    @explains_keywords(LOADER_KEYWORDS)
     def __init__(
         self,
         source: Source | TableLike | ListedDataset,

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from parquet_loader.common import IntArray, check_choice, check_int
+from parquet_loader.common import IntArray, check_choice, check_int, is_number
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.plan import SampleRule
 
@@ -53,11 +53,10 @@ class Episodes:
         for label, name in (("by", self.by), ("order", self.order)):
             if (name is not None or label == "by") and (not isinstance(name, str) or not name):
                 raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
-        check_int("history", self.history, 0, _MOST_ROWS)
-        check_int("future", self.future, 0, _MOST_ROWS)
-        check_int("stride", self.stride, 1, 2**40)
+        for label, low, high in (("history", 0, _MOST_ROWS), ("future", 0, _MOST_ROWS), ("stride", 1, 2**40)):
+            object.__setattr__(self, label, check_int(label, getattr(self, label), low, high))
         check_choice("pad", self.pad, ("mask", "drop"))
-        if self.fps is not None and (isinstance(self.fps, bool) or not isinstance(self.fps, int | float)):
+        if self.fps is not None and not is_number(self.fps):
             raise ConfigurationError(f"fps={self.fps!r:.80}: expected a number of rows a second")
         if self.fps is not None and not 0 < self.fps < float("inf"):
             raise ConfigurationError(f"fps={self.fps}: expected a number of rows a second, greater than 0")

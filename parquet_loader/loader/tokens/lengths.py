@@ -126,8 +126,14 @@ def _lengths_in(array: Any, column: str) -> npt.NDArray[Any]:
     elif isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iu":
         lengths = array
     else:
+        text = (
+            "; pass tokenizer= if it holds the text of documents"
+            if isinstance(array, Ragged) and array.kind == "text"
+            else ""
+        )
         raise SchemaError(
-            f"column {column!r}: lengths are integers, or the lengths of lists of token ids; this column has neither"
+            f"column {column!r}: lengths are integers, or the lengths of lists of token ids; this column has "
+            f"neither{text}"
         )
     if len(lengths) and (lengths.min() < 0 or lengths.max() >= 2**31):
         raise DataError(

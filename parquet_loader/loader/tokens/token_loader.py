@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.collate import Batch, Output
 from parquet_loader.common import (
+    LOADER_KEYWORDS,
     IntArray,
     OutputOptions,
     ReadOptions,
@@ -23,6 +24,7 @@ from parquet_loader.common import (
     check_choice,
     check_columns,
     check_int,
+    explains_keywords,
     format_bytes,
     parse_bytes,
 )
@@ -120,6 +122,13 @@ class _Opened:
     origin: TextOrigin | None
 
 
+# Names of the length in other libraries.
+_LENGTH_KEYWORDS = dict.fromkeys(
+    ("seq_len", "seq_length", "sequence_length", "max_length", "max_seq_length", "block_size"),
+    "length=<tokens> sets the length of a sequence",
+)
+
+
 class TokenLoader(BatchedDataLoader):
     """Iterate over batches of token sequences of one length, packed from documents of a list column.
 
@@ -178,6 +187,7 @@ class TokenLoader(BatchedDataLoader):
     _permutes_rows = False
     _reads_its_plan = False
 
+    @explains_keywords(LOADER_KEYWORDS | _LENGTH_KEYWORDS)
     def __init__(
         self,
         source: Source | TableLike | ListedDataset,
@@ -708,7 +718,7 @@ def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, l
         if (name is not None or label == "tokens") and (not isinstance(name, str) or not name):
             raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
     if carry is not None and len(carry):
-        check_columns(carry)
+        check_columns(carry, "carry")
     carried = list(carry or ())
     taken = [name for name in carried if name in BATCH_KEYS or name == tokens or carried.count(name) > 1]
     if taken:
