@@ -707,9 +707,11 @@ def test_rules_that_make_no_sense_are_refused(arguments: Any, message: str) -> N
 
 
 def test_numbers_of_numpy_are_kept_as_numbers_of_python() -> None:
-    given = Episodes("episode", history=np.int64(2), future=np.uint8(1), stride=np.int32(3))
+    integers: dict[str, Any] = {"history": np.int64(2), "future": np.uint8(1), "stride": np.int32(3)}
+    rate: dict[str, Any] = {"fps": np.float32(10)}
+    given = Episodes("episode", **integers)
     assert json.loads(json.dumps(asdict(given))) == asdict(Episodes("episode", history=2, future=1, stride=3))
-    assert Episodes("episode", deltas={"x": [-0.1]}, fps=np.float32(10)).deltas == {"x": (-1,)}
+    assert Episodes("episode", deltas={"x": [-0.1]}, **rate).deltas == {"x": (-1,)}
 
 
 def test_unknown_arguments_are_named_with_similar_ones(folder: Path) -> None:
