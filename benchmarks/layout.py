@@ -95,7 +95,7 @@ def not_null(**arrays: pa.Array) -> pa.Table:
 
 
 def decode(path: str, threads: int = 1, *, verify: bool = False) -> None:
-    """Decode all row groups, each on one of `threads`, and let go of each at once."""
+    """Decode all row groups, each on one of `threads`, and release each at once."""
 
     def read(groups: range) -> None:
         with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=verify) as file:

@@ -143,7 +143,7 @@ def consume(folder: str, kind: str, threads: int, isolation: Any) -> None:
         with BatchedDataLoader(folder_of_few, 16, memory_limit="64MiB", **options) as few:
             for _ in few:
                 pass
-            print("idle", flush=True)  # with the process that reads, where there is one
+            print("idle", flush=True)  # with the process that reads, if there is one
             sys.stdin.readline()
     loader = BatchedDataLoader(folder, KINDS[kind][3], memory_limit=LIMIT_BYTES, **options)
     plan = loader.plan()

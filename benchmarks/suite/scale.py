@@ -78,7 +78,7 @@ def open_loader(folder: Path, threads: int, batch_size: int = BATCH_SIZE, **more
 
 
 def decode(folder: Path, threads: int) -> None:
-    """Decode all row groups, several at a time, and let go of each."""
+    """Decode all row groups, several at a time, and release each."""
     paths = sorted(folder.glob("*.parquet"))
     footers = {path: pq.read_metadata(path) for path in paths}
 

@@ -100,7 +100,7 @@ def _arrays(batch: Batch) -> dict[str, Any]:
     """Return a batch's tensors as numpy arrays.
 
     Raises:
-        ChecksumError: something in it is no tensor.
+        ChecksumError: a value in it is not a tensor.
     """
     import torch  # noqa: PLC0415  (the limits do without)
 

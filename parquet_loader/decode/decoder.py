@@ -467,7 +467,7 @@ def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | No
 
 
 def _inner(type_: pa.DataType) -> tuple[pa.DataType, int]:
-    """Return the first type within nested lists that is no list, pairs for a map, and the number of lists."""
+    """Return the first type within nested lists that is not a list, pairs for a map, and the number of lists."""
     type_, lists = plain_type(type_), 0
     while is_list_like(type_):
         type_, lists = plain_type(type_.value_type), lists + 1

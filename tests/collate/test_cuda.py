@@ -85,7 +85,7 @@ def test_with_a_gpu_batches_are_pinned_and_safe_to_copy_asynchronously(folder: s
     for batch in loader:
         assert batch["wide"].is_pinned()
         assert batch["id"].is_pinned()
-        # The pinned batch is let go of at once, its copy still under way.
+        # The pinned batch is released at once, while its copy is in progress.
         copies.append((batch["id"].to("cuda", non_blocking=True), batch["wide"].to("cuda", non_blocking=True)))
     torch.cuda.synchronize()
     for ids, wide in copies:

@@ -31,7 +31,7 @@ VISITED = ("index.html", "quickstart.html", "reference/loading.html", "faq.html"
 
 
 class Page(HTMLParser):
-    """What a page loads, where it links to, its ids, and what describes it."""
+    """The resources that a page loads, its links, its ids, and its descriptions."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Memory is made ready while the first bytes are on their way: that which the first window will be written to."""
+"""The memory of the first window is pre-faulted while the first remote reads are in flight."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def test_batches_that_the_caller_keeps_never_change(layout: Layout, batch_size: 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_batches_of_wide_rows_that_the_caller_keeps_never_change(num_threads: int) -> None:
-    """Their memory is used again as soon as it is let go of, and never before."""
+    """Their memory is reused as soon as it is released, and never before."""
     layout = Layout(((40,) * 6, (25, 60)), ("wide", "wide_blob"), seed=6)
     with (
         written(layout) as root,

@@ -81,7 +81,7 @@ def spark_sink(root: Path) -> None:
 
 
 READ = ("a Delta table", "an Iceberg table")
-"""Formats that are read if their directory is the source; the metadata of these layouts is no whole table's."""
+"""Formats that are read if their directory is the source; their metadata does not describe a whole table."""
 
 LAYOUTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "delta": (delta, "a Delta table"),

@@ -307,7 +307,7 @@ def test_a_data_set_is_rewritten_from_hdfs_and_to_it(url: str, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def large(cluster: hdfs.Cluster) -> str:
-    """More than a loader with `LITTLE` memory has on its way at a time."""
+    """More than a loader with `LITTLE` memory fetches at a time."""
     url = f"{cluster.url}/large"
     schema = Schema({"id": Scalar("int64"), "v": Tensor("uint8", (16384,))})
     noise = np.random.default_rng(0).integers(0, 256, (4000, 16384), np.uint8)

@@ -318,7 +318,7 @@ def test_where_there_is_neither_a_way_forward_nor_back_nobody_sees_a_part_until_
     assert len(again.files()) == FILES == again.status().files
     with again.snapshot() as files:
         assert len(files) == FILES
-    assert again.evict(to_bytes=1).files == FILES  # none of those that are on their way
+    assert again.evict(to_bytes=1).files == FILES  # none of those that are being written
     with again.writer() as writer:
         writer.write(rows(900, 910))
     monkeypatch.undo()

@@ -159,7 +159,7 @@ class Proxy:
         await asyncio.gather(*serving, return_exceptions=True)
         for transport in list(self._transports):
             transport.abort()
-        for _ in range(8):  # what was aborted or closed lets go of its socket
+        for _ in range(8):  # connections that were aborted or closed release their sockets
             await asyncio.sleep(0)
 
     async def _serve_one(self, accepted: socket.socket) -> None:

@@ -76,7 +76,7 @@ def interrupted(loader: BatchedDataLoader, moment: int) -> tuple[BaseException |
     caught: BaseException | None = None
     sys.setprofile(profile)
     try:
-        _held = iter(loader)  # its end is no moment of these
+        _held = iter(loader)  # its end is not one of these moments
     except KeyboardInterrupt as error:
         caught = error
     finally:

@@ -50,7 +50,7 @@ class Counted:
     keep_bytes=st.integers(0, 80_000),
 )
 def test_memory_is_bounded_and_nobodys_twice(steps: list[int], keep_bytes: int) -> None:
-    """Positive steps allocate so much, negative ones let go of one of those lent."""
+    """Positive steps allocate that many bytes, negative ones release one of the leases."""
     counted = Counted()
     arenas = Arenas(keep_bytes, counted.block)
     lent: list[Memory] = []

@@ -273,7 +273,7 @@ def test_a_killed_driver_leaves_exact_rows_or_none_and_the_next_job_no_leftovers
 
 
 def expire_leases(place: Place) -> None:
-    """Let leases expire without waiting, where there are no locks: as if they had not been renewed for long."""
+    """Let leases expire without waiting, if there are no locks: as if they had not been renewed for long."""
     for path in place.root.rglob(".*.lease"):
         os.utime(path, (0, 0))
 

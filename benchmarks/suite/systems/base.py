@@ -89,7 +89,7 @@ class System(ABC):
         """Return the system's own figures of its last epoch."""
         return {}
 
-    def close(self) -> None:  # noqa: B027  (most have nothing to let go of)
+    def close(self) -> None:  # noqa: B027  (most have nothing to release)
         """Let go of everything."""
 
 
