@@ -95,8 +95,14 @@ class ColumnSelection:
         object.__setattr__(self, "needs_arrow", any(r.stored and r.decoder == "arrow" for r in self.routes))
 
     def by_arrow(self, names: Collection[str]) -> ColumnSelection:
-        """Return the same columns, with `names` decoded by Arrow."""
-        routes = (replace(r, window=None, decoder="arrow") if r.stored in names else r for r in self.routes)
+        """Return the same columns, with `names` decoded by Arrow.
+
+        Lists of any length are left to the kernels, which decode those with nulls to arrays.
+        """
+        routes = (
+            replace(r, window=None, decoder="arrow") if r.stored in names and not r.source.are_lists else r
+            for r in self.routes
+        )
         return ColumnSelection(self.columns, tuple(routes), self.windows)
 
 

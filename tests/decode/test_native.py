@@ -1447,12 +1447,11 @@ def test_lists_of_whole_row_groups_are_delivered_as_they_were_written(
         assert [word for batch in found for word in batch["text"].to_list()] == lengths.astype(str).tolist()
 
 
-def test_lists_of_a_footer_that_claims_a_million_million_values_are_read_as_by_arrow(tmp_path: Path) -> None:
+def test_lists_of_a_footer_that_claims_a_million_million_values_are_read(tmp_path: Path) -> None:
     path = str(tmp_path / "a.parquet")
     lists = pa.array([list(range(n % 7)) for n in range(4000)], pa.list_(pa.int32()))
     pq.write_table(pa.table({"lists": lists}), path, row_group_size=2000)
     rewrite_footer(path, lambda footer: put(column_chunk(footer, 1, 0), 5, 10**12))
-    assert pq.read_table(path)["lists"].to_pylist() == lists.to_pylist()
     found = batches(tmp_path, window_rows=2000)
     assert [row for batch in found for row in list_of(batch["lists"])] == lists.to_pylist()
 
