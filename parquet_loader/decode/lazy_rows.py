@@ -129,7 +129,7 @@ class DeferredColumns:
             memory: Memory for the bytes of each of `lists`.
 
         Raises:
-            NotDecodedError: some columns have nulls, or cannot be decoded; others may have been written.
+            NotDecodedError: some columns have nulls or cannot be decoded; others may have been written.
             DataError, SourceError: see `RowGroupReader.read`.
         """
         assert self.straight is not None

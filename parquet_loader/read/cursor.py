@@ -121,7 +121,7 @@ class Cursor:
         return kept_bytes
 
     def _begin(self) -> None:
-        """Begin at the first row; Arrow decodes the columns that kernels could not decode."""
+        """Begin at the first row, without the columns that kernels could not decode to the window."""
         self._release()
         self._stream = self._reader.lazy_batches(
             self._row_group, self._batch_rows, self.location, self._refused, is_whole=self._is_whole

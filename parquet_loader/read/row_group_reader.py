@@ -208,7 +208,8 @@ class RowGroupReader:
             row_group: The row group.
             batch_rows: About how many rows are decoded at a time.
             location: The location of its bytes; None finds it now, and fetches the bytes if necessary.
-            refused: Columns that Arrow has to decode, because kernels could not: see `NotDecodedError`.
+            refused: Columns that kernels could not decode to the window, see `NotDecodedError`: Arrow decodes them, or,
+                if they are lists of any length, kernels decode them to arrays.
             is_whole: Whether one window takes all rows.
         """
         windows: tuple[str, ...] = _TO_WINDOW
