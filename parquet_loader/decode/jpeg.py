@@ -4,8 +4,9 @@ A faster path next to Pillow: for plain images (YCbCr or grey, undamaged) it giv
 time, with the GIL released. It declines anything else, and Pillow then decodes the image or reports the damage. One
 difference: Pillow refuses an image with a truncated JFIF, Adobe or ICC segment, which libjpeg ignores.
 
-The kernels call the library that Pillow has loaded, and decode only the part of an image that is used. Without them, or
-if that library has another interface, `simplejpeg` decodes whole images.
+The kernels call the library that Pillow has loaded, and decode only the part of an image that is used. `simplejpeg`
+decodes whole images, in 0.92 of the kernels' time, and all images without the kernels or if Pillow's library has
+another interface.
 """
 
 from __future__ import annotations
@@ -109,15 +110,22 @@ def _bytes(data: bytes | memoryview) -> bytes | memoryview:
     return data.cast("B") if isinstance(data, memoryview) else data
 
 
+class _Decoders(NamedTuple):
+    """The decoder of whole images, and that of parts and of reduced sizes."""
+
+    whole: _Decoder
+    part: _Decoder
+
+
 @cache
-def _decoder() -> _Decoder | None:
-    """Return the first decoder that can be loaded, or None."""
-    for decoder in (_PillowsLibrary, _Simplejpeg) if KERNELS is not None else (_Simplejpeg,):
-        with suppress(
-            Exception
-        ):  # not only ImportError: simplejpeg raises ValueError if it was built for another numpy
-            return decoder()
-    return None
+def _decoders() -> _Decoders | None:
+    """Return the decoders that can be loaded; None if there are none."""
+    found = list[_Decoder]()
+    for decoder in (_Simplejpeg, _PillowsLibrary) if KERNELS is not None else (_Simplejpeg,):
+        # not only ImportError: simplejpeg raises ValueError if it was built for another numpy
+        with suppress(Exception):
+            found.append(decoder())
+    return _Decoders(found[0], found[-1]) if found else None
 
 
 def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> Shape | None:
@@ -127,10 +135,10 @@ def jpeg_shape(data: bytes | memoryview, most_pixels: int | None) -> Shape | Non
         data: The encoded image.
         most_pixels: Larger images are declined; Pillow's ``MAX_IMAGE_PIXELS``, above which it warns or refuses.
     """
-    decoder = _decoder()
-    if decoder is None or bytes(data[:3]) != _MAGIC:
+    decoders = _decoders()
+    if decoders is None or bytes(data[:3]) != _MAGIC:
         return None
-    shape = decoder.shape(data)
+    shape = decoders.whole.shape(data)
     if shape is None or (most_pixels is not None and shape[0] * shape[1] > most_pixels):
         return None
     return shape
@@ -155,5 +163,8 @@ def decode_jpeg(
     Returns:
         Whether it succeeded. If not, the content of `out` is undefined.
     """
-    decoder = _decoder()
-    return decoder is not None and decoder.decode(data, out, factor, part)
+    decoders = _decoders()
+    if decoders is None:
+        return False
+    decoder = decoders.whole if factor == 1 and part is None else decoders.part
+    return decoder.decode(data, out, factor, part)

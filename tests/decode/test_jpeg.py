@@ -169,11 +169,11 @@ def test_without_a_decoder_that_can_be_loaded_pillow_decodes(monkeypatch: pytest
         raise error(f"{name} was made for another numpy")
 
     data = encoded(picture(20, 30, "RGB"))
-    jpeg._decoder.cache_clear()
+    jpeg._decoders.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(importlib, "import_module", fails)
         assert jpeg.jpeg_shape(data, None) is None
-    jpeg._decoder.cache_clear()
+    jpeg._decoders.cache_clear()
 
 
 # ------------------------------------------------------------------ parts of images

@@ -174,7 +174,7 @@ def test_large_jpegs_are_decoded_reduced_and_look_the_same(side: int) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("decoder", ["kernels", "simplejpeg"])
+@pytest.mark.parametrize("decoder", ["simplejpeg and kernels", "kernels", "simplejpeg"])
 def test_pixels_are_the_same_by_all_decoders_of_jpeg(decoder: str, channels: int) -> None:
     pixels = smooth(611, 803)
     data = encoded(pixels if channels == 3 else pixels[..., 0])
