@@ -70,14 +70,20 @@ def check_window(window_rows: Any, batch_size: int) -> int | None:
     return rows
 
 
-def check_columns(columns: Any, argument: str = "columns") -> None:
-    """Check that `columns` is None or a non-empty list of names."""
+def check_columns(columns: Any, argument: str = "columns") -> list[str] | None:
+    """Return the names of `columns`, at least one: of a sequence, or of an array or index of numpy or pandas; or None.
+
+    Raises:
+        ConfigurationError: it is something else, or empty.
+    """
     if columns is None:
-        return
-    if isinstance(columns, str) or not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
+        return None
+    names = columns.tolist() if hasattr(columns, "tolist") else columns
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(f"{argument}={columns!r:.80}: expected a list of names")
-    if not columns:
+    if not names:
         raise ConfigurationError(f"{argument}=[]: expected at least one name; None reads all columns")
+    return list(names)
 
 
 def check_split(split: Any) -> None:

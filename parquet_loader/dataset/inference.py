@@ -28,7 +28,7 @@ def schema_of_source(
     source: Source | VersionedSource, nulls: Nulls | None, columns: Sequence[str] | None, filesystem: Any
 ) -> Schema:
     """See `Schema.infer`."""
-    check_columns(columns)
+    columns = check_columns(columns)
     source = table_source(source)
     if isinstance(source, VersionedSource):
         return _lenient(open_snapshot(source, filesystem), nulls, columns)

@@ -114,7 +114,8 @@ class ListedDataset:
             raise ConfigurationError(
                 "follow=True: a ParquetDataset is listed once; pass the table to BatchedDataLoader(...)"
             )
-        check_dataset_arguments(schema, columns, split, on_error, read_options, cache, shard)
+        columns = check_columns(columns)
+        check_dataset_arguments(schema, split, on_error, read_options, cache, shard)
         self._filters = as_expression(filters)
         self._on_error: Literal["raise", "skip", "skip_row"] = on_error
         self._read_options = read_options or ReadOptions()
@@ -241,16 +242,13 @@ def locate(snapshot: Snapshot, row_numbers: Any) -> list[tuple[str, int, int]]:
     return snapshot.locate(numbers.reshape(-1))
 
 
-def check_dataset_arguments(
-    schema: Any, columns: Any, split: Any, on_error: Any, read_options: Any, cache: Any, shard: Any
-) -> None:
-    """Check a data set's arguments, except its source and filters.
+def check_dataset_arguments(schema: Any, split: Any, on_error: Any, read_options: Any, cache: Any, shard: Any) -> None:
+    """Check a data set's arguments, except its source, columns and filters.
 
     Raises:
         ConfigurationError: an argument has the wrong kind or value.
     """
     check_choice("on_error", on_error, ("raise", "skip", "skip_row"))
-    check_columns(columns)
     check_split(split)
     check_kind("schema", schema, Schema)
     check_kind("shard", shard, Shard)

@@ -33,6 +33,7 @@ from parquet_loader.common import (
     ShardOptions,
     check_bool,
     check_choice,
+    check_columns,
     check_int,
     check_kind,
     check_source,
@@ -227,11 +228,12 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         shard_options: ShardOptions | None = None,
         output_options: OutputOptions | None = None,
     ) -> None:
+        columns = check_columns(columns)
         self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
         filters = as_expression(filters)
         keeps = cache == "device" and self._permutes_rows
         local_cache: Any = None if keeps else cache
-        check_dataset_arguments(schema, columns, split, on_error, read_options, local_cache, shard)
+        check_dataset_arguments(schema, split, on_error, read_options, local_cache, shard)
         if isinstance(source, ListedDataset):
             source._check_left_to_dataset(
                 on_error, schema=schema, columns=columns, split=split, filesystem=filesystem,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ from parquet_loader import (
     DataError,
     Group,
     Image,
+    ParquetDataset,
     Ragged,
     RaggedList,
     Scalar,
@@ -152,6 +154,15 @@ def test_missing_columns_may_hold_the_largest_unsigned_number(tmp_path: Path) ->
     batch = first_batch(written(tmp_path, i=[1]), schema=schema)
     assert batch["s"].numpy().tolist() == [most]
     assert batch["t"].numpy().tolist() == [[most, most]]
+
+
+@pytest.mark.parametrize("names", [pd.DataFrame({"b": [0], "a": [0]}).columns, np.array(["b", "a"]), ("b", "a")])
+def test_columns_may_come_from_a_frame_or_an_array(tmp_path: Path, names: Any) -> None:
+    path = written(tmp_path, a=[1], b=[2], c=[3])
+    assert list(first_batch(path, columns=names)) == ["b", "a"]
+    assert list(first_batch(path, columns=names, isolation="process")) == ["b", "a"]
+    assert list(ParquetDataset(path, columns=names).schema) == ["b", "a"]
+    assert list(Schema.infer(path, columns=names)) == ["b", "a"]
 
 
 def test_a_schema_without_columns_is_refused(tmp_path: Path) -> None:

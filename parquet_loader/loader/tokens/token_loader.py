@@ -248,6 +248,8 @@ class TokenLoader(BatchedDataLoader):
         else:
             self._rule = PackingRule(length, pack, overflow)
             batch_size = _batch_size(batch_size, batch_tokens, length)
+        if carry is not None:
+            carry = check_columns(carry, "carry") if len(carry) else None
         columns = _columns(tokens, boundaries, carry, lengths)
         chosen_keys = _chosen_keys(keys)
         encoder = None if tokenizer is None else encoder_of(tokenizer)
@@ -717,8 +719,6 @@ def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, l
     for label, name in (("tokens", tokens), ("boundaries", boundaries), ("lengths", lengths)):
         if (name is not None or label == "tokens") and (not isinstance(name, str) or not name):
             raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
-    if carry is not None and len(carry):
-        check_columns(carry, "carry")
     carried = list(carry or ())
     taken = [name for name in carried if name in BATCH_KEYS or name == tokens or carried.count(name) > 1]
     if taken:

@@ -140,7 +140,7 @@ def rewrite_dataset(
     """
     began = time.perf_counter()
     given: Source | VersionedSource = table_source(source)
-    check_columns(columns)
+    columns = check_columns(columns)
     check_split(split)
     check_choice("objective", objective, ("speed", "size"))
     check_int("seed", seed, 0, 2**64 - 1)
