@@ -77,12 +77,33 @@ def text(rows: int, rng: np.random.Generator) -> pa.Table:
     return pa.table({"text": [letters[a : a + n] for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]})
 
 
+def nested(rows: int, rng: np.random.Generator) -> pa.Table:
+    """0 to 8 lists of 0 to 60 int32 a row."""
+    outer = _offsets(rng.integers(0, 9, rows))
+    inner = _offsets(rng.integers(0, 61, outer[-1]))
+    numbers = rng.integers(0, 50_000, inner[-1]).astype(np.int32)
+    return pa.table({"x": pa.ListArray.from_arrays(outer, pa.ListArray.from_arrays(inner, numbers))})
+
+
+def words(rows: int, rng: np.random.Generator) -> pa.Table:
+    """0 to 29 texts of 6 to 51 characters a row, of which there are few distinct ones."""
+    outer = _offsets(rng.integers(0, 30, rows))
+    distinct = pa.array([3 * word for word in ("alpha", "be", "gammagamma", "delta-delta-delta")])
+    return pa.table({"x": pa.ListArray.from_arrays(outer, distinct.take(pa.array(rng.integers(0, 4, outer[-1]))))})
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
 KINDS: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int, int]] = {
     # kind: table, bytes a row, rows a row group, batch size
     "narrow": (narrow, 157, 50_000, 4096),
     "wide": (wide, 16384, 1024, 256),
     "ragged": (ragged, 4108, 4096, 256),
     "text": (text, 1018, 16384, 1024),
+    "nested": (nested, 560, 8192, 256),
+    "words": (words, 440, 8192, 256),
     "rows": (packed, 157, 50_000, 4096),
     "uneven": (narrow, 157, 50_000, 4096),
     "uneven-text": (text, 1018, 16384, 1024),

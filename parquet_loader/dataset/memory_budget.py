@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import IntArray, format_bytes
-from parquet_loader.decode import Arrangement, Column, arrangement_of, holds_rows
+from parquet_loader.decode import Arrangement, Column, arrangement_of, flat_widths, holds_rows
 from parquet_loader.errors import DataError, MemoryLimitError, SourceError, is_skippable
 from parquet_loader.plan import Plan
 from parquet_loader.read import BUFFER_BYTES, HIDDEN_ROW_NUMBERS, RowGroupReader
@@ -78,7 +78,7 @@ class RowSizes:
         wide: Bytes of the columns that are copied to the window as they are decoded.
         processed: Bytes of a row in a batch made by image decoding or `transform`; 0 without these.
         staged: The part of `gathered` in columns of fixed width, also in the files.
-        ragged: The part of `gathered` in each column of varying width, by name.
+        ragged: The part of `gathered` in each column of varying width, by the name of its `flat_columns`.
         sampled_rows: Rows that were decoded to measure these; 0 if all columns have fixed width.
         cursor_bytes: Bytes that an open cursor in the largest row group holds, without decoded rows.
         media: Bytes of decoded media, if they are decoded window by window; 0 if batch by batch, or without media.
@@ -349,7 +349,8 @@ def sampled_sizes(
             widths = _unless_tolerated(widths, between)
             most = max(most, most_of_dense)
     scale = min(1.0, max(0.25, mean / of_largest)) if of_largest > 0 else 1.0
-    ragged = tuple((name, width * scale) for name, width in widths.items())
+    varying = [column for column in reader.columns if column.row_bytes is None]
+    ragged = tuple((name, width * scale) for name, width in flat_widths(varying, widths, sample).items())
     return row_sizes(
         snapshot,
         reader,

@@ -55,6 +55,14 @@ from parquet_loader.decode.native.column_reader import (
     is_known_type,
 )
 from parquet_loader.decode.native.page_check import check_pages
+from parquet_loader.decode.nested_lists import (
+    element_bytes,
+    flat_arrays,
+    flat_columns,
+    flat_widths,
+    joined_lists,
+    ragged_rows,
+)
 from parquet_loader.decode.opened_chunks import ChunkPlan, OpenChunks, open_chunks
 from parquet_loader.decode.page_file import (
     BeyondNanosecondsError,

@@ -23,8 +23,7 @@ from parquet_loader.decode.plain_pages import IS_POSSIBLE
 # Rows at least this wide are copied to their slots as soon as they are decoded; narrower ones are ordered a window at a
 # time. Measured: numpy scatters rows of 256 bytes and more at about memory bandwidth.
 WIDE_BYTES = 256
-# The kernels treat rows of these widths as numbers. Without kernels Arrow orders them: measured on 40 columns, one call
-# for all of them takes 0.6 of the time of one numpy take for each.
+# The kernels treat rows of these widths as numbers.
 WORD_BYTES = (1, 2, 4, 8)
 # Arrow builds a new dictionary for every batch, which pays off if each word occurs in this many rows. Measured: with
 # 1,000 words in 4 columns it takes a third of the processor time, with 100,000 in batches of 8,000 rows twice as much.
@@ -38,14 +37,12 @@ class Arrangement(Enum):
         DIRECT: Each row is copied to its final slot as soon as it is decoded.
         NARROW: Numbers and short rows are staged in a buffer until all rows of the window are decoded. One kernel call
             orders many columns.
-        RAGGED: Variable-width bytes are staged likewise.
-        GATHERED: Arrow arrays are kept, and Arrow's take orders them.
+        RAGGED: Variable-width bytes are staged likewise; nested lists in several columns, see `nested_lists.py`.
     """
 
     DIRECT = "direct"
     NARROW = "narrow"
     RAGGED = "ragged"
-    GATHERED = "gathered"
 
 
 def holds_rows(column: Column) -> bool:
@@ -53,12 +50,10 @@ def holds_rows(column: Column) -> bool:
     return pa.types.is_fixed_size_binary(column.arrow_type) and column.row_bytes not in (None, *WORD_BYTES)
 
 
-def arrangement_of(column: Column, *, kernels: bool = IS_BUILT) -> Arrangement:
-    """Return how a window orders the rows of a column, with or without kernels."""
-    if column.is_ragged:
+def arrangement_of(column: Column) -> Arrangement:
+    """Return how a window orders the rows of a column."""
+    if column.row_bytes is None:
         return Arrangement.RAGGED
-    if column.row_bytes is None or not (kernels or holds_rows(column)):
-        return Arrangement.GATHERED
     return Arrangement.DIRECT if holds_rows(column) and column.row_bytes >= WIDE_BYTES else Arrangement.NARROW
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray, OrderMemory, WordArray, last_of_words, order_of_words
 from parquet_loader.decode import (
@@ -22,9 +21,12 @@ from parquet_loader.decode import (
     NotDecodedError,
     StraightTargets,
     arrangement_of,
+    flat_arrays,
+    flat_columns,
+    joined_lists,
     one_array,
+    ragged_rows,
 )
-from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.window.fixed_width import (
@@ -33,13 +35,10 @@ from parquet_loader.window.fixed_width import (
     as_delivered,
     copy_column,
     fixed_rows,
-    padded,
 )
 from parquet_loader.window.narrow_columns import NarrowColumns
 from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow, UnsortedOrder
-from parquet_loader.window.variable_width import RaggedRows, Scattered, ragged_rows
-
-CHUNKS_JOINED = 8
+from parquet_loader.window.variable_width import RaggedRows, Scattered
 
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
 
@@ -74,13 +73,11 @@ class Remainder:
 
     Attributes:
         rows: Number of rows, less than a batch.
-        gathered: Canonical tables, one for each part of `ColumnGroups.gathered`.
         fixed: uint8 ``[rows, width]`` by name: wide and narrow columns.
         ragged: Large binaries by name.
     """
 
     rows: int = 0
-    gathered: tuple[pa.Table, ...] = ()
     fixed: Mapping[str, Rows] = field(default_factory=dict)
     ragged: Mapping[str, pa.Array] = field(default_factory=dict)
 
@@ -92,28 +89,26 @@ class ColumnGroups:
     Attributes:
         columns: All columns, in the order of delivery.
         wide: Columns whose rows are written to their final slot when they are decoded.
-        ragged: Columns of varying width.
+        ragged: Columns of varying width; a nested list is several of them, see `flat_columns`.
+        plain: Names of those that are columns themselves.
+        nested: The nested lists.
         narrow: Columns of numbers and of short rows, in parts that are permuted in parallel.
         narrow_ranges: Number of row ranges in which each part of `narrow` is permuted in parallel.
-        gathered: The other columns, in parts of about equal size that Arrow gathers in parallel.
-        names: Column names of each part of `gathered`.
-        row_bytes: Bytes of a row of each part of `gathered`; None if rows vary in size.
         ranges: Number of row ranges in which ragged columns are gathered in parallel; 0 if none are gathered.
-        stored: If a device permutes rows, all columns of fixed width that are not `gathered`; then `narrow` is empty,
+        stored: If a device permutes rows, all columns of fixed width; then `narrow` is empty,
             and `wide` only says which columns take their memory before the first read.
         keeps_stored: Whether a device permutes rows, so that `Assembly.finish` returns a `StoredWindow`.
-        scattered: Names of the ragged columns that are not gathered, see `Window.scattered`; all of them if a device
-            permutes rows.
+        scattered: Names of the ragged columns that are not gathered, see `Window.scattered`; if a device permutes rows,
+            all of them but nested lists.
     """
 
     columns: tuple[Column, ...]
     wide: tuple[Column, ...]
     ragged: tuple[Column, ...]
+    plain: tuple[str, ...]
+    nested: tuple[Column, ...]
     narrow: tuple[tuple[Column, ...], ...]
     narrow_ranges: int
-    gathered: tuple[tuple[Column, ...], ...]
-    names: tuple[list[str], ...]
-    row_bytes: tuple[int | None, ...]
     ranges: int
     stored: tuple[Column, ...] = ()
     keeps_stored: bool = False
@@ -134,30 +129,25 @@ class ColumnGroups:
         by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
         for column in columns:
             by_kind[arrangement_of(column)].append(column)
-        wide, ragged = tuple(by_kind[Arrangement.DIRECT]), tuple(by_kind[Arrangement.RAGGED])
-        gathered = _divided(by_kind[Arrangement.GATHERED], parts)
+        wide, varying = tuple(by_kind[Arrangement.DIRECT]), by_kind[Arrangement.RAGGED]
+        ragged = tuple(flat for column in varying for flat in flat_columns(column))
         narrow = _divided(by_kind[Arrangement.NARROW], parts)
         stored: tuple[Column, ...] = ()
         if keeps_stored:
             # Columns of one type adjoin, so that the device permutes them together.
             each = (*by_kind[Arrangement.NARROW], *wide)
             stored, narrow = tuple(sorted(each, key=lambda c: (c.row_bytes, str(c.dtype), c.shape))), ()
-        names = tuple([c.name for c in part] for part in gathered)
-        sizes = [[c.row_bytes for c in part] for part in gathered]
-        row_bytes = tuple(None if None in part else sum(n or 0 for n in part) for part in sizes)
-        apart = frozenset(column.name for column in ragged)
-        apart = apart if keeps_stored else apart.intersection(scattered)
-        ranges = parts if len(apart) < len(ragged) else 0
+        plain = tuple(column.name for column in varying if column.is_ragged)
+        apart = frozenset(plain if keeps_stored else set(plain).intersection(scattered))
         return cls(
             tuple(columns),
             wide,
             ragged,
+            plain,
+            tuple(column for column in varying if not column.is_ragged),
             narrow,
             parts // max(1, len(narrow)),
-            gathered,
-            names,
-            row_bytes,
-            ranges,
+            parts if len(apart) < len(ragged) else 0,
             stored,
             keeps_stored,
             apart,
@@ -166,12 +156,12 @@ class ColumnGroups:
     @property
     def jobs(self) -> int:
         """Number of `gather` jobs, which order the rows; they may run in parallel."""
-        return self.narrow_ranges * len(self.narrow) + len(self.gathered) + self.ranges
+        return self.narrow_ranges * len(self.narrow) + self.ranges
 
 
 def _divided(columns: Sequence[Column], parts: int) -> tuple[tuple[Column, ...], ...]:
-    """Divide columns into at most `parts` parts of about equal bytes; a row of unknown size counts as 64 bytes."""
-    weights = np.cumsum([c.row_bytes or 64 for c in columns])
+    """Divide columns of fixed width into at most `parts` parts of about equal bytes."""
+    weights = np.cumsum([c.row_bytes or 1 for c in columns])
     numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if columns else np.zeros(0, np.int64)
     chosen = [tuple(c for c, n in zip(columns, numbers, strict=True) if n == part) for part in range(parts)]
     return tuple(part for part in chosen if part)
@@ -257,12 +247,9 @@ class Assembly:
             parts.scattered,
             delivers_arrivals=parts.keeps_stored,
         )
-        self._chunks: list[list[list[pa.Table]] | None] = [None] * len(slice_rows)
         self._missing: set[int] = set()
         self._carry = Remainder()
-        self._indices: npt.NDArray[Any] | None = None
         self._delivered: dict[str, tuple[Array, Any]] = {}
-        self._left: list[pa.Table | None] = [None] * len(parts.gathered)
         self._left_ragged: dict[str, pa.Array] = {}
 
     def prepare(
@@ -343,24 +330,23 @@ class Assembly:
                 copy_column(table.column(name), out, slots)
         kept += count * self._narrow.row_bytes
         if self._parts.ragged:
-            names = [c.name for c in self._parts.ragged if c.name not in deferred.lists]
-            ragged = {name: views[name] if name in views else table.column(name) for name in names}
-            kept += self._ragged.write_rows(first, ragged, dictionaries)
+            kept += self._ragged.write_rows(first, self._arrived(table, views, deferred.lists), dictionaries)
             if views:
                 deferred.release()
-        chunks = self._chunks[number]
-        if chunks is None:
-            chunks = self._chunks[number] = [[] for _ in self._parts.gathered]
-        for part, names in enumerate(self._parts.names):
-            chunk = table.select(names)
-            chunks[part].append(chunk)
-            row_bytes = self._parts.row_bytes[part]
-            kept += chunk.nbytes if row_bytes is None else count * row_bytes
-            if at_row and len(chunks[part]) % CHUNKS_JOINED == 0:
-                # Many small tables that live as long as the window would fragment the allocator's pages.
-                joined = pa.concat_tables(chunks[part][-CHUNKS_JOINED:]).combine_chunks()
-                chunks[part][-CHUNKS_JOINED:] = [joined]
         return kept
+
+    def _arrived(
+        self, table: pa.Table, views: Mapping[str, IntArray], written: Collection[str]
+    ) -> dict[str, pa.ChunkedArray | IntArray]:
+        """Return rows of the columns of varying width, by name: views, or large binaries of `table`.
+
+        `written` names the columns whose rows are written already.
+        """
+        names = [name for name in self._parts.plain if name not in written]
+        found = {name: views[name] if name in views else table.column(name) for name in names}
+        for column in self._parts.nested:
+            found |= flat_arrays(table.column(column.name), column)
+        return found
 
     def _write_lists(self, first: int, count: int, deferred: DeferredColumns) -> int:
         """Write lists of any length that are still in the file; return the bytes that the window now holds for them.
@@ -397,7 +383,6 @@ class Assembly:
 
     def leave_out(self, number: int) -> None:
         """Leave out a slice that cannot be read, including rows of it that are written already."""
-        self._chunks[number] = None
         self._missing.add(number)
 
     def begin_gathering(self, carry: Remainder) -> None:
@@ -421,12 +406,6 @@ class Assembly:
         self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
         if self._parts.ragged:
             self._left_ragged = self._ragged.set_order(carry.ragged, indices, self._delivered_rows)
-        if self._parts.gathered and (self._order is not None or self._missing):
-            if self._missing:
-                is_missing = np.isin(np.arange(len(self._chunks)), list(self._missing))
-                shift = np.concatenate([[0], np.cumsum(np.diff(self._ends) * is_missing)])
-                order = order - shift[self._slice_of(order)]
-            self._indices = _after_carried(carry.rows, order) if self._missing else indices
 
     @property
     def shared_bytes(self) -> int:
@@ -454,66 +433,15 @@ class Assembly:
     def gather(self, job: int) -> None:
         """Run one of the `ColumnGroups.jobs`: order a part of the columns, or a range of rows."""
         ranges = self._parts.narrow_ranges
-        narrow, gathered = ranges * len(self._parts.narrow), len(self._parts.gathered)
+        narrow = ranges * len(self._parts.narrow)
         if job < narrow:
             part, number = divmod(job, ranges)
             total = self._total_rows
             self._narrow.gather(part, total * number // ranges, total * (number + 1) // ranges)
-        elif job < narrow + gathered:
-            self._gather_part(job - narrow)
         else:
-            number, ranges = job - narrow - gathered, self._parts.ranges
+            number, ranges = job - narrow, self._parts.ranges
             delivered = self._delivered_rows
             self._ragged.gather(delivered * number // ranges, delivered * (number + 1) // ranges)
-
-    def _gather_part(self, part: int) -> None:
-        columns = self._parts.gathered[part]
-        tables = [self._carry.gathered[part]] if self._carry.rows else []
-        for chunks in self._chunks:
-            if chunks is not None:
-                tables.extend(chunks[part])
-                chunks[part] = []
-        if not tables:
-            tables = [pa.schema([(c.name, c.arrow_type) for c in columns]).empty_table()]
-        together = pa.concat_tables(tables)
-        del tables
-        self._check_rows(len(together))
-        indices = self._indices
-        if indices is None:
-            together = together.slice(0, self._total_rows)
-        else:
-            together = pc.take(together, pa.array(indices), boundscheck=False)
-        # Arrow's result is delivered without a copy, unless the allocator's memory is required.
-        is_copied = indices is None or self._buffer_sizes.allocator.is_required
-        rows, total = self._delivered_rows, self._total_rows
-        if rows < total:
-            self._left[part] = together.slice(rows).take(pa.array(np.arange(total - rows)))
-        space = self._buffer_sizes.allocator.allocate(self._bytes_of(columns)) if is_copied else None
-        for column in columns:
-            array = together.column(column.name)
-            if column.row_bytes is None:
-                self._delivered[column.name] = nested_rows(one_array(array).slice(0, rows), column), None
-                continue
-            if space is not None:
-                mine, space = space.cut(padded(self._buffer_sizes.rows * column.row_bytes))
-                out, owner = mine.array[: total * column.row_bytes].reshape(-1, column.row_bytes), mine.owner
-                copy_column(together.column(column.name), out, slice(0, total))
-            else:
-                out, owner = fixed_rows(one_array(array), column.row_bytes), None
-            self._delivered[column.name] = as_delivered(column, out[:rows]), owner
-
-    def _bytes_of(self, columns: Sequence[Column]) -> int:
-        return sum(padded(self._buffer_sizes.rows * c.row_bytes) for c in columns if c.row_bytes is not None)
-
-    def _check_rows(self, found: int) -> None:
-        """Check the number of rows, because `take` runs without bounds checks."""
-        missing = sum(int(self._ends[n + 1] - self._ends[n]) for n in self._missing)
-        expected = self._carry.rows + int(self._ends[-1]) - missing
-        if found != expected:
-            raise DataError(
-                f"expected {expected} rows in a window, found {found}: row groups changed since they were counted; "
-                "make a new loader"
-            )
 
     def finish(self) -> tuple[Window | StoredWindow, Remainder]:
         """Return the finished window and its remainder."""
@@ -526,12 +454,15 @@ class Assembly:
         self._delivered.update(direct | narrow)
         scattered: dict[str, Scattered] = {}
         if self._parts.ragged:
-            gathered_lists, scattered = self._ragged.finish()
-            self._delivered.update(gathered_lists)
+            gathered, scattered = self._ragged.finish()
+            for column in self._parts.nested:
+                flat = [gathered.pop(part.name) for part in flat_columns(column)]
+                (_, owner_of_values) = flat[-1]
+                gathered[column.name] = joined_lists(column, [rows for rows, _ in flat]), owner_of_values
+            self._delivered.update(gathered)
         carry = Remainder()
         if rows < total:
-            gathered = tuple(t for t in self._left if t is not None)
-            carry = Remainder(total - rows, gathered, left_direct | left_narrow, self._left_ragged)
+            carry = Remainder(total - rows, left_direct | left_narrow, self._left_ragged)
         all_names = tuple(c.name for c in self._parts.columns)
         in_block = {c.name for c in self._parts.stored}
         names = [name for name in all_names if name not in in_block and name not in scattered]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, READ_BEHIND, IntArray, order_ragged, take_ragged
-from parquet_loader.decode import Column, Dictionary
+from parquet_loader.decode import Column, Dictionary, element_bytes, ragged_rows
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
@@ -66,9 +66,10 @@ class RaggedRows:
         self._carried_rows = carried_rows
         self._capacities = capacities
         self._staging = staging
-        self._allocator = allocator
-        self._lock = Lock()
+        # A device reads columns where they arrived; the gathered ones are then copied in any case.
         self._arrivals: Allocator = allocator if delivers_arrivals else staging
+        self._allocator: Allocator = staging if delivers_arrivals else allocator
+        self._lock = Lock()
         self._values: dict[str, _StagedValues] = {}
         self._numbers: dict[str, npt.NDArray[np.uint32]] = {}
         self._sources: dict[str, _StagedBytes] = {}
@@ -80,8 +81,10 @@ class RaggedRows:
     def prepare(self) -> None:
         """Allocate the staging buffers of the rows' numbers."""
         for column in self._columns:
-            expected = self._expected_bytes(column.name)
-            self._values[column.name] = _StagedValues(expected, self._capacity, self._arrivals, self._staging)
+            expected, allocator = self._expected_bytes(column.name), self._arrivals
+            if column in self._gathered:
+                allocator = self._staging
+            self._values[column.name] = _StagedValues(expected, self._capacity, allocator, self._staging)
             memory = self._staging.allocate(4 * self._capacity).array
             self._numbers[column.name] = memory.view(np.uint32)
 
@@ -211,7 +214,7 @@ class RaggedRows:
                 allocation = self._out[name]
                 done[name] = ragged_rows(allocation.array[: offsets[-1]], offsets, column), allocation.owner
             else:
-                (source,), width = self._sources[name].blocks, _element_bytes(column)
+                (source,), width = self._sources[name].blocks, element_bytes(column)
                 arrived = ragged_rows(source.array, offsets, column)
                 begins, lengths = self._begins[name] // width, np.diff(arrived.offsets)
                 scattered[name] = Scattered(arrived.values, begins, lengths, arrived.kind, source.owner)
@@ -444,18 +447,3 @@ def _bytes_of(array: pa.Array) -> tuple[IntArray, npt.NDArray[np.uint8]]:
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)
     first, last = int(bounds[0]), int(bounds[-1])
     return bounds, np.frombuffer(data, np.uint8, last - first, first) if last > first else np.empty(0, np.uint8)
-
-
-def ragged_rows(data: Memory, offsets: IntArray, column: Column) -> Ragged:
-    """Return rows of bytes as the column's `Ragged`; `offsets`, int64 ``[rows + 1]``, count bytes."""
-    if column.kind != "list":
-        return Ragged(data, offsets, "text" if column.kind == "text" else "bytes")
-    assert column.item is not None
-    assert column.dtype is not None
-    values = data.view(column.dtype).reshape(-1, *column.item.shape)
-    return Ragged(values, offsets // _element_bytes(column))
-
-
-def _element_bytes(column: Column) -> int:
-    """Return the bytes of an element of a row; rows of text are bytes."""
-    return 1 if column.item is None else column.item.row_bytes or 1

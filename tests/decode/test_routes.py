@@ -213,16 +213,15 @@ def test_only_values_that_are_delivered_as_stored_stay_in_the_file(
         assert not nullable
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-def test_windows_arrange_rows_by_their_width_and_numbers_by_whether_there_are_kernels(*, kernels: bool) -> None:
+def test_windows_arrange_rows_by_their_width() -> None:
     schema = {
-        "number": (Scalar("float32"), Arrangement.NARROW if kernels else Arrangement.GATHERED),
-        "eight": (Tensor("float32", (2,)), Arrangement.NARROW if kernels else Arrangement.GATHERED),
+        "number": (Scalar("float32"), Arrangement.NARROW),
+        "eight": (Tensor("float32", (2,)), Arrangement.NARROW),
         "short": (RAW, Arrangement.NARROW),
         "wide": (WIDE, Arrangement.DIRECT),
         "text": (Text(), Arrangement.RAGGED),
         "list": (RaggedList("int32"), Arrangement.RAGGED),
-        "lists": (RaggedList(RaggedList("int32")), Arrangement.GATHERED),
+        "lists": (RaggedList(RaggedList("int32")), Arrangement.RAGGED),
     }
     for column in columns_of(Schema({name: field for name, (field, _) in schema.items()})):
-        assert arrangement_of(column, kernels=kernels) is schema[column.name][1]
+        assert arrangement_of(column) is schema[column.name][1]

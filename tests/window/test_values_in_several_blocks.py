@@ -55,7 +55,7 @@ def test_rows_of_several_blocks_are_delivered_in_order(*, is_scattered: bool) ->
     assert found.values.tobytes() == b"".join(expected)
 
 
-@pytest.mark.skipif(KERNELS is None, reason="without kernels, Arrow gathers from one buffer")
+@pytest.mark.skipif(KERNELS is None, reason="without kernels, values are joined first")
 def test_gathering_takes_no_memory_but_that_of_the_ordered_rows() -> None:
     chunks = [[bytes(2**18)] for _ in range(32)]
     ragged = staged(chunks)

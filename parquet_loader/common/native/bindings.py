@@ -138,6 +138,6 @@ def warn_if_missing() -> None:
     _has_warned = True
     warn_at_caller(
         f"the compiled kernels of parquet_loader are missing: {PROBLEM}; the batches are the same, but decoding "
-        f"numbers takes about twice the processor time; {kernels_remedy()}",
+        f"numbers takes more than twice the processor time; {kernels_remedy()}",
         PerformanceWarning,
     )

@@ -50,9 +50,12 @@ def take_columns(
         for start, width, out_start in zip(starts.tolist(), widths.tolist(), out_starts.tolist(), strict=True):
             if not width:
                 continue
-            column = source[start : start + (len(source) - start) // width * width].reshape(-1, width)
-            taken = out[out_start : out_start + len(rows) * width].reshape(-1, width)
-            np.take(column, rows, axis=0, out=taken, mode="clip")
+            column = source[start : start + (len(source) - start) // width * width]
+            taken = out[out_start : out_start + len(rows) * width]
+            if width in (1, 2, 4, 8):
+                np.take(column.view(f"u{width}"), rows, out=taken.view(f"u{width}"), mode="clip")
+            else:
+                np.take(column.reshape(-1, width), rows, axis=0, out=taken.reshape(-1, width), mode="clip")
         return
     sources, targets = starts + source.ctypes.data, out_starts + out.ctypes.data
     data = sources.ctypes.data, widths.ctypes.data
