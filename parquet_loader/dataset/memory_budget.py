@@ -476,8 +476,7 @@ def divide(
         MemoryLimitError: the smallest window does not fit; the message names the largest row group and a sufficient
             limit.
     """
-    largest = int(np.argmax(counts)) if len(counts) else 0
-    largest_rows = int(counts[largest]) if len(counts) else 0
+    largest_rows = int(counts.max(initial=0))
     total_rows = max(int(counts.sum()), 1)
     row_bytes = max(row.decoded, 1.0)
     batches = int(row.processed * batch_size * BATCHES_AT_ONCE)
@@ -527,7 +526,6 @@ def divide(
         return max(windows / SHARE_WINDOWS, min(whole / SHARE_READS, streaming / (1.5 * SHARE_READS)))
 
     if needed_bytes(smallest) > limit_bytes:
-        name = snapshot.row_group(largest).name if len(counts) else "the source"
         decoded = f", {BATCHES_AT_ONCE} batches of {format_bytes(batches / BATCHES_AT_ONCE)}" if batches else ""
         given, of_batch, more = limit_bytes, f"batch_size {batch_size}; ", ""
         sufficient = (int(needed_bytes(smallest)) // 2**20 + 1) * 2**20
@@ -537,9 +535,8 @@ def divide(
             sufficient = reserved.sufficient_bytes(sufficient)
         raise MemoryLimitError(
             f"memory_limit={format_bytes(given)} cannot hold two windows of {smallest} rows of "
-            f"{row_bytes + row.media:.0f} bytes{decoded} and the reads for them{more} ({of_batch}the largest row group "
-            f"is {name} with {largest_rows} rows, about {format_bytes(largest_rows * row_bytes)}); "
-            f"use memory_limit={sufficient // 2**20}MiB or more"
+            f"{row_bytes + row.media:.0f} bytes{decoded} and the reads for them{more} "
+            f"({of_batch}{_largest_row_group(snapshot, counts)}); use memory_limit={sufficient // 2**20}MiB or more"
         )
     if window_rows is None:
         default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / (row_bytes + row.media)), 16 * batch_size, smallest)
@@ -573,6 +570,16 @@ def divide(
         num_threads=num_threads,
         fetch_bytes=fetched,
     )
+
+
+def _largest_row_group(snapshot: Snapshot, counts: IntArray) -> str:
+    """Return a phrase for messages that names the row group with most bytes, which has few rows if these are long."""
+    sizes = np.where(counts > 0, snapshot.row_group_bytes, -1)
+    if not len(sizes):
+        return "there are no rows"
+    largest = snapshot.row_group(int(np.argmax(sizes)))
+    rows, nbytes = largest.rows, format_bytes(largest.encoded_bytes)
+    return f"the largest row group is {largest.name} with {rows} rows, {nbytes} before compression"
 
 
 def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
