@@ -31,7 +31,8 @@ from benchmarks.mixing import (
     windows_order,
 )
 from parquet_loader import BatchedDataLoader
-from parquet_loader.dataset.memory_budget import RowSizes, divide
+from parquet_loader.dataset.memory_budget import divide
+from parquet_loader.dataset.row_sizes import RowSizes
 from parquet_loader.source.snapshot import Snapshot, open_snapshot
 
 ROWS = 16_000_000

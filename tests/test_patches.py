@@ -92,7 +92,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.loader.episodes.sample_windows.SampleCutter._bridge": "the most memory of kept images",
     },
     "loader/test_resume.py": {
-        "parquet_loader.dataset.memory_budget._cursor_bytes": "an earlier release measured open row groups differently",
+        "parquet_loader.dataset.row_sizes._cursor_bytes": "an earlier release measured open row groups differently",
     },
     "loader/test_review.py": {
         "parquet_loader.engine.engine.Engine._admit": "memory runs out in a step of the engine itself",

@@ -18,11 +18,11 @@ from parquet_loader.window import Allocator, Window
 # it keeps the GIL: torch releases it in every call and then waits for the workers (measured: longest waits of 7 ms
 # instead of 2 ms).
 SPLIT_BELOW_ROWS = 1024
-# Batches sliced at a time. Given a list of sizes, torch takes 0.40 microseconds for each tensor; given one size for all,
-# 0.55. Each call takes another 2.
+# Batches sliced at a time. Given a list of sizes, torch takes 0.40 microseconds for each tensor; given one size for
+# all, 0.55. Each call takes another 2.
 SPLIT_BATCHES = 32
-# Tensors sliced at a time, if that many make at least `_FEWEST_BATCHES`: fewer than the 700 objects after which Python's
-# garbage collector runs. Measured with 40 columns: 24 microseconds a batch instead of 29.
+# Tensors sliced at a time, if that many make `_FEWEST_BATCHES`: fewer than the 700 objects after which Python's garbage
+# collector runs. Measured with 40 columns: 24 microseconds a batch instead of 29.
 _SPLIT_TENSORS = 600
 _FEWEST_BATCHES = 12
 # The same on a device.

@@ -10,19 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray, Ranks, ReadOptions, available_processors
-from parquet_loader.dataset.memory_budget import (
-    SHARE_FOOTERS,
-    LazyBudget,
-    MemoryBudget,
-    ReservedMemory,
-    divide,
-    guessed_sizes,
-    has_varying,
-    row_sizes,
-    sampled_sizes,
-)
+from parquet_loader.dataset.memory_budget import SHARE_FOOTERS, LazyBudget, MemoryBudget, ReservedMemory, divide
 from parquet_loader.dataset.resolved_source import ResolvedSource
 from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
+from parquet_loader.dataset.row_sizes import guessed_sizes, has_varying, row_sizes, sampled_sizes
 from parquet_loader.dataset.schema_resolution import decoders_of
 from parquet_loader.decode import columns_of
 from parquet_loader.errors import SchemaError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parquet_loader.common import IntArray, Ranks, in_order
-from parquet_loader.dataset.memory_budget import RowSizes
+from parquet_loader.dataset.row_sizes import RowSizes
 from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.read import RowFilter, RowGroupReader
 from parquet_loader.source import Snapshot

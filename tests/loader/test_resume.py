@@ -32,7 +32,7 @@ from parquet_loader import (
     split_rows,
 )
 from parquet_loader.common.distributed import Shard
-from parquet_loader.dataset import memory_budget
+from parquet_loader.dataset import row_sizes
 from parquet_loader.engine import Engine
 from parquet_loader.source import list_files
 from parquet_loader.source.footers import read_footer
@@ -384,8 +384,8 @@ def test_the_row_groups_that_share_a_window_are_those_of_the_state(
     pq.write_table(pa.table({"id": np.arange(800_000)}), tmp_path / "a.parquet", row_group_size=100_000)
     options: Options = {"shuffle": True, "window_rows": window_rows, "memory_limit": "24MiB"}
     with monkeypatch.context() as earlier:
-        cursor_bytes = memory_budget._cursor_bytes
-        earlier.setattr(memory_budget, "_cursor_bytes", lambda *given: 2 * cursor_bytes(*given))
+        cursor_bytes = row_sizes._cursor_bytes
+        earlier.setattr(row_sizes, "_cursor_bytes", lambda *given: 2 * cursor_bytes(*given))
         with BatchedDataLoader(tmp_path, 640, **options) as loader:
             open_row_groups = loader.plan().open_row_groups
             epoch = [batch["id"].tolist() for batch in loader]
