@@ -107,6 +107,36 @@ class LoadedRows:
         return self.rows
 
 
+def _live_source(
+    given: Any, split: str | None, filters: Any, filesystem: pafs.FileSystem | None, read_options: ReadOptions | None
+) -> LiveSource | None:
+    """Return a source whose rows each epoch lists anew: a store, or a table that is followed; None for others.
+
+    Raises:
+        ConfigurationError: An argument does not fit the source.
+    """
+    if isinstance(given, VersionedSource):
+        if not given.follow:
+            return None
+        reading = read_options or ReadOptions()
+        if filters is not None and splits_by_position(filters):
+            raise ConfigurationError(
+                "follow=True, filters=split_rows(...): rows whose files the table rewrites would go from training to "
+                "validation; use split('id', 0, 0.9) with a column that tells rows apart, or read one version"
+            )
+        return LiveTable(given, filesystem, reading.remote, selection_of(split, filters, reading))
+    if not isinstance(given, LiveSource):
+        return None
+    if filesystem is not None:
+        raise ConfigurationError("filesystem=: a store has its own filesystem; leave filesystem out")
+    if split is not None and not isinstance(given, LiveTable):
+        raise ConfigurationError(
+            f"split={split!r}: a store's files do not belong to splits; use filters=split('id', 0, 0.9) with a column "
+            "that tells rows apart, or split_rows(0, 0.9), which assigns rows anew when their file is rewritten"
+        )
+    return given
+
+
 def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the description of `to_tf`'s columns: the schema if it describes them, else the caller's signature.
 
@@ -243,27 +273,9 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             shard = source._shard if shard is None else shard
             self._arguments |= {"filters": filters, "on_error": on_error, "read_options": read_options}
         given: Any = table_source(source)
-        live: LiveSource | None = None
-        if isinstance(given, VersionedSource) and given.follow:
-            reading = read_options or ReadOptions()
-            live = LiveTable(given, filesystem, reading.remote, selection_of(split, filters, reading))
-            if filters is not None and splits_by_position(filters):
-                raise ConfigurationError(
-                    "follow=True, filters=split_rows(...): rows whose files the table rewrites would go from training "
-                    "to validation; use split('id', 0, 0.9) with a column that tells rows apart, or read one version"
-                )
-        elif isinstance(given, LiveSource) and not isinstance(given, VersionedSource):
-            live = given
-            if filesystem is not None:
-                raise ConfigurationError("filesystem=: a store has its own filesystem; leave filesystem out")
-        elif not isinstance(given, Dataset | ListedDataset | VersionedSource):
+        live = _live_source(given, split, filters, filesystem, read_options)
+        if live is None and not isinstance(given, Dataset | ListedDataset | VersionedSource):
             check_source(given)
-        if live is not None and split is not None and not isinstance(live, LiveTable):
-            raise ConfigurationError(
-                f"split={split!r}: a store's files do not belong to splits; use filters=split('id', 0, 0.9) with a "
-                "column that tells rows apart, or split_rows(0, 0.9), which assigns rows anew when their file is "
-                "rewritten"
-            )
         self._split = None if split == "all" or not isinstance(live, LiveTable) else split
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)

@@ -28,7 +28,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
 )
-from parquet_loader.dataset import Dataset, ListedDataset, ReservedMemory, ranks_to_agree_with
+from parquet_loader.dataset import Dataset, ListedDataset, ReservedMemory
 from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage
 from parquet_loader.errors import (
     ConfigurationError,
@@ -42,13 +42,13 @@ from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
+from parquet_loader.loader.tokens.document_source import DocumentSource, check_text, document_source
 from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, WindowPacker
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
-from parquet_loader.loader.tokens.lengths import DocumentLengths, check_lengths_fit, read_lengths
+from parquet_loader.loader.tokens.lengths import check_lengths_fit
 from parquet_loader.loader.tokens.packed_output import PackedOutput
 from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
 from parquet_loader.loader.tokens.sequences import TOKEN_BYTES, BatchWriter
-from parquet_loader.loader.tokens.token_cache import TextOrigin, cached_tokens
 from parquet_loader.loader.tokens.tokenizing import encoder_of
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
 from parquet_loader.read import Filters, LocalCache
@@ -111,15 +111,6 @@ class BatchLineage:
     first_tokens: IntArray
     tokens: IntArray
     sequences: IntArray
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """The opened source of a pickled loader, which a copy need not read again."""
-
-    dataset: Dataset
-    lengths: DocumentLengths
-    origin: TextOrigin | None
 
 
 # Names of the length in other libraries.
@@ -260,73 +251,42 @@ class TokenLoader(BatchedDataLoader):
                 f"tokenizer= with {'isolation=' + repr(isolation) if boundaries is None else 'boundaries='}: text is "
                 "tokenized by the threads of this process, a row as a document; leave the argument out"
             )
-        if shard_options is not None and shard_options.remainder == "uneven":
-            raise UnsupportedError(
-                f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences; choose "
-                "remainder='drop' or 'pad'"
-            )
-        if output_options is not None and (
-            output_options.format not in ("torch", "numpy") or output_options.row_numbers is not None
-        ):
-            raise UnsupportedError(
-                f"output_options={output_options!r}: sequences are tensors or numpy arrays, and hold pieces of several "
-                "rows; lineage(batch) says which"
-            )
-        self._lengths: DocumentLengths
-        self._origin: TextOrigin | None = None
+        _check_supported(shard_options, output_options)
         self._packings: dict[int, EpochPacking] = {}
         limit = parse_bytes(memory_limit)
-        opened: Any
-        if isinstance(source, _Opened):
-            opened, self._lengths, self._origin = source.dataset, source.lengths, source.origin
+        if isinstance(source, DocumentSource):
+            documents = source
         else:
-            listed = list_fixed(
-                source,
-                "sequences are planned from the lengths of all documents",
-                schema=schema,
-                columns=None if isinstance(source, ListedDataset) else columns,
-                split=split,
-                filesystem=filesystem,
-                read_options=read_options,
-                cache=cache,
+            documents = document_source(
+                list_fixed(
+                    source,
+                    "sequences are planned from the lengths of all documents",
+                    schema=schema,
+                    columns=None if isinstance(source, ListedDataset) else columns,
+                    split=split,
+                    filesystem=filesystem,
+                    read_options=read_options,
+                    cache=cache,
+                    shard=shard,
+                ),
+                columns,
+                tokens,
+                lengths,
+                encoder,
+                filters=filters,
                 shard=shard,
-            )
-            if encoder is not None and encoder.cache is not None:
-                _check_text(listed._with_columns(columns).schema, tokens)
-                ranks = ranks_to_agree_with(shard if shard is not None else listed._shard)
-                try:
-                    cached = cached_tokens(
-                        listed,
-                        columns,
-                        encoder,
-                        filters=filters,
-                        memory_limit_bytes=limit,
-                        num_threads=num_threads,
-                        progress=progress,
-                    )
-                except BaseException as error:
-                    if ranks is not None:  # the other ranks would wait for this one
-                        ranks.broadcast_error(error)
-                    raise
-                listed, lengths, self._origin = cached.listed, cached.lengths, cached.origin
-            self._lengths = read_lengths(
-                listed,
-                lengths or tokens,
-                filters=None if is_cached else filters,
-                # Ranks may have caches of their own, whose files have different names.
-                shard=Shard(0, 1) if is_cached else shard if shard is not None else listed._shard,
+                isolation=isolation,
                 memory_limit_bytes=limit,
                 num_threads=num_threads,
-                isolation=isolation,
                 progress=progress,
-                encoder=None if lengths is not None else encoder,
             )
-            opened = listed._with_columns(columns)
+        opened: Any = documents.dataset
+        self._lengths, lengths, self._origin = documents.lengths, documents.lengths_column, documents.origin
         self._tokenizer = None if encoder is None else encoder.identity
         if is_cached:
             encoder = None
         elif encoder is not None:
-            _check_text(opened.schema, tokens)
+            check_text(opened.schema, tokens)
         aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=self._tokenizer is not None)
         self._form = BatchForm(
             tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, multiple, encoder, chosen_keys
@@ -582,7 +542,11 @@ class TokenLoader(BatchedDataLoader):
         return PackedOutput(parts.packer(self._packing(plan.epoch)), parts.writer, first_batch, output)
 
     def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
-        return TokenLoader, _Opened(self._dataset, self._lengths, self._origin), self._own_arguments
+        return (
+            TokenLoader,
+            DocumentSource(self._dataset, self._lengths, self._form.lengths, self._origin),
+            self._own_arguments,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,6 +594,21 @@ def _opened_ahead(
         dataset, packing.read_plan(0), options, first_batch=0, allocator=allocator, staging=staging, is_first=False,
         batches=partial(parts.scheduler, packing, 0), scattered=parts.form.scattered,
     )  # fmt: skip
+
+
+def _check_supported(shard_options: ShardOptions | None, output_options: OutputOptions | None) -> None:
+    if shard_options is not None and shard_options.remainder == "uneven":
+        raise UnsupportedError(
+            f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences; choose "
+            "remainder='drop' or 'pad'"
+        )
+    if output_options is not None and (
+        output_options.format not in ("torch", "numpy") or output_options.row_numbers is not None
+    ):
+        raise UnsupportedError(
+            f"output_options={output_options!r}: sequences are tensors or numpy arrays, and hold pieces of several "
+            "rows; lineage(batch) says which"
+        )
 
 
 def _chosen_keys(keys: Sequence[str] | None) -> tuple[str, ...]:
@@ -755,11 +734,6 @@ def _roles(
     width = of_tokens.shape[0] if isinstance(of_tokens, Tensor) else None
     aligned = [name for name in carry if _has_value_each(schema[name], width)]
     return tuple(aligned), (*(name for name in carry if name not in aligned), *masks)
-
-
-def _check_text(schema: Schema, tokens: str) -> None:
-    if not isinstance(schema[tokens], Text):
-        raise SchemaError(f"tokens={tokens!r}: expected a column of text for the tokenizer, found {schema[tokens]!r}")
 
 
 def _is_list_of_integers(field: Any) -> bool:
