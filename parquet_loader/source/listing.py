@@ -138,17 +138,7 @@ def list_files(
     entries = [source] if not isinstance(source, Sequence) or isinstance(source, str | bytes) else list(source)
     if not entries:
         raise SourceError("the source is an empty list; pass at least one file or directory")
-    named: list[tuple[str, str]] = []
-    home: pafs.FileSystem | None = None
-    for entry in entries:
-        here, path = resolve(entry, filesystem)
-        if home is not None and not home.equals(here):
-            names = shown(str(entry)), shown(str(entries[0]))
-            raise ConfigurationError(f"{names[0]}: all paths of one source lie on one filesystem; {names[1]} does not")
-        home = here if home is None else home
-        text = str(entry)
-        named.append((path, shown(text if "://" in text else f"{url_prefix(here, text)}{text}")))
-    assert home is not None
+    home, named = _resolved(entries, filesystem)
     lister = lister_of(home)
     try:
         paths = lister.pinned([path for path, _ in named])
@@ -191,23 +181,48 @@ def list_files(
             refuse(table)
     chosen = select_split(files, selection.split, has_options=selection.has_options)
     if selection.split != ALL:
-
-        @cache  # directories of a list often lie in one directory
-        def head_of(path: str) -> bytes:
-            return lister.each(partial(lister.head, most=MOST_BYTES), [path])[0]
-
-        for one in (one for one in found if one.is_directory):
-            refuse_configurations(one.base, chosen, one.has_readme, head_of)
+        _refuse_configurations(lister, found, chosen)
     if len(chosen) < len(files):
         kept = {id(file) for file in chosen}
         pairs = [pair for pair, file in zip(pairs, files, strict=True) if id(file) in kept]
     files = _each_once(chosen, pairs)
+    return home, tuple(files), _context(lister, found, pairs)
+
+
+def _resolved(entries: Sequence[PathLike], filesystem: Any) -> tuple[pafs.FileSystem, list[tuple[str, str]]]:
+    """Return the filesystem of all entries, and the path of each with its name for messages."""
+    named: list[tuple[str, str]] = []
+    resolved = [resolve(entry, filesystem) for entry in entries]
+    home = resolved[0][0]
+    for entry, (here, path) in zip(entries, resolved, strict=True):
+        if not home.equals(here):
+            names = shown(str(entry)), shown(str(entries[0]))
+            raise ConfigurationError(f"{names[0]}: all paths of one source lie on one filesystem; {names[1]} does not")
+        text = str(entry)
+        named.append((path, shown(text if "://" in text else f"{url_prefix(here, text)}{text}")))
+    return home, named
+
+
+def _refuse_configurations(lister: Lister, found: Sequence[_Found], chosen: Sequence[SourceFile]) -> None:
+    """Refuse directories whose README.md divides them into configurations of the Hub, if several are chosen."""
+
+    @cache  # directories of a list often lie in one directory
+    def head_of(path: str) -> bytes:
+        return lister.each(partial(lister.head, most=MOST_BYTES), [path])[0]
+
+    for entry in found:
+        if entry.is_directory:
+            refuse_configurations(entry.base, chosen, entry.has_readme, head_of)
+
+
+def _context(lister: Lister, found: Sequence[_Found], pairs: Sequence[tuple[ListedFile, _Found]]) -> ListingContext:
+    """Return the names in the listing that are not those of files, and the folder of all files."""
     contexts = [lister.context(), *(entry.listing_context for entry in found)]
     directories = tuple(base for context in contexts for base in context.directories)
     hidden = frozenset[str]().union(*(context.hidden for context in contexts))
     named_folders = {entry.base.rstrip("/") or entry.base for entry in found if entry.is_directory}
     folders = named_folders | {posixpath.dirname(file.path) for file, entry in pairs if not entry.is_directory}
-    return home, tuple(files), ListingContext(directories, hidden, common_folder(sorted(folders)))
+    return ListingContext(directories, hidden, common_folder(sorted(folders)))
 
 
 @contextmanager
