@@ -20,13 +20,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.examples import ALL_EXAMPLES
 from tests.support.processes import children
 
-# `steady` draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones.
+# `steady` draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones. `everyday` draws fewer;
+# it holds where the slow tests are left out. Tests with a number of their own give it through `examples`.
 settings.register_profile(
     "steady", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("explore", settings.get_profile("steady"), derandomize=False, max_examples=1000)
+settings.register_profile("everyday", settings.get_profile("steady"), max_examples=ALL_EXAMPLES // 3)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # The tests start hundreds of interpreters; each would compile the whole package if none may write bytecode.
@@ -57,9 +60,14 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     pytest.skip(f"beyond this pyarrow: {reason}")  # not inside, where the error would keep the test's files open
 
 
-def pytest_configure() -> None:
-    """Let Ctrl-C be heard: a shell that starts `make test` in the background lets its children ignore SIGINT."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the profile of hypothesis, and let Ctrl-C be heard.
+
+    A shell that starts `make test` in the background lets its children ignore SIGINT.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "HYPOTHESIS_PROFILE" not in os.environ and "not slow" in config.option.markexpr:
+        settings.load_profile("everyday")
 
 
 # They take 10 to 30 s each. At the end of a run, one would keep a process busy while the others have no file left.

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from parquet_loader.collate import TOKEN_TYPES, Pieces, TokenRows, TokenWriter, token_rows, write_column
 from parquet_loader.common import KERNELS
 from parquet_loader.common.native import permute
+from tests.support.examples import examples
 
 
 @pytest.fixture(autouse=True, scope="module", params=["kernels", "without kernels"])
@@ -71,7 +72,7 @@ def empty(pieces: Pieces, width: int) -> TokenRows:
     return TokenRows(ids, labels, positions, documents, *pieces_and_ends)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     rows=ROWS,
     spare=st.integers(0, 5),
@@ -120,7 +121,7 @@ def test_rows_are_those_of_a_plain_model(
     assert longest == max(np.diff(ends), default=0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rows=ROWS, shape=st.sampled_from([(), (2,), (3, 2)]), dtype=st.sampled_from(["?", "f4", "u1", "i8"]))
 def test_carried_columns_are_packed_as_the_tokens(
     rows: list[list[tuple[int, int, int]]], shape: tuple[int, ...], dtype: str

@@ -19,6 +19,7 @@ from parquet_loader.plan.sharding import Sharding, split_over_workers
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.snapshot import open_snapshot
 from tests.support.datasets import write_numbered
+from tests.support.examples import examples
 
 Remainder = Literal["drop", "pad", "uneven"]
 
@@ -46,7 +47,7 @@ def delivered_rows(rows: list[int], batch_size: int, ranks: int, options: ShardO
     return found
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     rows=st.lists(st.one_of(st.integers(0, 3), st.integers(0, 120)), max_size=12),
     batch_size=st.integers(1, 20),
@@ -74,7 +75,7 @@ def test_all_ranks_together_deliver_every_row_once_up_to_the_remainder_in_equal_
     assert lost < batch_size * ranks if remainder == "drop" or drop_last else lost == 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     rows=st.lists(st.integers(0, 120), max_size=10),
     ranks=st.sampled_from([1, 2, 4, 8]),

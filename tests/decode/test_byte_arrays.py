@@ -25,6 +25,7 @@ from parquet_loader.decode import (
 )
 from parquet_loader.decode.native.column_reader import Fills, RowDemand, decodable_columns
 from parquet_loader.source import Metadata
+from tests.support.examples import examples
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
@@ -72,7 +73,7 @@ def write(path: Path, array: pa.Array, encoding: str, **options: Any) -> None:
     pq.write_table(pa.table({"a": array}), path, **options)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     type_=st.sampled_from([pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]),
     rows=st.integers(1, 1500),

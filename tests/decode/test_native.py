@@ -49,6 +49,7 @@ from parquet_loader.decode import (
 from parquet_loader.decode.lazy_rows import _slots_of_all
 from parquet_loader.decode.native import column_reader
 from parquet_loader.schema import decimals_to_float64
+from tests.support.examples import examples
 from tests.support.footers import column_chunk, metadata_of, put, rewrite_footer
 from tests.support.fuzz_pages import SANITIZERS, VECTORS
 from tests.support.page_rewriter import INT32, KIND, PAGE_BYTES, PLAIN_BYTES, Page, pages_of
@@ -131,7 +132,7 @@ def is_same(one: pa.Array, other: pa.Array) -> bool:
     return bool(one.type == other.type and len(one) == len(other) and nulls and raw(one) == raw(other))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     types=st.lists(st.sampled_from(TYPES), min_size=1, max_size=4),
     rows=st.integers(1, 5000),
@@ -393,7 +394,7 @@ def test_a_column_that_is_let_go_of_takes_no_memory(tmp_path: Path) -> None:
     assert label.to_pylist() == list(range(rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     types=st.lists(st.sampled_from([type_ for type_ in TYPES if type_.bit_width <= 64]), min_size=1, max_size=4),
     rows=st.integers(1, 4000),
@@ -533,7 +534,7 @@ def test_memory_that_the_kernels_do_not_get_is_asked_for_by_arrow(
     assert all(np.array_equal(f["a"], e["a"]) for f, e in zip(found, expected, strict=True))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     types=st.lists(st.sampled_from([*TYPES, LISTS]), min_size=1, max_size=4),
     rows=st.integers(1, 4000),
@@ -845,7 +846,7 @@ def test_booleans_have_no_dictionary_whatever_their_pages_say(tmp_path: Path, be
         list(loader)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     kinds=st.lists(st.sampled_from(["lists", "bytes", "number"]), min_size=1, max_size=3),
     each=st.sampled_from([2, 3, 70, 5000]),
@@ -1135,7 +1136,7 @@ def test_decimals_of_varying_width_are_left_to_arrow_also_if_all_are_null(tmp_pa
     assert np.concatenate([batch["price"] for batch in found]).tolist() == [-1.0] * 50 + [2.56] * 50
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(numbers=st.lists(st.none() | st.integers(-(2**54), 2**54), max_size=20), scale=st.integers(-3, 38))
 def test_decimals_become_the_nearest_floats(numbers: list[int | None], scale: int) -> None:
     type_ = pa.decimal128(38, scale)
@@ -1155,7 +1156,7 @@ INTEGERS = (
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     numbers=st.lists(st.none() | INTEGERS, min_size=1, max_size=30),
     repeats=st.sampled_from([1, 1, 40]),
@@ -1236,7 +1237,7 @@ def random_lists(
     return pa.ListArray.from_arrays(offsets.astype(np.int32), numbers, mask=mask, type=type_)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     element=st.sampled_from([pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]),
     is_large=st.booleans(),

@@ -43,6 +43,7 @@ from parquet_loader.decode.plain_pages import (
     raw_pages,
 )
 from parquet_loader.read.column_chunks import BoundedMemo
+from tests.support.examples import examples
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no os.preadv on this system")
@@ -76,7 +77,7 @@ def written(path: Path, arrays: Sequence[pa.Array], *, nullable: bool = False, *
     pq.write_table(pa.Table.from_arrays(list(arrays), schema=schema), path, **(plain | options))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     type_=st.sampled_from(TYPES),
     rows=st.integers(1, 3000),
@@ -172,7 +173,7 @@ def test_a_page_header_that_was_changed_anywhere_is_left_to_arrow_or_says_the_sa
     assert same > 10
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_header_or_none_and_nothing_else(data: bytes) -> None:
     try:

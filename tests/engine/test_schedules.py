@@ -20,6 +20,7 @@ from parquet_loader.plan.epoch import Plan
 from parquet_loader.window import StoredWindow
 from tests.support import oracle
 from tests.support.datasets import Layout, layouts, write_layout
+from tests.support.examples import examples
 
 
 class WouldWaitError(Exception):
@@ -79,7 +80,7 @@ def same(columns: Any, rng: Any) -> Any:
     return columns
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     layout=layouts(kinds=("double", "text", "wide"), most_rows=200),
     batch_size=st.integers(1, 40),

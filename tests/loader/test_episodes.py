@@ -50,6 +50,7 @@ from parquet_loader import (
 from parquet_loader.engine import WindowMedia
 from parquet_loader.loader.episodes.sample_windows import SampleCutter
 from parquet_loader.loader.episodes.sample_writer import _take
+from tests.support.examples import examples
 from tests.support.gloo import on_ranks
 
 NUMPY = OutputOptions(format="numpy")
@@ -118,7 +119,7 @@ def checked(batches: Any, lengths: Sequence[int], offsets: Sequence[int]) -> lis
     return found
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     lengths=st.lists(st.integers(1, 9) | st.integers(1, 40), min_size=1, max_size=10),
     files=st.integers(1, 3),

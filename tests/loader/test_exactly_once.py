@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader, Shard, ShardOptions
 from tests.support import oracle
 from tests.support.datasets import Layout, layouts, write_layout
+from tests.support.examples import examples
 
 KINDS = ("int8", "text", "ragged")
 ONE_ROW = Layout(((), (0, 1), ()), KINDS)
@@ -39,7 +40,7 @@ def some_rows(draw: st.DrawFn) -> pc.Expression | None:
     return None
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     layout=layouts(kinds=KINDS, most_rows=200),
     filters=some_rows(),

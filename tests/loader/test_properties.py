@@ -22,6 +22,7 @@ from parquet_loader import BatchedDataLoader
 from parquet_loader.plan.epoch import Plan, plan_epoch
 from tests.support import oracle
 from tests.support.datasets import BY_NAME, Layout, layouts, write_layout
+from tests.support.examples import examples
 
 bounded = functools.partial(settings, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -55,7 +56,7 @@ def window_rows_for(batch_size: int, window_rows: int | None) -> int | None:
 # ---- each row exactly once -----------------------------------------------------------------------------------------
 
 
-@bounded(max_examples=60)
+@bounded(max_examples=examples(60))
 @given(
     layout=layouts(),
     batch_size=BATCH_SIZES,
@@ -88,7 +89,7 @@ def test_every_kind_of_column_arrives_with_equal_values_in_every_batch_size(kind
                 oracle.assert_epoch_equals(loader, root)
 
 
-@bounded(max_examples=15)
+@bounded(max_examples=examples(15))
 @given(layout=layouts(), batch_size=BATCH_SIZES, data=st.data())
 def test_only_the_columns_asked_for_arrive(layout: Layout, batch_size: int, data: st.DataObject) -> None:
     names = ["id", *layout.kinds]
@@ -117,7 +118,7 @@ def test_every_form_of_source_delivers_the_same_rows(source: str, shuffle: bool)
 # ---- order ---------------------------------------------------------------------------------------------------------
 
 
-@bounded(max_examples=20)
+@bounded(max_examples=examples(20))
 @given(layout=layouts(kinds=("text",)), batch_size=BATCH_SIZES, window_rows=WINDOWS, seed=st.integers(0, 2**32))
 def test_the_order_is_the_same_for_any_number_of_threads(
     layout: Layout, batch_size: int, window_rows: int | None, seed: int
@@ -154,7 +155,7 @@ def test_with_a_window_given_large_row_groups_mix_alike_for_any_memory_limit() -
     assert orders[0] == orders[1] == orders[2]
 
 
-@bounded(max_examples=15)
+@bounded(max_examples=examples(15))
 @given(layout=layouts(kinds=("float",)), batch_size=BATCH_SIZES, seed=st.integers(0, 2**63 - 1))
 def test_each_epoch_has_its_own_order_and_two_loaders_of_one_seed_agree(
     layout: Layout, batch_size: int, seed: int
@@ -215,7 +216,7 @@ def test_sorted_data_in_giant_row_groups_still_mixes() -> None:
 # ---- batches -------------------------------------------------------------------------------------------------------
 
 
-@bounded(max_examples=30)
+@bounded(max_examples=examples(30))
 @given(layout=layouts(kinds=()), batch_size=BATCH_SIZES, drop_last=st.booleans(), shuffle=st.booleans())
 def test_every_batch_but_the_last_is_full_and_their_number_is_known(
     layout: Layout, batch_size: int, drop_last: bool, shuffle: bool
@@ -236,7 +237,7 @@ def test_every_batch_but_the_last_is_full_and_their_number_is_known(
         assert set(delivered) <= set(range(layout.rows))
 
 
-@bounded(max_examples=15)
+@bounded(max_examples=examples(15))
 @given(layout=layouts(), batch_size=BATCH_SIZES, shuffle=st.booleans())
 def test_batches_that_the_caller_keeps_never_change(layout: Layout, batch_size: int, shuffle: bool) -> None:
     with (
@@ -313,7 +314,7 @@ def test_lists_that_only_average_to_one_length_stay_ragged() -> None:
 # ---- transforms ----------------------------------------------------------------------------------------------------
 
 
-@bounded(max_examples=20)
+@bounded(max_examples=examples(20))
 @given(layout=layouts(), batch_size=BATCH_SIZES, shuffle=st.booleans(), window_rows=WINDOWS)
 def test_a_transform_that_returns_its_columns_changes_nothing(
     layout: Layout, batch_size: int, shuffle: bool, window_rows: int | None
@@ -389,7 +390,7 @@ def filters(draw: st.DrawFn) -> pc.Expression:
     return leaf
 
 
-@bounded(max_examples=50)
+@bounded(max_examples=examples(50))
 @given(
     layout=layouts(kinds=("int8", "float_null", "text", "flag", "ragged"), most_rows=200),
     expression=filters(),
@@ -478,7 +479,7 @@ def test_a_filter_that_keeps_nothing_is_an_empty_epoch() -> None:
 # ---- windows -------------------------------------------------------------------------------------------------------
 
 
-@bounded(max_examples=100)
+@bounded(max_examples=examples(100))
 @given(
     rows=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 300)), max_size=20),
     window_rows=st.integers(1, 500),
@@ -525,7 +526,7 @@ def test_a_plan_reads_every_row_once_in_bounded_windows(
     assert list(make()) == windows
 
 
-@bounded(max_examples=15)
+@bounded(max_examples=examples(15))
 @given(layout=layouts(kinds=("float",)), batch_size=st.integers(1, 50), window_rows=st.integers(50, 300))
 def test_the_dry_run_tells_the_epoch_in_advance(layout: Layout, batch_size: int, window_rows: int) -> None:
     with (

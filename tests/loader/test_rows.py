@@ -42,6 +42,7 @@ from parquet_loader import (
     SourceError,
     split,
 )
+from tests.support.examples import examples
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -113,7 +114,7 @@ def files(draw: st.DrawFn) -> tuple[pa.Table, dict[str, Any]]:
     return pa.table(columns), options
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files(), st.data())
 def test_take_is_the_unshuffled_epoch_at_these_rows(
     tmp_path: Path, written: tuple[pa.Table, dict[str, Any]], data: st.DataObject

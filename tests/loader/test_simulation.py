@@ -29,6 +29,7 @@ from parquet_loader.loader.simulation.model import (
 )
 from parquet_loader.loader.simulation.network import LinkRates, Network
 from parquet_loader.loader.simulation.prices import Prices, provider_of
+from tests.support.examples import examples
 
 ROW_BYTES = 8
 
@@ -65,7 +66,7 @@ STEPS = st.sampled_from([0.0, 1e-5, 1e-3])
 
 
 @given(loads(), st.integers(1, 8), st.sampled_from([1000, 10**5, 10**8]), STEPS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_an_epoch_takes_at_least_its_work_and_its_steps(
     load: EpochLoad, threads: int, limit_bytes: int, step_s: float
 ) -> None:
@@ -81,7 +82,7 @@ def test_an_epoch_takes_at_least_its_work_and_its_steps(
 
 
 @given(loads(), st.sampled_from([10**5, 10**8]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_one_worker_takes_the_sum_of_its_jobs(load: EpochLoad, limit_bytes: int) -> None:
     rates = replace(RATES, first_windows=0, batch_s=0.0)
     found = forecast(load, rates, limits_of(1, limit_bytes))
@@ -90,7 +91,7 @@ def test_one_worker_takes_the_sum_of_its_jobs(load: EpochLoad, limit_bytes: int)
 
 
 @given(loads(remote=True), st.floats(0.001, 0.2), st.sampled_from([1e6, 1e8]), st.sampled_from([5e5, 1e7]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_remote_epoch_takes_at_least_its_latency_and_its_bytes(
     load: EpochLoad, latency_s: float, link: float, connection: float
 ) -> None:
@@ -135,7 +136,7 @@ def test_long_epochs_are_extrapolated() -> None:
 
 
 @given(loads(), loads(remote=True), st.sampled_from([0.4, 1.0, 2.5, 9.0]), st.integers(0, 3), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_rates_are_brought_to_the_pace_of_a_trial(
     local: EpochLoad, remote: EpochLoad, slower: float, left_out: int, is_remote: bool
 ) -> None:

@@ -37,6 +37,7 @@ from parquet_loader import (
     TokenLoader,
     UnsupportedError,
 )
+from tests.support.examples import examples
 
 NUMPY = OutputOptions(format="numpy")
 LENGTHS = [5, 0, 17, 3, 40, 1, 8, 8, 2, 31, 16, 9, 64, 7, 0, 12, 16, 33, 4, 20]
@@ -80,7 +81,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return list(one) == list(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     lengths=st.lists(st.integers(0, 12) | st.integers(0, 80), min_size=1, max_size=40),
     length=st.integers(1, 40),
@@ -439,7 +440,7 @@ def test_columns_that_are_not_aligned_name_the_row(tmp_path: Path) -> None:
         list(loader)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     lengths=st.lists(st.integers(0, 12) | st.integers(0, 80), min_size=1, max_size=40),
     length=st.integers(1, 40),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from parquet_loader.common import KERNELS
 from parquet_loader.plan import Overflow, Pack, count_bins, kept_tokens, pack, packing
+from tests.support.examples import examples
 
 METHODS: tuple[Pack, ...] = ("best_fit", "concat", "none")
 OVERFLOWS: tuple[Overflow, ...] = ("split", "crop", "drop")
@@ -75,7 +76,7 @@ def bins_of(packed: Any) -> list[list[tuple[int, int, int]]]:
     return [pieces[a:b] for a, b in pairwise(begins)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(lengths=LENGTHS, length=st.integers(1, 150), overflow=st.sampled_from(OVERFLOWS))
 def test_bins_are_those_of_a_plain_model(lengths: list[int], length: int, overflow: Any) -> None:
     counts = np.array(lengths, np.int32)
@@ -84,7 +85,7 @@ def test_bins_are_those_of_a_plain_model(lengths: list[int], length: int, overfl
     assert bins_of(pack(counts, length, "none", overflow)) == [[p] for p in pieces_of(lengths, length, overflow)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     lengths=LENGTHS, length=st.integers(1, 150), method=st.sampled_from(METHODS), overflow=st.sampled_from(OVERFLOWS)
 )
@@ -104,7 +105,7 @@ def test_each_kept_token_is_in_one_bin_and_no_bin_is_too_long(
     assert all(0 < sum(p[2] for p in pieces) <= length for pieces in bins_of(packed))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(lengths=LENGTHS.filter(any), seed=st.integers(0, 100))
 def test_bins_are_taken_in_any_order(lengths: list[int], seed: int) -> None:
     packed = pack(np.array(lengths, np.int32), 50, "best_fit", "split")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from parquet_loader.common import Shard, ShardOptions
 from parquet_loader.plan import Plan, Sharding, batches_until_done, plan_epoch
 from parquet_loader.plan.row_group_order import dealt, spread_order
+from tests.support.examples import examples
 
 ROWS = np.array([30, 20, 0, 40, 25, 60, 10])
 BY_ONE = [
@@ -99,7 +100,7 @@ def test_the_last_turn_levels_the_lanes() -> None:
     assert dealt(np.full(8, 7), 3).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     rows=st.lists(st.integers(0, 300), max_size=40),
     window_rows=st.integers(1, 400),

@@ -32,6 +32,7 @@ from parquet_loader import (
 )
 from parquet_loader.common.splitmix import GOLDEN, MASK, mixed
 from tests.common.test_hashing import plain
+from tests.support.examples import examples
 
 UNITS: list[Any] = [1, 7, 1000, "row_group", "file"]
 each_unit = pytest.mark.parametrize("unit", UNITS)
@@ -81,7 +82,7 @@ def test_rows_are_on_the_side_that_the_documented_hash_says(tmp_path: Path, unit
     assert ids_of(tmp_path, split_rows(0.2, 0.7, seed, unit=unit)) == expected
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 70), min_size=1, max_size=5),
     row_group=st.integers(1, 40),

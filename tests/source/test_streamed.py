@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.remote.client import Bytes
 from parquet_loader.source.remote.streaming_file import _LEAST_PART_BYTES, StreamedFile
+from tests.support.examples import examples
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 4 * 2**20, np.uint8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 2**20), min_size=1, max_size=4),
     held_bytes=st.sampled_from([0, 2**17, 2**19, 2**22]),

@@ -32,6 +32,7 @@ from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.write.jobs.store_job import StoreJob
 from parquet_loader.write.jobs.task import write_partition
 from tests.store.deaths import ALIVE, DIED, FILES, ROWS, ends, open_store, run_job
+from tests.support.examples import examples
 from tests.support.job_places import SCHEMA, rows
 
 TAG = "0a1b2c3d"
@@ -538,7 +539,7 @@ def test_a_job_waits_for_readers_and_the_limit_is_kept_meanwhile(tmp_path: Path)
 # ---- the record ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_records_are_finished_from_any_state_and_twice_is_once(data: st.DataObject, tmp_path_factory: Any) -> None:
     """Against a model: where each file of several commits lies, some renamed, some evicted; foreign records between."""

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, OutputOptions, Schema, Text
+from tests.support.examples import examples
 
 ROWS = 2000
 NUMPY = OutputOptions(format="numpy")
@@ -33,7 +34,7 @@ def table_of(seed: int, distinct: tuple[int, ...], nulls: float) -> pa.Table:
     return pa.table(columns)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     dictionary_bytes=st.sampled_from([300, 20_000, 2**20]),  # beyond that a column goes on with plain pages
     page_bytes=st.sampled_from([200, 2**20]),

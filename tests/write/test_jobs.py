@@ -57,6 +57,7 @@ from parquet_loader.write.jobs.job import (
 from parquet_loader.write.jobs.job_runner import check_bucket_bytes
 from parquet_loader.write.jobs.job_shuffle import Chunk, ShufflePlan, write_bucket, write_chunks
 from parquet_loader.write.jobs.task import merge_files, plan_merges, write_partition
+from tests.support.examples import examples
 from tests.support.job_places import SCHEMA, SMALL, Hdfs, ObjectStore, Place, rows
 
 
@@ -656,7 +657,7 @@ def spec_at(path: Path, options: WriteOptions = SMALL) -> JobSpec:
     return JobSpec(str(path), str(path), pafs.LocalFileSystem(), SCHEMA, options)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     sizes=st.lists(st.integers(1, 400_000), max_size=40),
     row_group_bytes=st.integers(100, 10_000),
@@ -691,7 +692,7 @@ def test_small_files_are_written_again_as_full_row_groups(tmp_path: Path) -> Non
 # ---- shuffle -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     sizes=st.lists(st.integers(1, 500), max_size=30),
     bucket_bytes=st.integers(1, 5000),

@@ -51,6 +51,7 @@ from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
 from parquet_loader.write.rewrite.pipeline import bucket_sizes
 from parquet_loader.write.rewrite.source_scan import Rows
 from tests.support.datasets import KINDS, Layout, layouts, write_layout
+from tests.support.examples import examples
 from tests.support.oracle import assert_columns_equal, delivered_columns, expected_columns
 
 
@@ -77,7 +78,7 @@ def source_of(layout: Layout) -> Iterator[tuple[str, str]]:
 # -- every row exactly once --
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(layouts(), st.booleans(), st.integers(0, 3))
 def test_every_row_of_any_source_is_there_once_with_equal_values(layout: Layout, shuffle: bool, seed: int) -> None:
     with source_of(layout) as (source, target):
@@ -361,7 +362,7 @@ def test_the_order_follows_from_the_seed_alone_whatever_the_memory(tmp_path: Pat
     assert order_of(tmp_path / "other") != orders[0]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     sizes=st.lists(st.integers(0, 200), min_size=1, max_size=5),
     bucket_bytes=st.sampled_from([64, 700, 10**6]),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from parquet_loader import Audio, ConfigurationError
 from parquet_loader.decode import BlobProblem
 from parquet_loader.decode.media import decode_audio
+from tests.support.examples import examples
 from tests.support.media import sound, tones
 
 soundfile = pytest.importorskip("soundfile", reason="the extra `audio` is not installed")
@@ -116,7 +117,7 @@ def test_one_channel_is_the_mean_of_all() -> None:
     assert np.allclose(samples, written.mean(1), atol=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     length=st.integers(0, 3000),
     stored=st.sampled_from([8000, 11025, 16000, 44100, 7919]),

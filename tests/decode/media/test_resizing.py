@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from parquet_loader.common import IS_BUILT
 from parquet_loader.decode.media import resizing
+from tests.support.examples import examples
 
 pillow = pytest.importorskip("PIL.Image", reason="Pillow's pixels are the expected ones")
 import PIL  # noqa: E402 - after it is known to be there
@@ -29,7 +30,7 @@ def by_pillow(pixels: Any, box: tuple[float, ...], size: tuple[int, int], interp
 
 
 @needs_kernels
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     height=st.integers(1, 300),
     width=st.integers(1, 300),

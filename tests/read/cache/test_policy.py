@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.cache import LeastRecentlyUsed
 from parquet_loader.read.cache.eviction import CacheEntry, ReaderLease, enough, in_order_of_leaving
 from tests.read.cache.simulation import Read, Simulated
+from tests.support.examples import examples
 
 
 def epoch(sizes: list[int], seed: int, ranks: int, *, base: int = 0) -> list[Read]:
@@ -54,7 +55,7 @@ def test_a_scan_of_four_times_the_cache_beats_the_least_recently_used() -> None:
             assert in_order == 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(sizes=SIZES, seed=st.integers(0, 2**32), kept=st.floats(0.3, 0.9))
 def test_a_data_set_that_changes_loses_only_what_has_left_it(sizes: list[int], seed: int, kept: float) -> None:
     """Row groups come and go between epochs; those that have gone make way for new ones."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, OutputOptions, Schema, Shard
 from tests.source.tables.made_tables import MadeTable, deleting, table
+from tests.support.examples import examples
 from tests.support.outputs import leaves
 
 ROWS = 600
@@ -118,7 +119,7 @@ LAYOUTS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(
     patterns=st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=5),
     group_rows=st.sampled_from([37, 200, ROWS]),

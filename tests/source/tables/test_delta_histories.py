@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from parquet_loader import DeltaSource, ParquetDataset, Scalar, Schema, Text
 from tests.source.tables.delta_logs import assert_same, oracle
+from tests.support.examples import examples
 
 OPERATIONS = (
     "append", "append", "delete", "update", "merge", "overwrite", "partition", "optimize", "column", "checkpoint",
@@ -83,7 +84,7 @@ def check(steps: list[tuple[str, int, Any]], partitioned: bool) -> None:
         run(Path(folder) / "t", steps, partitioned=partitioned)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(STEPS, st.booleans())
 def test_versions_of_random_histories_have_the_rows_that_deltalake_reads(
     steps: list[tuple[str, int, Any]], partitioned: bool

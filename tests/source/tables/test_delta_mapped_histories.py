@@ -35,6 +35,7 @@ from tests.source.tables.delta_logs import (
     remove,
     stored_vectors,
 )
+from tests.support.examples import examples
 
 MODES = (None, "name", "name", "id", "id")
 OPERATIONS = (
@@ -214,7 +215,7 @@ def check(mode: str | None, steps: list[tuple[str, int]], *, partitioned: bool) 
         history.check()
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(MODES), STEPS, st.booleans())
 def test_versions_of_mapped_tables_with_vectors_have_the_rows_of_a_model(
     mode: str | None, steps: list[tuple[str, int]], partitioned: bool
