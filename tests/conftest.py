@@ -121,8 +121,6 @@ def nothing_leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     scratch = os.path.realpath(tmp_path_factory.getbasetemp())
     files, before, threads_before = _open_files(scratch), children(), set(threading.enumerate())
     yield
-    if "tests.support.gloo" in sys.modules:
-        sys.modules["tests.support.gloo"].stop()
     gc.collect()
     gc.freeze()  # what outlives a module lives to the end; each `gc.collect` of a later test would take 0.4 s
     threads = [t for t in set(threading.enumerate()) - threads_before if t.name.startswith("parquet_loader")]

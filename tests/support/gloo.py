@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import runpy
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from tests.support.processes import forkserver
+
 HANG_S = 280
-
-# One process imports torch and forks: a leader for each script, which forks its ranks. So all scripts of a test file
-# pay for the import once.
-SERVER = """
-import json, os, runpy, sys
-import torch, torch.distributed
-import pyarrow.compute
-import parquet_loader
-from parquet_loader import BatchedDataLoader, ParquetLoaderError, ShardOptions
-
-for line in sys.stdin:
-    asked = json.loads(line)
-    if asked["trains"]:
-        import torch._dynamo  # as DistributedDataParallel does
-    leader = os.fork()
-    if not leader:
-        os.setsid()  # with its ranks it can be killed alone
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.chdir(asked["directory"])
-        os.environ.clear()
-        os.environ.update(asked["environment"])
-        sys.argv = asked["arguments"]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        break
-    print(json.dumps({"leader": leader}), flush=True)
-    print(json.dumps({"code": os.waitstatus_to_exitcode(os.waitpid(leader, 0)[1])}), flush=True)
-"""
 
 # A rank ends in order: the objects of the script are freed and gloo's threads end with the group, before the
 # interpreter does. A thread of gloo that frees a tensor while the interpreter ends asks for the GIL, is ended there,
@@ -94,8 +71,6 @@ with open(f"{{folder}}/codes", "w") as file:
 os._exit(0)
 """
 
-_server: subprocess.Popen[str] | None = None
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -123,39 +98,30 @@ def run_on_ranks(count: int, root: str, script: str, folder: Path, timeout_s: in
 
 
 def _run(arguments: list[str], environment: dict[str, str], *, trains: bool) -> int:
-    """Run a script in a fork of the server, and return its exit code."""
-    global _server
-    if _server is None or _server.poll() is not None:
-        _server = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
-            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-    assert _server.stdin is not None
-    assert _server.stdout is not None
-    asked = {"arguments": arguments, "directory": os.getcwd(), "environment": environment, "trains": trains}
-    _server.stdin.write(json.dumps(asked) + "\n")
-    _server.stdin.flush()
-    leader = json.loads(_server.stdout.readline())["leader"]
-    hangs = threading.Timer(HANG_S, os.killpg, (leader, signal.SIGKILL))
-    hangs.start()
+    """Run a script in a process of its own, which forks its ranks, and return its exit code."""
+    leader = forkserver().Process(target=_lead, args=(arguments, os.getcwd(), environment, trains))
+    leader.start()
     try:
-        return int(json.loads(_server.stdout.readline())["code"])
-    except BaseException:  # the test's own time limit, for one
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader, signal.SIGKILL)
-        stop()
-        raise
-    finally:
-        hangs.cancel()
+        leader.join(HANG_S)
+    finally:  # the test's own time limit may have raised
+        if leader.exitcode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(leader.pid or 0, signal.SIGKILL)
+            leader.join()
+    assert leader.exitcode is not None
+    return leader.exitcode
 
 
-def stop() -> None:
-    """End the process that imported torch, if there is one."""
-    global _server
-    server, _server = _server, None
-    if server is not None:
-        server.kill()
-        server.communicate()
+def _lead(arguments: list[str], directory: str, environment: dict[str, str], trains: bool) -> None:
+    os.setsid()  # with its ranks it can be killed alone
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    if trains:
+        importlib.import_module("torch._dynamo")  # as DistributedDataParallel does, once for all ranks
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
 
 
 def on_ranks(count: int, root: str, script: str, folder: Path) -> list[Any]:

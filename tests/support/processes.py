@@ -28,6 +28,7 @@ def children() -> set[psutil.Process]:
 # One server forks the processes of all tests of a run, so it imports what any of them needs.
 _IMPORTED = (
     "torch",
+    "torch.distributed",
     "parquet_loader.loader.batched",
     "parquet_loader.store",
     "parquet_loader.read.cache.directory",
@@ -35,6 +36,7 @@ _IMPORTED = (
     "tests.store.deaths",
     "tests.store.kills",
     "tests.store.machines",
+    "tests.support.gloo",
     "tests.support.loading",
     "tests.support.oracle",
 )
