@@ -114,6 +114,7 @@ def run_suite(home: Path, *arguments: str) -> dict[str, Any]:
     return entries
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # many interpreters start
 def test_a_run_verifies_times_and_takes_up_where_it_stopped(tmp_path: Path) -> None:
     both = ("--system", "ours-packed", "--system", "decode-packed")

@@ -92,7 +92,7 @@ def test_with_a_gpu_batches_are_pinned_and_safe_to_copy_asynchronously(folder: s
         assert torch.equal(wide, ids[:, None].expand(-1, 128).float())
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_memory_owned_by_tensors_gives_the_same_batches(
     folder: str, monkeypatch: pytest.MonkeyPatch, isolation: Any
 ) -> None:

@@ -208,7 +208,7 @@ def test_pixels_are_those_of_pillow_from_the_whole_image(photos: str, crop: Any)
         assert np.abs(row.astype(int) - expected).max() <= 1
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "field", [Image((40, 56, 3)), Image((40, 56, 3), flip=0.5, channels_first=True)], ids=["plain", "flipped"]
 )
@@ -351,7 +351,7 @@ def test_an_image_that_the_device_refuses_is_decoded_by_the_cpu(tmp_path: Path) 
     assert figures.images == ROWS - 2
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("flip", [0.0, 0.5], ids=["plain", "random"])
 def test_a_damaged_image_raises_the_error_of_the_cpu(tmp_path: Path, flip: float, isolation: Any) -> None:
     images = [encoded(picture(n, 80, 90)) for n in range(ROWS)]
@@ -395,7 +395,7 @@ def test_a_batch_that_the_device_has_no_memory_for_is_decoded_by_the_cpu(
     assert figures.images == ROWS - 16
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_memory_owned_by_tensors_gives_the_same_batches(
     photos: str, monkeypatch: pytest.MonkeyPatch, isolation: Any
 ) -> None:

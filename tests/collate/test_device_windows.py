@@ -34,6 +34,7 @@ from parquet_loader.common import Stream as RandomStream
 from parquet_loader.common.permutations import sorted_words
 from parquet_loader.window import Allocation
 from tests.support.datasets import BY_NAME, Layout, write_layout
+from tests.support.examples import grid
 from tests.support.outputs import Leaves, leaves
 
 ON_DEVICE = OutputOptions(shuffle_on_device=True)
@@ -127,9 +128,15 @@ def windows_on_device() -> int:
     return len({tensor.untyped_storage().data_ptr() for tensor in tensors})
 
 
-@pytest.mark.parametrize("columns", [None, FIXED_KINDS], ids=["all", "fixed"])
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("shuffle", [True, False])
+@grid(
+    "shuffle, isolation, columns",
+    [pytest.param(True, id="True"), pytest.param(False, id="False")],
+    [pytest.param("thread", id="thread"), pytest.param("process", id="process")],
+    [pytest.param(None, id="all"), pytest.param(FIXED_KINDS, id="fixed")],
+    everyday=lambda shuffle, isolation, columns: (
+        (isolation == "thread" and shuffle == (columns is None)) or (isolation == "process" and shuffle and not columns)
+    ),
+)
 def test_batches_are_those_of_the_cpu_for_all_types(
     everything: str, shuffle: bool, isolation: Any, columns: list[str] | None
 ) -> None:
@@ -174,8 +181,12 @@ def test_batches_are_those_of_the_cpu_for_ranks_filters_and_columns(table: str, 
         assert assert_equal(loader, plain) == len(plain) > 0
 
 
-@pytest.mark.parametrize("columns", [FIXED, ["id", "wide", "list"]])
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@grid(
+    "isolation, columns",
+    ["thread", "process"],
+    [FIXED, ["id", "wide", "list"]],
+    everyday=lambda isolation, columns: (isolation == "thread") == (columns == FIXED),
+)
 def test_every_batch_can_be_resumed_at(table: str, isolation: Any, columns: list[str]) -> None:
     options: dict[str, Any] = {"shuffle": True, "window_rows": 700, "columns": columns}
     with (
@@ -305,8 +316,12 @@ def test_a_window_that_the_device_has_no_memory_for_is_permuted_on_the_cpu(
         assert figures.windows == windows - 2
 
 
-@pytest.mark.parametrize("columns", [None, FIXED_KINDS], ids=["all", "fixed"])
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@grid(
+    "isolation, columns",
+    [pytest.param("thread", id="thread"), pytest.param("process", id="process")],
+    [pytest.param(None, id="all"), pytest.param(FIXED_KINDS, id="fixed")],
+    everyday=lambda isolation, columns: (isolation == "process") == (columns is None),
+)
 def test_memory_owned_by_tensors_gives_the_same_batches(
     everything: str, monkeypatch: pytest.MonkeyPatch, isolation: Any, columns: list[str] | None
 ) -> None:

@@ -22,6 +22,7 @@ from parquet_loader import (
 )
 from parquet_loader.collate.device.windows import DeviceWindows
 from tests.support.datasets import BY_NAME, Layout, write_layout
+from tests.support.examples import grid
 
 Values = list[dict[str, Any]]
 
@@ -80,8 +81,12 @@ def is_read(loader: BatchedDataLoader) -> bool:
     return loader.stats().row_groups > 0
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("shuffle", [True, False])
+@grid(
+    "shuffle, isolation",
+    [True, False],
+    ["thread", "process"],
+    everyday=lambda shuffle, isolation: isolation == "thread" or shuffle,
+)
 def test_later_epochs_read_nothing_and_are_those_of_the_cpu(
     everything: tuple[str, list[str]], shuffle: bool, isolation: Any
 ) -> None:

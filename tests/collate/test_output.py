@@ -46,7 +46,7 @@ def test_arrays_hold_what_tensors_hold(tmp_path: Path, kind: str) -> None:
         assert arrays.state_dict() == tensors.state_dict()
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", [pytest.param("thread", marks=pytest.mark.slow), "process"])
 def test_arrays_need_no_torch(tmp_path: Path, isolation: str) -> None:
     write_layout(LAYOUT, str(tmp_path))
     script = """

@@ -61,7 +61,7 @@ def lists_of(lengths: npt.NDArray[np.int64]) -> pa.Table:
 GROWING = np.sort((10 + 1000 * np.random.default_rng(0).random(60_000) ** 2).astype(np.int64))
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("table_of", "row_groups"),
     [

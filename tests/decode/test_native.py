@@ -49,7 +49,7 @@ from parquet_loader.decode import (
 from parquet_loader.decode.lazy_rows import _slots_of_all
 from parquet_loader.decode.native import column_reader
 from parquet_loader.schema import decimals_to_float64
-from tests.support.examples import examples
+from tests.support.examples import examples, grid
 from tests.support.footers import column_chunk, metadata_of, put, rewrite_footer
 from tests.support.fuzz_pages import SANITIZERS, VECTORS
 from tests.support.page_rewriter import INT32, KIND, PAGE_BYTES, PLAIN_BYTES, Page, pages_of
@@ -294,8 +294,12 @@ def damaged(path: Path, at: int, byte: int) -> pa.Buffer:
     return pa.py_buffer(bytes(whole))
 
 
-@pytest.mark.parametrize(
-    ("codec", "dictionary", "version"), list(itertools.product(CODECS, [True, False], ["1.0", "2.0"]))
+@grid(
+    "codec, dictionary, version",
+    CODECS,
+    [True, False],
+    ["1.0", "2.0"],
+    everyday=lambda codec, dictionary, version: dictionary == (version == "1.0"),
 )
 def test_a_byte_that_was_changed_anywhere_gives_what_arrow_gives_or_is_left_to_it(
     tmp_path: Path, codec: str, dictionary: bool, version: str
@@ -464,8 +468,10 @@ def test_text_and_lists_come_the_same_without_kernels(tmp_path: Path, monkeypatc
 WITHOUT_KERNELS = """
 import pickle, sys
 import numpy as np
-from parquet_loader import DataError
-from tests.decode.test_native import batches
+from parquet_loader import BatchedDataLoader, DataError, OutputOptions
+def batches(root, **arguments):
+    with BatchedDataLoader(str(root), 64, output_options=OutputOptions(format="numpy"), **arguments) as loader:
+        return [dict(batch) for batch in loader]
 root, options = pickle.load(sys.stdin.buffer)
 found = []
 for arguments in options:
@@ -645,9 +651,13 @@ def test_a_page_that_kernels_refuse_sends_only_its_column_to_arrow(tmp_path: Pat
             assert np.array_equal(np.concatenate([batch[name] for batch in found]), table.column(name).to_numpy())
 
 
-@pytest.mark.parametrize("call", range(8))
-@pytest.mark.parametrize("window_rows", [150, 4000])
-@pytest.mark.parametrize("columns", [None, ["b", "a"]])
+@grid(
+    "columns, window_rows, call",
+    [None, ["b", "a"]],
+    [150, 4000],
+    range(8),
+    everyday=lambda columns, window_rows, call: call == 1 or (call == 6 and (window_rows == 4000 or columns is None)),
+)
 def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
     mixed: Path, monkeypatch: pytest.MonkeyPatch, call: int, window_rows: int, columns: list[str] | None
 ) -> None:

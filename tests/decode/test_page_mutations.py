@@ -19,16 +19,18 @@ from tests.support.mutated_pages import faults, faults_with_deletes
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path) -> None:
-    found, both = faults(tmp_path, 500, seed=0)
+@pytest.mark.parametrize("count", [150, pytest.param(500, marks=pytest.mark.slow)])
+def test_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path, count: int) -> None:
+    found, both = faults(tmp_path, count, seed=0)
     assert not found
-    assert both > 150
+    assert both > 0.3 * count
 
 
-def test_changed_pages_give_the_rows_of_pyarrow_that_are_not_deleted_or_an_error(tmp_path: Path) -> None:
-    found, both = faults_with_deletes(tmp_path, 150, seed=0)
+@pytest.mark.parametrize("count", [50, pytest.param(150, marks=pytest.mark.slow)])
+def test_changed_pages_give_the_rows_of_pyarrow_that_are_not_deleted_or_an_error(tmp_path: Path, count: int) -> None:
+    found, both = faults_with_deletes(tmp_path, count, seed=0)
     assert not found
-    assert both > 45
+    assert both > 0.3 * count
 
 
 @pytest.mark.slow
@@ -48,8 +50,9 @@ def in_a_process(count: int, **environment: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
-def test_without_kernels_changed_pages_give_the_values_of_pyarrow_or_an_error() -> None:
-    in_a_process(200, PARQUET_LOADER_NATIVE="0")
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_without_kernels_changed_pages_give_the_values_of_pyarrow_or_an_error(count: int) -> None:
+    in_a_process(count, PARQUET_LOADER_NATIVE="0")
 
 
 def library_of(compiler: str, name: str) -> str:

@@ -43,7 +43,7 @@ from parquet_loader.decode.plain_pages import (
     raw_pages,
 )
 from parquet_loader.read.column_chunks import BoundedMemo
-from tests.support.examples import examples
+from tests.support.examples import examples, grid
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="no os.preadv on this system")
@@ -285,10 +285,12 @@ def from_pages(loader: BatchedDataLoader) -> set[str]:
         return set(next(batches).deferred.columns)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{}, {"shuffle": True, "window_rows": 1200}, {"window_rows": 640, "batch_size": 300}]
+@grid(
+    "isolation, arguments",
+    ["thread", "process"],
+    [{}, {"shuffle": True, "window_rows": 1200}, {"window_rows": 640, "batch_size": 300}],
+    everyday=lambda isolation, arguments: isolation == "thread" or "shuffle" in arguments,
 )
-@pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_batches_are_the_same_with_and_without(tmp_path: Path, arguments: dict[str, Any], isolation: Any) -> None:
     path, data = dataset(tmp_path)
 

@@ -152,6 +152,7 @@ def test_examples_and_usual_annotations_pass_mypy(examples: Path) -> None:
     check("mypy", "--cache-dir", cache, "--config-file", "mypy.ini", ".", directory=examples)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("basedpyright") is None, reason="basedpyright is not installed")
 def test_examples_and_usual_annotations_pass_pyright(examples: Path) -> None:

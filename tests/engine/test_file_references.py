@@ -28,6 +28,7 @@ from parquet_loader import (
 from parquet_loader.decode import BlobProblem
 from parquet_loader.engine.referenced_files import path_of_uri
 from tests.source.test_later_annotations import FILE, annotated
+from tests.support.examples import grid
 from tests.support.media import numbers_of, video
 
 PillowImage: Any = pytest.importorskip("PIL.Image", reason="the extra `images` is not installed")
@@ -238,8 +239,12 @@ def test_clips_are_read_from_a_part_of_a_file(tmp_path: Path) -> None:
     assert shown == (batch["image_time"] * 30).round().int().tolist()
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("kind", ["hive", "delta", "list"])
+@grid(
+    "kind, isolation",
+    ["hive", "delta", "list"],
+    ["thread", "process"],
+    everyday=lambda kind, isolation: isolation == "thread" or kind == "hive",
+)
 def test_paths_are_relative_to_the_data_set_if_it_has_one_partition(tmp_path: Path, kind: str, isolation: Any) -> None:
     table = pa.table({"image": ["media/4.png"], "id": [0], "day": ["monday"]})
     root, source = tmp_path / "set", None

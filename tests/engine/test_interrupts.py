@@ -55,7 +55,13 @@ LEFT_AFTER_RESET = """loader.reset()
         print("left after reset()", attempt, left())"""
 
 
-@pytest.mark.parametrize(("output", "transform"), [("torch", "None"), ("numpy", "lambda columns, rng: columns")])
+@pytest.mark.parametrize(
+    ("output", "transform"),
+    [
+        pytest.param("torch", "None", marks=pytest.mark.slow),
+        ("numpy", "lambda columns, rng: columns"),
+    ],
+)
 def test_ctrl_c_at_random_moments_ends_the_pass_while_the_exception_is_still_held(
     root: str, output: str, transform: str
 ) -> None:

@@ -81,9 +81,9 @@ def assert_same(one: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "transform"),
     [
-        ({"shuffle": True, "window_rows": 70}, None),
+        pytest.param({"shuffle": True, "window_rows": 70}, None, marks=pytest.mark.slow),
         ({"shuffle": True, "num_threads": 1}, of_all_kinds),
-        ({"drop_last": True}, of_all_kinds),
+        pytest.param({"drop_last": True}, of_all_kinds, marks=pytest.mark.slow),
     ],
 )
 def test_the_batches_are_those_of_threads_bit_for_bit(root: str, options: dict[str, Any], transform: Any) -> None:
@@ -361,7 +361,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
     [
         ("sys.exit(7)", 7),
         ("os.kill(os.getpid(), signal.SIGKILL)", -9),
-        ("os._exit(3)", 3),
+        pytest.param("os._exit(3)", 3, marks=pytest.mark.slow),
         ("raise KeyboardInterrupt", -2),
         ("if not os.fork():\n        signal.pause()\n    os.kill(os.getpid(), signal.SIGKILL)", -9),
     ],
@@ -382,9 +382,10 @@ def test_a_script_without_a_main_guard_and_however_it_ends(tmp_path: Path, endin
         process.communicate()
 
 
-def test_ctrl_c_at_random_moments_ends_the_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attempts", [8, pytest.param(25, marks=pytest.mark.slow)])
+def test_ctrl_c_at_random_moments_ends_the_process(tmp_path: Path, attempts: int) -> None:
     options = 'window_rows=20, isolation="process", output_options=OutputOptions(format="numpy")'  # imports no torch
-    said = interrupted_at_random_moments(numbered(tmp_path), options, attempts=25, longest_s=(0.002, 0.1, 0.6))
+    said = interrupted_at_random_moments(numbered(tmp_path), options, attempts=attempts, longest_s=(0.002, 0.1, 0.6))
     assert said == "done True True []"
 
 

@@ -16,6 +16,7 @@ import pytest
 from parquet_loader import BatchedDataLoader, OutputOptions, SampleStore, Scalar, Schema
 from parquet_loader.engine import ReadAhead
 from tests.support.datasets import Layout, write_layout
+from tests.support.examples import grid
 from tests.support.processes import children
 from tests.support.signals import interrupted
 
@@ -95,12 +96,16 @@ def test_the_first_window_of_the_next_epoch_needs_no_file_that_is_gone_after_the
         assert ids(loader) == expected[1]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"window_rows": 40}, {"window_rows": 40, "transform": lambda c, rng: c}],
-    ids=["one window", "windows", "transform"],
+@grid(
+    "isolation, options",
+    [pytest.param("thread", id="thread"), pytest.param("process", id="process")],
+    [
+        pytest.param({}, id="one window"),
+        pytest.param({"window_rows": 40}, id="windows"),
+        pytest.param({"window_rows": 40, "transform": lambda c, rng: c}, id="transform"),
+    ],
+    everyday=lambda isolation, options: isolation == "thread" or "transform" in options,
 )
-@pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_epochs_that_are_read_ahead_have_the_order_and_the_figures_of_others(
     root: str, isolation: str, options: dict[str, Any]
 ) -> None:

@@ -81,7 +81,7 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
         {"isolation": "process"},
         {"filters": ~pc.field("id").isin([1, 4, 7])},
         {"output_options": OutputOptions(format="numpy", row_numbers="row")},
-        {"transform_workers": 1, "transform": unchanged},
+        pytest.param({"transform_workers": 1, "transform": unchanged}, marks=pytest.mark.slow),
     ],
     ids=["threads", "isolation", "filter", "row numbers", "transform_workers"],
 )

@@ -23,6 +23,7 @@ import pytest
 from parquet_loader import BatchedDataLoader
 from parquet_loader.errors import ParquetLoaderError
 from tests.support.datasets import Layout, write_layout, write_numbered
+from tests.support.examples import grid
 from tests.support.footers import column_chunk, put, rewrite_footer
 from tests.support.processes import children
 
@@ -70,8 +71,12 @@ def assert_nothing_is_left(root: str, started: float) -> None:
 # ---- abandoned -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("window_rows", [10, 75, None], ids=["narrow windows", "windows", "one window"])
+@grid(
+    "window_rows, shuffle",
+    [pytest.param(10, id="narrow windows"), pytest.param(75, id="windows"), pytest.param(None, id="one window")],
+    [pytest.param(False, id="False"), pytest.param(True, id="True")],
+    everyday=lambda window_rows, shuffle: shuffle == (window_rows != 75),
+)
 def test_an_iterator_abandoned_at_any_batch_ends(root: str, shuffle: bool, window_rows: int | None) -> None:
     with BatchedDataLoader(root, 10, shuffle=shuffle, window_rows=window_rows, num_threads=3) as loader:
         for taken in range(BATCHES + 1):
@@ -388,9 +393,12 @@ INTERRUPTED = {
 }
 
 
-@pytest.mark.parametrize("place", INTERRUPTED)
-def test_control_c_ends_the_process(root: str, place: str) -> None:
-    process = start(root, INTERRUPTED[place], "torch" if place == "in the loop" else "numpy")
+@pytest.mark.parametrize(
+    ("place", "output"),
+    [*((place, "numpy") for place in INTERRUPTED), pytest.param("in the loop", "torch", marks=pytest.mark.slow)],
+)
+def test_control_c_ends_the_process(root: str, place: str, output: str) -> None:
+    process = start(root, INTERRUPTED[place], output)
     wait_for(process, "ready")
     process.send_signal(signal.SIGINT)
     wait_for(process, "interrupted []")
@@ -493,37 +501,39 @@ def test_a_forked_child_iterates_the_same_loader_and_so_does_its_parent(root: st
 # ---- many epochs ---------------------------------------------------------------------------------------------------
 
 
-def test_200_epochs_hold_memory_threads_and_open_files_flat(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "last"), [(30, 79), pytest.param(60, 199, marks=pytest.mark.slow)])
+def test_many_epochs_hold_memory_threads_and_open_files_flat(tmp_path: Path, first: int, last: int) -> None:
     write_layout(Layout(((2000,) * 4, (3000,)), ("double", "text", "ragged")), str(tmp_path))
     me = psutil.Process()
     held: dict[int, tuple[int, int, int]] = {}
     with BatchedDataLoader(str(tmp_path), 500, shuffle=True, window_rows=4000, num_threads=2) as loader:
-        for epoch in range(200):
+        for epoch in range(last + 1):
             batches = sum(1 for _ in loader)
             assert batches == 22
-            if epoch in {60, 199}:
+            if epoch in {first, last}:
                 gc.collect()
                 held[epoch] = (me.memory_info().rss, me.num_fds(), me.num_threads())
-    (rss, fds, threads), (rss_after, fds_after, threads_after) = held[60], held[199]
+    (rss, fds, threads), (rss_after, fds_after, threads_after) = held[first], held[last]
     assert rss_after - rss < 16 * 2**20
-    # The next epoch's first windows are being read, with more files open or fewer. A leak of one an epoch would be 139.
+    # The next epoch's first windows are being read, with more files open or fewer. A leak of one an epoch would be 49.
     assert fds_after - fds < 20
     assert threads_after - threads < 5
 
 
-def test_200_loaders_hold_memory_threads_and_open_files_flat(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "last"), [(30, 79), pytest.param(60, 199, marks=pytest.mark.slow)])
+def test_many_loaders_hold_memory_threads_and_open_files_flat(tmp_path: Path, first: int, last: int) -> None:
     write_numbered(str(tmp_path), ((200,) * 3,), ("double",))
     me = psutil.Process()
     held: dict[int, tuple[int, int, int]] = {}
-    for number in range(200):
+    for number in range(last + 1):
         iterator: Iterator[Any] = iter(BatchedDataLoader(str(tmp_path), 50, shuffle=True, window_rows=100))
         next(iterator)
         del iterator
-        if number in {60, 199}:
+        if number in {first, last}:
             gc.collect()
             held[number] = (me.memory_info().rss, me.num_fds(), me.num_threads())
-    (rss, fds, threads), (rss_after, fds_after, threads_after) = held[60], held[199]
+    (rss, fds, threads), (rss_after, fds_after, threads_after) = held[first], held[last]
     assert rss_after - rss < 16 * 2**20
-    # The worker of an epoch that was left may still be ending. A leak of one a loader would be 139.
+    # The worker of an epoch that was left may still be ending. A leak of one a loader would be 49.
     assert fds_after - fds < 20
     assert threads_after - threads < 5

@@ -35,6 +35,7 @@ def test_records_drawn_from_the_server_are_the_archives(tmp_path: Path, rclone: 
     assert (batches[0]["record"] != others[0]["record"]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_training_on_a_growing_store_learns_within_the_limit(tmp_path: Path, rclone: None) -> None:
     limit = 400 * RECORD_BYTES

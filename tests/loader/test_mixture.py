@@ -78,8 +78,9 @@ def ids(batches: Any) -> Iterator[tuple[str, list[int]]]:
     return ((name, batch["id"].tolist()) for name, batch in batches)
 
 
+@pytest.mark.parametrize("step", [13, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stop", STOPS)
-def test_any_place_is_gone_to_again_and_goes_on_alike(roots: dict[str, str], stop: Stop) -> None:
+def test_any_place_is_gone_to_again_and_goes_on_alike(roots: dict[str, str], stop: Stop, step: int) -> None:
     with new_mixed(roots, stop) as mixed:
         epochs: list[list[tuple[str, list[int]]]] = []
         states: list[str] = []
@@ -97,7 +98,7 @@ def test_any_place_is_gone_to_again_and_goes_on_alike(roots: dict[str, str], sto
         }
     assert epochs[0] != epochs[1]
     with new_mixed(roots, stop) as mixed:
-        for taken in range(1, 2 * length, 3):
+        for taken in range(1, 2 * length, step):
             epoch, place = divmod(taken, length)
             mixed.load_state_dict(json.loads(states[taken - 1]))
             assert (mixed.state_dict()["epoch"], mixed.state_dict()["batch"]) == (epoch, place)

@@ -33,7 +33,9 @@ WAYS: list[dict[str, Any]] = [
     {"isolation": "process", "transform": doubled},
 ]
 each_way = pytest.mark.parametrize(
-    "options", WAYS, ids=["threads", "threads, transform", "process", "process, transform"]
+    "options",
+    [*WAYS[:2], pytest.param(WAYS[2], marks=pytest.mark.slow), WAYS[3]],
+    ids=["threads", "threads, transform", "process", "process, transform"],
 )
 
 

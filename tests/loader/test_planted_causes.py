@@ -114,9 +114,9 @@ def test_rows_in_random_order_are_silent_whatever_their_row_groups(tmp_path: Pat
 
 @pytest.mark.parametrize("codec", ["zstd", "gzip"])
 def test_heavy_compression_is_measured_on_the_files_own_pages(tmp_path: Path, codec: str) -> None:
-    columns = {f"x{i}": RNG.normal(size=200_000).round(3) for i in range(6)}
+    columns = {f"x{i}": RNG.normal(size=50_000).round(3) for i in range(6)}
     options = {"compression": codec, "compression_level": {"zstd": 19, "gzip": 9}[codec], "use_dictionary": False}
-    figures = judged(write(tmp_path / "data", columns, row_group_size=100_000, **options))
+    figures = judged(write(tmp_path / "data", columns, row_group_size=25_000, **options))
     assert figures.storage is not None
     (found,) = figures.storage.codecs
     assert (found.codec, found.columns, found.stored_share) == (codec, 6, 1.0)

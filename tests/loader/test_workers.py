@@ -146,7 +146,9 @@ def test_a_stateful_dataloader_may_be_left_and_begun_again(root: str, stateful: 
             assert list(ids(resumed)) == expected
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["workers for one pass", "workers kept"])
+@pytest.mark.parametrize(
+    "keeps", [pytest.param(False, marks=pytest.mark.slow), True], ids=["workers for one pass", "workers kept"]
+)
 def test_a_stateful_dataloader_with_workers_goes_on_in_mid_epoch(root: str, stateful: Any, keeps: bool) -> None:
     expected = [in_turn(root, epoch, 2) for epoch in range(3)]
 

@@ -60,7 +60,7 @@ def test_shares_are_even_and_seeds_independent() -> None:
     assert abs(len(first[0] & first[1]) - 9_000) < 400
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_loaders_of_both_sides_share_no_row_as_files_come(tmp_path: Path, isolation: Any) -> None:
     def write(number: int) -> None:
         ids = pa.array(np.arange(300) * 7 + number, pa.int32())

@@ -32,7 +32,7 @@ from parquet_loader import (
 )
 from parquet_loader.common.splitmix import GOLDEN, MASK, mixed
 from tests.common.test_hashing import plain
-from tests.support.examples import examples
+from tests.support.examples import examples, grid
 
 UNITS: list[Any] = [1, 7, 1000, "row_group", "file"]
 each_unit = pytest.mark.parametrize("unit", UNITS)
@@ -129,9 +129,13 @@ def test_shares_are_even_and_seeds_independent(tmp_path: Path) -> None:
     assert all(rows in (0, 100) for rows in np.bincount(np.array(neighbours) // 100, minlength=400).tolist())
 
 
-@pytest.mark.parametrize("unit", ["row_group", "file"])
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("more", [None, pc.field("id") >= 0], ids=["alone", "with another filter"])
+@grid(
+    "more, isolation, unit",
+    [pytest.param(None, id="alone"), pytest.param(pc.field("id") >= 0, id="with another filter")],
+    [pytest.param("thread", id="thread"), pytest.param("process", id="process")],
+    [pytest.param("row_group", id="row_group"), pytest.param("file", id="file")],
+    everyday=lambda more, isolation, unit: isolation == "thread" or (more is not None and unit == "row_group"),
+)
 def test_of_what_is_left_out_whole_nothing_is_read(tmp_path: Path, unit: Any, isolation: Any, more: Any) -> None:
     for number in range(8):
         write(tmp_path, f"{number}.parquet", 100 * number, 60)
@@ -157,7 +161,10 @@ def test_of_what_is_left_out_whole_nothing_is_read(tmp_path: Path, unit: Any, is
     assert ids_of(tmp_path, chosen, isolation=isolation) == expected
 
 
-@pytest.mark.parametrize(("unit", "isolation"), [*((unit, "thread") for unit in UNITS), ("row_group", "process")])
+@pytest.mark.parametrize(
+    ("unit", "isolation"),
+    [*((unit, "thread") for unit in UNITS), pytest.param("row_group", "process", marks=pytest.mark.slow)],
+)
 def test_wide_rows_and_states_and_ranks(tmp_path: Path, unit: Any, isolation: Any) -> None:
     for number in range(6):
         write(tmp_path, f"{number}.parquet", 1000 * number, 900, 450, width=1024)

@@ -290,7 +290,10 @@ def test_torch_loads_it_with_weights_only() -> None:
 
 @pytest.mark.parametrize(
     "first",
-    ["import torch, parquet_loader", "import parquet_loader, torch; parquet_loader.Ragged([], [0])"],
+    [
+        pytest.param("import torch, parquet_loader", marks=pytest.mark.slow),
+        "import parquet_loader, torch; parquet_loader.Ragged([], [0])",
+    ],
 )
 def test_a_new_process_loads_it_with_weights_only(tmp_path: Path, first: str) -> None:
     torch.save(make(ROWS), tmp_path / "batch.pt")

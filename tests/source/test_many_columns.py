@@ -85,7 +85,7 @@ def test_twice_the_columns_are_twice_the_work(tmp_path: Path, kind: Any, columns
         work()  # the first time modules are imported
         return calls_of(work)
 
-    smallest, middle, largest = (opening(count) for count in (100, 200, 400))
+    smallest, middle, largest = (opening(count) for count in (50, 100, 200))
     assert largest - middle < 2.2 * (middle - smallest)
 
 
@@ -102,7 +102,7 @@ def test_rows_of_twice_the_columns_are_twice_the_work(tmp_path: Path, kind: Any)
         work()  # the first time modules are imported
         return calls_of(work)
 
-    smallest, middle, largest = (reading(count) for count in (100, 200, 400))
+    smallest, middle, largest = (reading(count) for count in (50, 100, 200))
     assert largest - middle < 2.2 * (middle - smallest)
 
 

@@ -33,6 +33,7 @@ from parquet_loader.dataset import LazyBudget
 from parquet_loader.engine import Engine
 from parquet_loader.loader.batched import BatchedDataLoader as Loader
 from parquet_loader.window import Allocation, Arenas
+from tests.support.examples import grid
 from tests.support.far import Line, Proxy, at_random, far
 from tests.support.processes import passes_on_both_sides_of_a_fork
 
@@ -155,8 +156,12 @@ def remote_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("parquet_loader-remote")]
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("connections", BOTH)
+@grid(
+    "connections, isolation",
+    BOTH,
+    ["thread", "process"],
+    everyday=lambda connections, isolation: isolation == "thread" or connections == "native",
+)
 def test_batches_are_those_of_local_files_in_any_epoch(store: Store, connections: str, isolation: str) -> None:
     with far(store.endpoint) as proxy:
         loader = opened(proxy, remote(connections), isolation=isolation)
@@ -538,9 +543,15 @@ next(batches)
 """
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("how", ["exit", "interrupt", "terminate"])
-@pytest.mark.parametrize("connections", NATIVE_IS_SLOW)  # 12 s: AWS's own
+@grid(
+    "connections, how, isolation",
+    BOTH,
+    ["exit", "interrupt", "terminate"],
+    ["thread", "process"],
+    everyday=lambda connections, *others: (  # AWS's own takes 12 s
+        connections == "obstore" and others in {("exit", "process"), ("interrupt", "thread"), ("terminate", "thread")}
+    ),
+)
 def test_the_interpreter_ends_with_requests_in_flight(store: Store, connections: str, how: str, isolation: str) -> None:
     need(connections)
     with far(store.endpoint) as proxy:

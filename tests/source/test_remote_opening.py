@@ -29,6 +29,7 @@ from parquet_loader.source.remote.concurrency import PATIENCE, ConcurrencyLimit,
 from parquet_loader.source.remote.listers import lister_for
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.source.snapshot_cache import _loaded, open_remembered
+from tests.support.examples import grid
 from tests.support.far import Line, Proxy, far
 from tests.support.processes import passes_on_both_sides_of_a_fork
 
@@ -330,7 +331,7 @@ import faulthandler, signal, sys, threading
 faulthandler.register(signal.SIGUSR1)
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from parquet_loader import BatchedDataLoader, ReadOptions, RemoteOptions
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions
 endpoint, key, secret, connections = sys.argv[1:5]
 def interrupt():
     if sys.stdin.readline():
@@ -339,14 +340,21 @@ def interrupt():
 threading.Thread(target=interrupt, daemon=True).start()
 fs = pafs.S3FileSystem(endpoint_override=endpoint, scheme="http", access_key=key, secret_key=secret, region="other")
 options = ReadOptions(remote=RemoteOptions(stall_s=500.0, deadline_s=1000.0, connections=connections))
-BatchedDataLoader("bucket/many", 10, filesystem=fs, read_options=options, filters=pc.field("x") > 0)
+numpy = OutputOptions(format="numpy")  # imports no torch
+BatchedDataLoader(
+    "bucket/many", 10, filesystem=fs, read_options=options, filters=pc.field("x") > 0, output_options=numpy
+)
 """
 
 
 @needs_servers
-@pytest.mark.parametrize("answered", [0, 1, 13], ids=["listing", "footers", "counting"])
-@pytest.mark.parametrize("connections", ["obstore", pytest.param("native", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("wakes", [True, False], ids=["at once", "though it does not wake the main thread"])
+@grid(
+    "wakes, connections, answered",
+    [pytest.param(True, id="at once"), pytest.param(False, id="though it does not wake the main thread")],
+    [pytest.param("obstore", id="obstore"), pytest.param("native", id="native")],
+    [pytest.param(0, id="listing"), pytest.param(1, id="footers"), pytest.param(13, id="counting")],
+    everyday=lambda wakes, connections, answered: connections == "obstore" and wakes == (answered == 1),
+)
 def test_an_opening_that_is_never_answered_is_left_by_ctrl_c(
     bucket: tuple[Path, str], connections: str, answered: int, *, wakes: bool
 ) -> None:
@@ -406,7 +414,8 @@ loader = BatchedDataLoader(url, 64, output_options=OutputOptions(format="numpy")
 
 
 @needs_servers
-@pytest.mark.parametrize("connections", ["", "native"])  # by itself obstore before the fork, and fsspec behind it
+# By itself, obstore before the fork, and fsspec behind it.
+@pytest.mark.parametrize("connections", ["", pytest.param("native", marks=pytest.mark.slow)])
 def test_a_fork_reads_http_through_connections_of_its_own(bucket: tuple[Path, str], connections: str) -> None:
     pytest.importorskip("fsspec")
     pytest.importorskip("aiohttp")

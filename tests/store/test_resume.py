@@ -50,7 +50,15 @@ def store(tmp_path: Path) -> SampleStore:
     return store
 
 
-@pytest.mark.parametrize("name", ["plain", "filter", "weights", "default windows"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        pytest.param("filter", marks=pytest.mark.slow),
+        "weights",
+        pytest.param("default windows", marks=pytest.mark.slow),
+    ],
+)
 def test_every_batch_of_an_epoch_is_a_place_to_go_on_in_a_store_that_has_grown(store: SampleStore, name: str) -> None:
     options = {**LOADER, "filters": pc.bit_wise_and(pc.field("i"), 3) != 0} if name == "filter" else LOADER
     options = {**options, "window_rows": None} if name == "default windows" else options

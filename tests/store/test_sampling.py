@@ -76,7 +76,9 @@ def test_one_that_raises_or_is_killed_starts_again(tmp_path: Path) -> None:
     assert store.status().writers == 0
 
 
-@pytest.mark.parametrize("tells_ends", [True, False], ids=["pidfd", "older kernel"])
+@pytest.mark.parametrize(
+    "tells_ends", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["pidfd", "older kernel"]
+)
 def test_one_that_is_killed_while_what_it_forked_lives_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_ends: bool
 ) -> None:

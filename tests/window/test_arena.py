@@ -241,7 +241,7 @@ with BatchedDataLoader(sys.argv[1], 100, shuffle=True, window_rows=8000, **optio
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="no /proc/self/smaps_rollup")
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", [pytest.param("thread", marks=pytest.mark.slow), "process"])
 def test_windows_that_differ_from_epoch_to_epoch_do_not_pile_up(tmp_path: Path, isolation: str) -> None:
     """Row groups of many sizes meet in other windows each epoch, whose largest is then of another size."""
     rng = np.random.default_rng(0)

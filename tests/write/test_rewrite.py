@@ -628,12 +628,12 @@ parquet_loader.rewrite_dataset(
 @pytest.mark.parametrize(
     ("moment", "mode"),
     [
-        ("sorting", "error"),
+        pytest.param("sorting", "error", marks=pytest.mark.slow),
         ("sorting", "overwrite"),
         ("closing", "error"),
-        ("closing", "overwrite"),
-        ("before removing the old", "overwrite"),
-        ("amid removing the old", "overwrite"),
+        pytest.param("closing", "overwrite", marks=pytest.mark.slow),
+        pytest.param("before removing the old", "overwrite", marks=pytest.mark.slow),
+        pytest.param("amid removing the old", "overwrite", marks=pytest.mark.slow),
         ("between two renames", "overwrite"),
     ],
 )

@@ -493,7 +493,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("error", marks=pytest.mark.slow), "append", pytest.param("overwrite", marks=pytest.mark.slow)]
+)
 def test_a_writer_that_is_killed_leaves_nothing_that_can_be_seen(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "d"
     if mode != "error":

@@ -41,6 +41,7 @@ from tests.read.cache.remote import (
     read_epoch,
     write_data,
 )
+from tests.support.examples import grid
 
 GROUPS = ROWS // GROUP_ROWS
 ONE_GROUP = GROUP_ROWS * 2048
@@ -68,7 +69,7 @@ def expected(data: Path, epochs: int, **options: Any) -> list[list[dict[str, Any
     ("options", "isolation"),
     [
         ({"columns": None}, "thread"),
-        ({"columns": None}, "process"),
+        pytest.param({"columns": None}, "process", marks=pytest.mark.slow),
         ({"columns": ["tensor"]}, "thread"),
         ({"columns": ["text", "b"]}, "thread"),
         ({"filters": pc.field("b") < 50}, "process"),
@@ -272,8 +273,12 @@ def test_damage_is_found_and_fetched_again(
     assert disk_bytes(tmp_path / "cache") < 1.2 * GROUPS * ONE_GROUP
 
 
-@pytest.mark.parametrize("harm", [cut_end, cut_half, empty, os.unlink], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("options", [{}, {"window_rows": 256, "memory_limit": "48MiB"}], ids=["whole", "slices"])
+@grid(
+    "options, harm",
+    [pytest.param({}, id="whole"), pytest.param({"window_rows": 256, "memory_limit": "48MiB"}, id="slices")],
+    [pytest.param(f, id=f.__name__) for f in (cut_end, cut_half, empty, os.unlink)],
+    everyday=lambda options, harm: bool(options) == (harm in (cut_half, os.unlink)),
+)
 def test_a_copy_that_is_lost_while_it_is_used_is_fetched_again(
     data: Path, root: Path, tmp_path: Path, harm: Callable[[Path], None], options: dict[str, Any]
 ) -> None:

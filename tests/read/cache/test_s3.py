@@ -15,7 +15,7 @@ from tests.read.cache.remote import read_epoch, write_data
 GROUPS = 12
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_the_second_epoch_needs_no_server(tmp_path: Path, isolation: Any) -> None:
     try:
         find_rclone()

@@ -82,7 +82,7 @@ def test_length_and_ranks_count_the_rows_that_are_left(tmp_path: Path) -> None:
     assert len(set(delivered)) == len(delivered) >= len(alive) - 3 * 3
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_an_epoch_goes_on_after_any_batch_with_the_same_rows(tmp_path: Path, isolation: Any) -> None:
     made = table(tmp_path, [(numbers(0, 50), deleting(*range(1, 50, 4))), (numbers(50, 90), deleting(3, 4, 5))], X)
     options = {"shuffle": True, "seed": 5, "window_rows": 16, "isolation": isolation}
