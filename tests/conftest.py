@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import psutil
 import pyarrow as pa
@@ -81,6 +82,12 @@ LONG_FILES = {
     "tests/store/test_sampling.py",
     "tests/write/test_rewrite.py",
 }
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests of frameworks where their marker is: each process would import the frameworks to see it."""
+    is_of_frameworks = collection_path == Path(__file__).parent / "frameworks"
+    return True if is_of_frameworks and "not frameworks" in config.option.markexpr else None
 
 
 def pytest_collection_finish() -> None:

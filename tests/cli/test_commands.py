@@ -96,7 +96,12 @@ def test_version_names_what_a_bug_report_needs_and_imports_no_torch() -> None:
 @pytest.mark.parametrize(
     ("command", "variables", "said"),
     [
-        ("--version", {"PARQUET_LOADER_NATIVE": "0"}, "PARQUET_LOADER_NATIVE=0 is set; unset"),
+        pytest.param(
+            "--version",
+            {"PARQUET_LOADER_NATIVE": "0"},
+            "PARQUET_LOADER_NATIVE=0 is set; unset",
+            marks=pytest.mark.slow,
+        ),
         ("info", {"PARQUET_LOADER_KERNELS": "/nowhere.so"}, "it was not compiled when the package was installed"),
     ],
 )

@@ -231,7 +231,7 @@ def test_a_consumer_may_keep_all_batches_or_write_to_them(table: str) -> None:
     assert [values_of(batch) for batch in kept] == expected
 
 
-@pytest.mark.parametrize("columns", [None, FIXED])
+@pytest.mark.parametrize("columns", [pytest.param(None, marks=pytest.mark.slow), FIXED])
 def test_row_groups_that_are_skipped_are_left_out_as_on_the_cpu(
     table: str, tmp_path: Path, columns: list[str] | None
 ) -> None:

@@ -129,7 +129,7 @@ def test_memory_stays_registered_as_long_as_an_array_views_it(runtime: Runtime) 
     assert memory.holds(again)
 
 
-@pytest.mark.parametrize("error", [2, None])
+@pytest.mark.parametrize("error", [2, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_window_whose_memory_cannot_be_registered_is_copied_and_counted(
     table: str, monkeypatch: pytest.MonkeyPatch, error: int | None
 ) -> None:

@@ -58,7 +58,7 @@ assert not hasattr(parquet_loader, 'BatchDataLoader')
 """
 
 
-@pytest.mark.parametrize("error", [MISSING, BROKEN], ids=["missing", "broken"])
+@pytest.mark.parametrize("error", [MISSING, pytest.param(BROKEN, marks=pytest.mark.slow)], ids=["missing", "broken"])
 def test_names_can_be_looked_at_and_help_describes_them(error: str) -> None:
     assert "class ParquetIterable" in run(f"{NAMES}{LOOKS}help(parquet_loader)", error)
 

@@ -714,7 +714,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("has_statistics", [True, False])
+@pytest.mark.parametrize("has_statistics", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_nulls_are_delivered_the_same_with_and_without(tmp_path: Path, has_statistics: bool) -> None:
     arrays = {"f": pa.float32(), "i": pa.int16(), "b": pa.bool_(), "pair": pa.binary(8)}
     table = pa.table({n: with_nulls(values(t, 3000, 900, 5), 0.3, 5) for n, t in arrays.items()})
@@ -732,7 +732,7 @@ def test_nulls_are_delivered_the_same_with_and_without(tmp_path: Path, has_stati
             assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-@pytest.mark.parametrize("has_statistics", [True, False])
+@pytest.mark.parametrize("has_statistics", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_null_that_is_refused_is_said_as_without_kernels(tmp_path: Path, has_statistics: bool) -> None:
     array = pa.array([1] * 700 + [None] + [0] * 300)
     types = {"f": pa.float32(), "i": pa.int16(), "b": pa.bool_()}
@@ -778,6 +778,7 @@ size_t ZSTD_freeDCtx(void *d) { return 0; }
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_codecs_are_linked_in_if_their_sources_are_given(tmp_path: Path) -> None:
     (tmp_path / "codecs" / "both").mkdir(parents=True)

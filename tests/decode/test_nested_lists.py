@@ -73,7 +73,13 @@ def test_rows_of_all_depths_are_joined_from_their_columns_of_bytes(kind: str, da
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"isolation": "process"}, {"drop_last": True}, {"filters": [("id", "<", 900)]}]
+    "options",
+    [
+        {},
+        pytest.param({"isolation": "process"}, marks=pytest.mark.slow),
+        {"drop_last": True},
+        {"filters": [("id", "<", 900)]},
+    ],
 )
 def test_windows_deliver_nested_lists_with_their_rows(tmp_path: Path, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)

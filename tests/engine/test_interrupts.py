@@ -32,7 +32,7 @@ def reading_threads() -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Ctrl-C in callbacks of weakrefs
-@pytest.mark.parametrize("transform", [None, lambda columns, rng: columns])
+@pytest.mark.parametrize("transform", [pytest.param(None, marks=pytest.mark.slow), lambda columns, rng: columns])
 def test_ctrl_c_at_every_moment_of_the_beginning_ends_the_pass(root: str, transform: Any) -> None:
     with BatchedDataLoader(root, 10, shuffle=True, window_rows=40, num_threads=2, transform=transform) as loader:
         state = loader.state_dict()  # makes the memory budget, which the first beginning would make otherwise

@@ -58,7 +58,8 @@ if __name__ == "__main__":
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("scarce"), np.random.default_rng(0)
     for number in range(4):
-        table = pa.table({"id": np.arange(40_000) + number * 40_000, "w": [rng.bytes(400) for _ in range(40_000)]})
+        wide = pa.FixedSizeBinaryArray.from_buffers(pa.binary(400), 40_000, [None, pa.py_buffer(rng.bytes(16_000_000))])
+        table = pa.table({"id": np.arange(40_000) + number * 40_000, "w": wide.cast(pa.binary())})
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=10_000)
     return folder
 

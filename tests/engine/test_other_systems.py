@@ -87,7 +87,7 @@ def run(system: str, tmp_path: Path, **variables: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("native", ["1", pytest.param("0", marks=pytest.mark.slow)])
 def test_without_what_only_linux_has_all_but_the_reading_process_works(native: str, tmp_path: Path) -> None:
     process, rows, store = run("darwin", tmp_path, PARQUET_LOADER_NATIVE=native)
     assert process == "process: isolation='process' needs Linux (memfd); isolation='thread' gives the same batches"

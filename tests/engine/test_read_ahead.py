@@ -163,7 +163,7 @@ def add(store: SampleStore, first: int) -> None:
         writer.write({"id": np.arange(first, first + 100)})
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_store_that_has_not_changed_is_read_ahead_and_new_files_are_still_seen(
     store: SampleStore, isolation: str
 ) -> None:

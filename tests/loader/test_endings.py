@@ -448,7 +448,15 @@ EXITS = {
 }
 
 
-@pytest.mark.parametrize("way", EXITS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        "with the iterator alive",
+        "in a function of a thread",
+        pytest.param("by sys.exit in the loop", marks=pytest.mark.slow),
+        pytest.param("with the iterator in a cycle", marks=pytest.mark.slow),
+    ],
+)
 def test_the_interpreter_exits_in_the_middle_of_an_epoch(root: str, way: str) -> None:
     process = start(root, EXITS[way], "torch" if way == "with the iterator alive" else "numpy")
     wait_for(process, "ready")

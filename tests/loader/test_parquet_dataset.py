@@ -113,7 +113,7 @@ def test_two_loaders_list_once_and_read_each_footer_once(endpoint: str) -> None:
 
 
 @needs_servers
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_loaders_over_a_store_iterate_at_the_same_time(endpoint: str, isolation: Any) -> None:
     with far(endpoint) as proxy:
         dataset = on_s3(proxy)

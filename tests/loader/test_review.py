@@ -156,7 +156,14 @@ def test_missing_columns_may_hold_the_largest_unsigned_number(tmp_path: Path) ->
     assert batch["t"].numpy().tolist() == [[most, most]]
 
 
-@pytest.mark.parametrize("names", [pd.DataFrame({"b": [0], "a": [0]}).columns, np.array(["b", "a"]), ("b", "a")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pd.DataFrame({"b": [0], "a": [0]}).columns,
+        pytest.param(np.array(["b", "a"]), marks=pytest.mark.slow),
+        pytest.param(("b", "a"), marks=pytest.mark.slow),
+    ],
+)
 def test_columns_may_come_from_a_frame_or_an_array(tmp_path: Path, names: Any) -> None:
     path = written(tmp_path, a=[1], b=[2], c=[3])
     assert list(first_batch(path, columns=names)) == ["b", "a"]

@@ -282,7 +282,7 @@ def test_threads_share_a_reader(path: Path) -> None:
     with ParquetDataset(path).rows(output_options=NUMPY, cache_bytes=20_000) as rows:
 
         def read(seed: int) -> bool:
-            indices = np.random.default_rng(seed).integers(0, 1000, (4, 30))
+            indices = np.random.default_rng(seed).integers(0, 1000, (2, 30))
             return all(rows.take(some)["id"].tolist() == some.tolist() for some in indices)
 
         with ThreadPoolExecutor(6) as pool:

@@ -106,7 +106,7 @@ def ids(batches: Any) -> Iterator[list[int]]:
     return (batch["id"].tolist() for batch in batches)
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_stateful_dataloader_goes_on_at_every_batch(root: str, stateful: Any, isolation: Any) -> None:
     with new_loader(root) as loader:
         epochs = [list(ids(loader)) for _ in range(4)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,11 @@ import pytest
 from parquet_loader.petastorm import TransformSpec, make_batch_reader, make_reader
 from parquet_loader.petastorm.ngram import NGram
 from parquet_loader.petastorm.predicates import in_lambda, in_set
+from parquet_loader.petastorm.tf_utils import make_petastorm_dataset, tf_tensors
 from tests.support import petastorm_oracle as oracle
 
-pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-import tensorflow.compat.v1 as tf
-
-from parquet_loader.petastorm.tf_utils import make_petastorm_dataset, tf_tensors
+if importlib.util.find_spec("tensorflow") is None:
+    pytest.skip("tensorflow is not installed", allow_module_level=True)
 
 EVERYTHING = f"file://{oracle.EVERYTHING}"
 SERIES = f"file://{oracle.SERIES}"
@@ -27,6 +28,12 @@ PLAIN = f"file://{oracle.PLAIN}"
 IN_ORDER: dict[str, Any] = {"shuffle_row_groups": False, "workers_count": 2}
 # Fields of types that TensorFlow has, which excludes nulls.
 FIELDS = [name for name, value in oracle.rows()[0].items() if value is not None and not name.endswith("_null")]
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    """TensorFlow. Its import takes seconds, in every process that imports this file."""
+    return importlib.import_module("tensorflow.compat.v1")
 
 
 def as_tensorflow_has_it(value: Any) -> Any:
@@ -47,7 +54,7 @@ def assert_same(found: Any, wanted: Any, where: str) -> None:
     assert np.array_equal(np.asarray(found, object), np.asarray(expected, object)), where
 
 
-def test_a_data_set_holds_every_value_that_tensorflow_has_a_type_for() -> None:
+def test_a_data_set_holds_every_value_that_tensorflow_has_a_type_for(tf: Any) -> None:
     assert len(FIELDS) > 25
     with make_reader(EVERYTHING, schema_fields=FIELDS, **IN_ORDER) as reader:
         dataset = make_petastorm_dataset(reader)
@@ -78,7 +85,7 @@ def test_batches_have_rows_first_and_a_second_pass_begins_again() -> None:
             assert batch.list.numpy().tolist() == expected["list"].tolist()
 
 
-def test_rows_that_hold_nulls_are_named_and_may_be_left_out() -> None:
+def test_rows_that_hold_nulls_are_named_and_may_be_left_out(tf: Any) -> None:
     with (
         make_reader(EVERYTHING, schema_fields=["id", "int_null"], **IN_ORDER) as reader,
         pytest.raises(tf.errors.OpError, match="'int_null' holds None"),
@@ -89,7 +96,7 @@ def test_rows_that_hold_nulls_are_named_and_may_be_left_out() -> None:
         assert [int(row.int_null) for row in make_petastorm_dataset(reader)] == list(range(0, 24, 2))
 
 
-def test_nulls_of_batches_are_named_whatever_numpy_makes_of_them(tmp_path: Path) -> None:
+def test_nulls_of_batches_are_named_whatever_numpy_makes_of_them(tmp_path: Path, tf: Any) -> None:
     """In Petastorm they become the least int64."""
     columns = {
         "n": pa.array([1, None], pa.int32()),
@@ -138,7 +145,7 @@ def wanted_grams() -> list[dict[int, dict[str, Any]]]:
         return [{step: row._asdict() for step, row in gram.items()} for gram in reader]
 
 
-def test_n_grams_are_dicts_of_rows_by_step() -> None:
+def test_n_grams_are_dicts_of_rows_by_step(tf: Any) -> None:
     with make_reader(SERIES, schema_fields=NGram(dict(GRAM), 10, "ts"), **IN_ORDER) as reader:
         found = list(make_petastorm_dataset(reader))
     wanted = wanted_grams()
@@ -164,7 +171,7 @@ def test_n_grams_are_dicts_of_rows_by_step() -> None:
             session.run(tensors)
 
 
-def test_tensors_of_a_graph_give_a_row_each_time_shuffled_by_a_queue() -> None:
+def test_tensors_of_a_graph_give_a_row_each_time_shuffled_by_a_queue(tf: Any) -> None:
     with (
         tf.Graph().as_default(),
         make_reader(EVERYTHING, schema_fields=FIELDS, num_epochs=None, **IN_ORDER) as reader,

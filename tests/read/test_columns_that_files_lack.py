@@ -64,7 +64,7 @@ _GROWING = Schema(
 )
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_filter_compares_missing_in_files_that_lack_the_column(growing: Path, isolation: str) -> None:
     kept = _load(growing, _GROWING, filters=pc.field("discount") >= 0.5, isolation=isolation)
     assert kept == {"id": [1, 2, 4, 5], "price": [0.5, 2.5, 4.0, 0.5], "discount": [0.5, 0.5, 0.75, 0.5]}

@@ -51,8 +51,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("scarce"), np.random.default_rng(0)
     for number in range(8):
         ids = np.arange(40_000) + number * 40_000
-        wide = [rng.bytes(400) for _ in range(40_000)]
-        pq.write_table(pa.table({"id": ids, "w": wide}), folder / f"{number}.parquet", row_group_size=10_000)
+        wide = pa.FixedSizeBinaryArray.from_buffers(pa.binary(400), 40_000, [None, pa.py_buffer(rng.bytes(16_000_000))])
+        pq.write_table(
+            pa.table({"id": ids, "w": wide.cast(pa.binary())}), folder / f"{number}.parquet", row_group_size=10_000
+        )
     return folder
 
 

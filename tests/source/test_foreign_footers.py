@@ -172,8 +172,9 @@ def test_a_schema_of_any_depth_is_refused_before_anybody_recurses(tmp_path: Path
     assert "nested more than 100 deep" in load_in_a_process(str(path), "raise")
 
 
-def test_altered_footers_end_in_rows_or_in_the_librarys_own_errors() -> None:
-    run_fuzz(150)
+@pytest.mark.parametrize("count", [50, pytest.param(150, marks=pytest.mark.slow)])
+def test_altered_footers_end_in_rows_or_in_the_librarys_own_errors(count: int) -> None:
+    run_fuzz(count)
 
 
 @pytest.mark.slow

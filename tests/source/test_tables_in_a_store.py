@@ -57,7 +57,7 @@ def load(endpoint: str, source: Any, connections: Any = None, **options: Any) ->
 
 
 @needs_servers
-@pytest.mark.parametrize("connections", ["obstore", "native"])
+@pytest.mark.parametrize("connections", ["native", pytest.param("obstore", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_a_table_in_a_bucket_is_refused_however_it_is_named(
     store: tuple[Path, str], layout: str, connections: str

@@ -236,11 +236,11 @@ def test_a_listing_without_the_lock_is_whole_however_it_interleaves_with_a_commi
     assert min(looks[1], looks[3]) > 20
 
 
-def test_a_loader_reads_all_of_a_job_or_none_while_jobs_are_committed(store: SampleStore) -> None:
+@pytest.mark.parametrize("jobs", [5, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_loader_reads_all_of_a_job_or_none_while_jobs_are_committed(store: SampleStore, jobs: int) -> None:
     commit_job(store)
     seen: list[int] = []
     errors: list[BaseException] = []
-    jobs = 12
 
     def write() -> None:
         try:
@@ -401,7 +401,7 @@ class Told:
         return answer
 
 
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("for_good", [pytest.param(False, marks=pytest.mark.slow), True], ids=["once", "for good"])
 def test_whatever_call_is_refused_a_job_is_told_what_became_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_good: bool
 ) -> None:

@@ -132,7 +132,7 @@ def test_random_positions_are_uniform() -> None:
     assert np.abs(counts - 1000).max() < 160  # 5 standard deviations
 
 
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("first", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_only_the_index_and_the_groups_of_the_clip_are_read(first: bool) -> None:
     data = video(
         900, key_every=30, noise=50, size=(144, 272), container_options={"movflags": "faststart"} if first else None

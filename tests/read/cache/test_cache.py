@@ -249,7 +249,16 @@ def exchange(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [flip, flip_everywhere, lose_block, cut_end, cut_half, empty, spoil_index, exchange],
+    [
+        flip,
+        pytest.param(flip_everywhere, marks=pytest.mark.slow),
+        lose_block,
+        pytest.param(cut_end, marks=pytest.mark.slow),
+        cut_half,
+        pytest.param(empty, marks=pytest.mark.slow),
+        pytest.param(spoil_index, marks=pytest.mark.slow),
+        exchange,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_damage_is_found_and_fetched_again(

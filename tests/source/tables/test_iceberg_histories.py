@@ -315,7 +315,15 @@ _OF_PYICEBERG = pytest.mark.filterwarnings("ignore:Delete operation did not matc
 
 
 @_OF_PYICEBERG
-@pytest.mark.parametrize(("machine", "histories"), [(WrittenByHand, 10), (WrittenByPyiceberg, 4)])
+@pytest.mark.parametrize(
+    ("machine", "histories"),
+    [
+        (WrittenByHand, 3),
+        (WrittenByPyiceberg, 1),
+        pytest.param(WrittenByHand, 10, marks=pytest.mark.slow),
+        pytest.param(WrittenByPyiceberg, 4, marks=pytest.mark.slow),
+    ],
+)
 def test_the_rows_of_all_snapshots_of_a_few_histories(machine: Any, histories: int) -> None:
     run(machine, 0, histories, 8)
 
