@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, ConfigurationError, SampleStore, Schema, StoreOptions, Tensor, WriteError
-from tests.store.test_store import ONE, SCHEMA, SMALL, delivered, numbers, published, rows, used_bytes
+from tests.store.samples import ONE, SCHEMA, SMALL, delivered, numbers, published, rows, used_bytes
 
 
 def test_clocks_order_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ signal.pause()
 def test_what_a_dead_writer_left_is_removed_by_the_next_open(tmp_path: Path) -> None:
     code = f"""
 import os
-from tests.store.test_store import rows
+from tests.store.samples import rows
 from parquet_loader import SampleStore
 writer = SampleStore({str(tmp_path)!r}).writer()
 writer.write(rows(0, 50)); writer.flush(); writer.write(rows(50, 200))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parquet_loader import BatchedDataLoader, SampleStore, Shard, UnsupportedError
-from tests.store.test_store import ONE, SCHEMA, numbers, rows
+from tests.store.samples import ONE, SCHEMA, numbers, rows
 from tests.support.gloo import on_ranks
 
 
@@ -27,7 +27,7 @@ def test_ranks_read_one_snapshot_each_epoch_and_resume_in_it(store: SampleStore,
         store.path,
         """
         from parquet_loader import SampleStore
-        from tests.store.test_store import rows
+        from tests.store.samples import rows
         store = SampleStore(root)
         loader = BatchedDataLoader(store, 16, shuffle=True, window_rows=64, filters=pc.field("i") != 13)
         epochs, states, lengths = [], [], []

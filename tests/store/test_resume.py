@@ -19,7 +19,7 @@ import pytest
 from parquet_loader import BatchedDataLoader, ResumeError, SampleStore, SourceError, WriteError
 from parquet_loader.store import RecentFirst
 from parquet_loader.store.files.file_lists import KEPT_LISTS
-from tests.store.test_store import ONE, SCHEMA, SMALL, published, rows
+from tests.store.samples import ONE, SCHEMA, SMALL, published, rows
 
 LOADER: dict[str, Any] = {"shuffle": True, "seed": 3, "window_rows": 100}
 

@@ -5,46 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parquet_loader import SampleStore
-from tests.store.test_store import ONE, SCHEMA, numbers, rows
-
-
-def yield_some(number: int, batches: int) -> Iterator[dict[str, Any]]:
-    for k in range(batches):
-        yield rows(1000 * number + 10 * k, 10)
-
-
-def yield_for_ever(number: int) -> Iterator[dict[str, Any]]:
-    k = 0
-    while True:
-        yield rows(100_000 * number + 10 * k, 10)
-        k += 1
-
-
-def fail_at_first(number: int, folder: str) -> Iterator[dict[str, Any]]:
-    yield rows(0, 5)
-    marker = Path(folder) / "failed"
-    if not marker.exists():
-        marker.touch()
-        raise ValueError("the archive is away")
-    yield rows(5, 5)
-
-
-def fork_and_be_killed(number: int, folder: str) -> Iterator[dict[str, Any]]:
-    yield rows(0, 5)
-    if not (Path(folder) / "forked").exists():
-        (Path(folder) / "forked").touch()
-        test_is_over = os.open(Path(folder) / "fifo", os.O_RDONLY)
-        if os.fork() == 0:
-            os.read(test_is_over, 1)
-            os._exit(0)
-        os.kill(os.getpid(), signal.SIGKILL)
+from tests.store.samples import ONE, SCHEMA, fail_at_first, fork_and_be_killed, numbers, yield_for_ever, yield_some
 
 
 def test_functions_that_end_are_done_and_what_they_yield_is_there(tmp_path: Path) -> None:

@@ -34,41 +34,7 @@ from parquet_loader import (
 )
 from parquet_loader.store import StoreWriter
 from parquet_loader.store.eviction_queue import queue_evictions
-
-SCHEMA = Schema({"x": Tensor("uint8", (256,)), "i": Scalar("int64")})
-SMALL = StoreOptions(file_bytes=30_000, row_group_bytes=10_000, durable=False)  # three row groups a file
-ONE = StoreOptions(file_bytes=10_000, durable=False)  # one
-
-
-def rows(first: int, count: int) -> dict[str, Any]:
-    i = np.arange(first, first + count)
-    x = np.random.default_rng(first).integers(0, 256, (count, 256), dtype=np.uint8)
-    x[:, 0] = i % 251
-    return {"x": x, "i": i}
-
-
-def published(path: str | Path) -> list[str]:
-    return sorted(os.path.join(path, n) for n in os.listdir(path) if n.endswith(".parquet"))
-
-
-def used_bytes(path: str | Path) -> int:
-    """Every byte of samples on the disk, published or under way."""
-    return sum(os.stat(f).st_size for f in published(path)) + sum(
-        os.stat(e).st_size for e in os.scandir(os.path.join(path, ".store", "unfinished"))
-    )
-
-
-def numbers(path: str | Path) -> list[int]:
-    return [i for f in published(path) for i in pq.read_table(f, columns=["i"])["i"].to_pylist()]
-
-
-def delivered(loader: BatchedDataLoader) -> list[int]:
-    out: list[int] = []
-    for batch in loader:
-        i = batch["i"].tolist()
-        assert (batch["x"][:, 0].numpy() == np.array(i) % 251).all()
-        out += i
-    return out
+from tests.store.samples import ONE, SCHEMA, SMALL, delivered, numbers, published, rows, used_bytes
 
 
 def start_until_it_waits(write: Callable[[], object], writer: StoreWriter) -> threading.Thread:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from parquet_loader import SampleStore, Schema, Tensor
-from tests.store.test_store import ONE, SCHEMA, numbers, rows
+from tests.store.samples import ONE, SCHEMA, numbers, rows
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, ConfigurationError, SampleStore, SourceError
 from parquet_loader.store import Arrival, AtMost, RecentFirst, StoredFile
-from tests.store.test_store import ONE, SCHEMA, SMALL, rows
+from tests.store.samples import ONE, SCHEMA, SMALL, rows
 
 
 def times(loader: BatchedDataLoader) -> Counter[int]:
