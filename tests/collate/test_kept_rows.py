@@ -118,10 +118,10 @@ def test_files_may_be_gone_after_the_first_epoch(table: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"drop_last": True},
+        pytest.param({"drop_last": True}, marks=pytest.mark.slow),
         {"filters": [("small", "<", 37)], "output_options": OutputOptions(row_numbers="number")},
-        {"columns": ["wide"]},
-        {"batch_size": 1000, "drop_last": True},
+        pytest.param({"columns": ["wide"]}, marks=pytest.mark.slow),
+        pytest.param({"batch_size": 1000, "drop_last": True}, marks=pytest.mark.slow),
         {"shard": Shard(0, 1), "shard_options": ShardOptions(logical_shards=4), "batch_size": 32},
         {"num_threads": 1, "memory_limit": "8MiB", "window_rows": None},
     ],

@@ -15,7 +15,8 @@ import torch
 
 from parquet_loader import BatchedDataLoader, ConfigurationError, OutputOptions, Ragged
 from tests.support import oracle
-from tests.support.datasets import BY_NAME, Layout, write_layout, write_numbered
+from tests.support.datasets import Layout, write_layout, write_numbered
+from tests.support.examples import each_kind
 
 NUMPY = OutputOptions(format="numpy")
 LAYOUT = Layout(((20, 7), (10, 1), (), (3, 0, 16)), ("float_null", "flag", "half", "uint16", "text", "wide"), seed=4)
@@ -25,9 +26,9 @@ def leaves(value: Any) -> list[Any]:
     return [*leaves(value.values), value.offsets] if isinstance(value, Ragged) else [value]
 
 
-@pytest.mark.parametrize("kind", BY_NAME)
-def test_arrays_hold_what_tensors_hold(tmp_path: Path, kind: str) -> None:
-    write_layout(Layout(((20, 7), (10,)), (kind,), seed=2), str(tmp_path))
+@each_kind
+def test_arrays_hold_what_tensors_hold(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    write_layout(Layout(((20, 7), (10,)), kinds, seed=2), str(tmp_path))
     with (
         BatchedDataLoader(str(tmp_path), 8, shuffle=True) as tensors,
         BatchedDataLoader(str(tmp_path), 8, shuffle=True, output_options=NUMPY) as arrays,

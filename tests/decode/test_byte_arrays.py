@@ -25,7 +25,7 @@ from parquet_loader.decode import (
 )
 from parquet_loader.decode.native.column_reader import Fills, RowDemand, decodable_columns
 from parquet_loader.source import Metadata
-from tests.support.examples import examples
+from tests.support.examples import examples, grid
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
@@ -216,13 +216,16 @@ def test_text_that_is_not_utf8_names_its_row_and_does_not_matter_if_bytes_are_as
         assert [row for batch in loader for row in batch["a"].to_list()] == values
 
 
-@pytest.mark.parametrize("filters", [None, [("n", ">", 20)]], ids=["all rows", "filter"])
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("nulls", [0.0, 0.2, 1.0])
-@pytest.mark.parametrize(
-    "field",
-    [Text(fill="a filler of more bytes than a number"), Text(null="mask"), Text(null="mask", fill="-")],
-    ids=repr,
+@grid(
+    "field, nulls, encoding, filters",
+    [
+        pytest.param(field, id=repr(field))
+        for field in (Text(fill="a filler of more bytes than a number"), Text(null="mask"), Text(null="mask", fill="-"))
+    ],
+    [pytest.param(nulls, id=str(nulls)) for nulls in (0.0, 0.2, 1.0)],
+    [pytest.param(encoding, id=encoding) for encoding in ENCODINGS],
+    [pytest.param(None, id="all rows"), pytest.param([("n", ">", 20)], id="filter")],
+    everyday=lambda field, nulls, encoding, filters: nulls == 0.2 and (filters is None) == (field.null == "mask"),
 )
 def test_nulls_are_filled_or_masked(tmp_path: Path, field: Text, nulls: float, encoding: str, filters: Any) -> None:
     array = words(3000, 200, 20, nulls)

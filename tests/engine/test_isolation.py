@@ -254,9 +254,12 @@ def test_the_reading_process_lets_the_caller_go_first(root: str) -> None:
     assert children() == set()
 
 
-def test_a_pass_left_early_leaves_no_process_and_a_finished_one_keeps_it_until_the_loader_goes(root: str) -> None:
+@pytest.mark.parametrize("places", [(11,), pytest.param((1, 11, 29), marks=pytest.mark.slow)])
+def test_a_pass_left_early_leaves_no_process_and_a_finished_one_keeps_it_until_the_loader_goes(
+    root: str, places: tuple[int, ...]
+) -> None:
     loader = isolated(root, window_rows=20)
-    for taken in (1, 11, 29):
+    for taken in places:
         for number, _ in enumerate(loader, 1):
             if number == taken:
                 break
@@ -360,7 +363,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
     ("ending", "code"),
     [
         ("sys.exit(7)", 7),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", -9, marks=pytest.mark.slow),
         pytest.param("os._exit(3)", 3, marks=pytest.mark.slow),
         ("raise KeyboardInterrupt", -2),
         ("if not os.fork():\n        signal.pause()\n    os.kill(os.getpid(), signal.SIGKILL)", -9),

@@ -89,7 +89,13 @@ def columns_of(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("filters", [None, pc.field("id") != 7], ids=["all rows", "filter"])
 @pytest.mark.parametrize("row_group_rows", [250, 2_000])  # read whole, and by slices
 @pytest.mark.parametrize(
-    ("kind", "codec"), [("numbers", "snappy"), ("text", "snappy"), ("many columns", "snappy"), ("numbers", "brotli")]
+    ("kind", "codec"),
+    [
+        ("numbers", "snappy"),
+        ("text", "snappy"),
+        pytest.param("many columns", "snappy", marks=pytest.mark.slow),
+        ("numbers", "brotli"),
+    ],
 )
 def test_a_slice_enters_five_packages_and_returns_fewer_than_eight_times(
     tmp_path: Path, kind: str, codec: str, row_group_rows: int, filters: Any

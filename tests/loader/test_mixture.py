@@ -256,7 +256,7 @@ def test_a_mixture_is_weighed_in_one_way(tmp_path: Path) -> None:
                 MixedLoader({"a": loader}, **wrong)
 
 
-@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted", "stages"])
+@pytest.mark.parametrize("stop", ["first_exhausted", pytest.param("all_exhausted", marks=pytest.mark.slow), "stages"])
 def test_shuffled_token_loaders_mix_by_tokens_and_resume_at_each_batch(tmp_path: Path, stop: str) -> None:
     rng = np.random.default_rng(0)
     roots, arguments = {}, dict[str, Any](length=16, batch_size=2, shuffle=True, window_rows=12, num_threads=1)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader
 from parquet_loader.plan.epoch import Plan, plan_epoch
 from tests.support import oracle
-from tests.support.datasets import BY_NAME, Layout, layouts, write_layout
-from tests.support.examples import examples
+from tests.support.datasets import Layout, layouts, write_layout
+from tests.support.examples import each_kind, examples
 
 bounded = functools.partial(settings, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -81,9 +81,9 @@ def test_every_row_arrives_exactly_once_with_equal_values(
             oracle.assert_epoch_equals(loader, root, ordered=not shuffle)
 
 
-@pytest.mark.parametrize("kind", BY_NAME)
-def test_every_kind_of_column_arrives_with_equal_values_in_every_batch_size(kind: str) -> None:
-    with written(Layout(((40, 1, 0), (30,)), (kind,), seed=9)) as root:
+@each_kind
+def test_every_kind_of_column_arrives_with_equal_values_in_every_batch_size(kinds: tuple[str, ...]) -> None:
+    with written(Layout(((40, 1, 0), (30,)), kinds, seed=9)) as root:
         for batch_size in (1, 7, 71, 100):
             with BatchedDataLoader(root, batch_size, shuffle=True, window_rows=max(20, batch_size)) as loader:
                 oracle.assert_epoch_equals(loader, root)
@@ -415,11 +415,11 @@ def test_filters_keep_the_rows_that_pyarrow_keeps(
         assert all(oracle.batch_rows(batch) == batch_size for batch in batches[:-1])
 
 
-@pytest.mark.parametrize("kind", BY_NAME)
-def test_a_filter_keeps_the_rows_of_every_kind_of_column(kind: str) -> None:
+@each_kind
+def test_a_filter_keeps_the_rows_of_every_kind_of_column(kinds: tuple[str, ...]) -> None:
     expression = (pc.field("id") > 13) & (pc.field("id") != 50)
     with (
-        written(Layout(((40, 1, 0), (30,)), (kind,), seed=10)) as root,
+        written(Layout(((40, 1, 0), (30,)), kinds, seed=10)) as root,
         BatchedDataLoader(root, 7, filters=expression, shuffle=True) as loader,
     ):
         oracle.assert_epoch_equals(loader, root, filters=expression)

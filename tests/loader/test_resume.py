@@ -125,7 +125,7 @@ def test_a_new_loader_begins_in_any_window_the_last_one_too(root: str, transform
             assert [exact(batch) for batch in loader] == whole[first:]
 
 
-@pytest.mark.parametrize("rem", ["drop", "pad"])
+@pytest.mark.parametrize("rem", [pytest.param("drop", marks=pytest.mark.slow), "pad"])
 def test_logical_shards_give_the_same_global_batches_on_any_number_of_ranks(root: str, rem: Any) -> None:
     def global_batches(ranks: int, state: dict[str, Any] | None) -> tuple[list[list[int]], dict[str, Any]]:
         batches: list[list[int]] = []

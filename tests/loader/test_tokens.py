@@ -37,7 +37,7 @@ from parquet_loader import (
     TokenLoader,
     UnsupportedError,
 )
-from tests.support.examples import examples
+from tests.support.examples import examples, grid
 
 NUMPY = OutputOptions(format="numpy")
 LENGTHS = [5, 0, 17, 3, 40, 1, 8, 8, 2, 31, 16, 9, 64, 7, 0, 12, 16, 33, 4, 20]
@@ -152,7 +152,15 @@ def test_sequences_without_shuffle_are_in_the_order_of_the_files(tmp_path: Path)
         ]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(2, marks=pytest.mark.slow),
+        3,
+        pytest.param(4, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_ranks_get_equally_many_batches_of_the_same_sequences(tmp_path: Path, ranks: int, drop_last: bool) -> None:
     write(tmp_path / "d", LENGTHS)
@@ -187,8 +195,12 @@ def test_ranks_get_equally_many_batches_of_the_same_sequences(tmp_path: Path, ra
                 assert len(delivered) == -(-len(expected) // ranks) * ranks
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("remainder", ["drop", "pad"])
+@grid(
+    "remainder, drop_last",
+    ["drop", "pad"],
+    [False, True],
+    everyday=lambda remainder, drop_last: drop_last == (remainder == "drop"),
+)
 def test_with_logical_shards_the_order_does_not_depend_on_the_number_of_ranks(
     tmp_path: Path, drop_last: bool, remainder: Any
 ) -> None:

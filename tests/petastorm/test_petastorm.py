@@ -80,6 +80,7 @@ from parquet_loader.source import declared_unischema, schema_of
 from parquet_loader.source.unischema.metadata_files import ROW_GROUPS_KEY, UNISCHEMA_KEY
 from parquet_loader.source.unischema.records import SparkType, read_indexes, read_unischema
 from tests.support import petastorm_oracle as oracle
+from tests.support.examples import grid
 
 EVERYTHING = f"file://{oracle.EVERYTHING}"
 SERIES = f"file://{oracle.SERIES}"
@@ -684,8 +685,12 @@ def test_loaders_deliver_every_row_once_and_end_with_a_partial_batch(make: Any, 
             np.testing.assert_array_equal(matrix, wanted[number])
 
 
-@pytest.mark.parametrize("capacity", [0, 1, 4, 5, 11, 1000])
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 40])
+@grid(
+    "batch_size, capacity",
+    [1, 3, 7, 40],
+    [0, 1, 4, 5, 11, 1000],
+    everyday=lambda batch_size, capacity: (batch_size in (3, 40)) == (capacity in (0, 4, 11)),
+)
 def test_batches_are_cut_from_row_groups_of_any_size(batch_size: int, capacity: int, tmp_path: Path) -> None:
     sizes = [1, 5, 2, 9, 3, 3, 12, 1]
     schema = pa.schema({"id": pa.int64(), "pair": pa.list_(pa.int64(), 2), "large": pa.uint64()})

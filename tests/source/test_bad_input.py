@@ -29,6 +29,7 @@ from parquet_loader.errors import (
 )
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered
+from tests.support.examples import grid
 from tests.support.footers import ThriftStruct, column_chunk, put, rewrite_footer, row_group, split
 
 
@@ -314,10 +315,14 @@ def test_every_epoch_meets_the_corrupt_page_again(tmp_path: Path) -> None:
                 list(loader)
 
 
-@pytest.mark.parametrize("header", [True, False], ids=["page header", "page body"])
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("batch_size", [7, 40, 1000])
-@pytest.mark.parametrize("window_rows", [None, 50], ids=["one window", "small windows"])
+@grid(
+    "window_rows, batch_size, shuffle, header",
+    [pytest.param(None, id="one window"), pytest.param(50, id="small windows")],
+    [pytest.param(size, id=str(size)) for size in (7, 40, 1000)],
+    [pytest.param(False, id="False"), pytest.param(True, id="True")],
+    [pytest.param(True, id="page header"), pytest.param(False, id="page body")],
+    everyday=lambda window_rows, batch_size, shuffle, header: (shuffle == header) == (batch_size != 40),
+)
 def test_skipping_a_corrupt_row_group_delivers_all_others_once(
     tmp_path: Path, header: bool, shuffle: bool, batch_size: int, window_rows: int | None
 ) -> None:

@@ -275,7 +275,7 @@ def test_an_http_server_says_what_is_wrong(status: int, told: str) -> None:
 
 
 @pytest.mark.parametrize("connections", CONNECTIONS)
-@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+@pytest.mark.parametrize("scheme", ["s3", "s3a", pytest.param("s3n", marks=pytest.mark.slow)])
 def test_the_names_that_hadoop_gives_s3_are_understood(moto: str, scheme: str, connections: str) -> None:
     assert load(url(scheme, "bucket/train", moto), connections) == 10
     assert load(url(scheme, "bucket/train/*.parquet", moto), connections) == 10

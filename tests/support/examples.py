@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.support.datasets import BY_NAME
+
 ALL_EXAMPLES = 100
+
+# Columns of all kinds in one data set, and with the slow tests each kind in one of its own.
+each_kind = pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(tuple(BY_NAME), id="all"),
+        *(pytest.param((name,), id=name, marks=pytest.mark.slow) for name in BY_NAME),
+    ],
+)
 
 
 def examples(count: int) -> int:

@@ -88,7 +88,7 @@ def test_every_row_has_its_own_text(
             assert shuffle or numbers == sorted(numbers)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_child_process_delivers_the_same_text(tmp_path: Path, shuffle: bool) -> None:
     pq.write_table(table_of(0, (1, 7, 60, 1400), 0.0), tmp_path / "0.parquet", row_group_size=300)
     found: list[list[bytes]] = []

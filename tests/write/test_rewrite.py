@@ -50,8 +50,8 @@ from parquet_loader.write.rewrite import external_shuffle as scatter
 from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
 from parquet_loader.write.rewrite.pipeline import bucket_sizes
 from parquet_loader.write.rewrite.source_scan import Rows
-from tests.support.datasets import KINDS, Layout, layouts, write_layout
-from tests.support.examples import examples
+from tests.support.datasets import Layout, layouts, write_layout
+from tests.support.examples import each_kind, examples
 from tests.support.oracle import assert_columns_equal, delivered_columns, expected_columns
 
 
@@ -89,9 +89,9 @@ def test_every_row_of_any_source_is_there_once_with_equal_values(layout: Layout,
         assert not [name for name in os.listdir(target) if name.startswith(".")]
 
 
-@pytest.mark.parametrize("kind", [k.name for k in KINDS])
-def test_each_kind_of_column_survives_in_order_and_shuffled(kind: str) -> None:
-    with source_of(Layout(((40, 1, 0), (30,)), (kind,), seed=9)) as (source, target):
+@each_kind
+def test_each_kind_of_column_survives_in_order_and_shuffled(kinds: tuple[str, ...]) -> None:
+    with source_of(Layout(((40, 1, 0), (30,)), kinds, seed=9)) as (source, target):
         expected = expected_columns(source)
         rewrite_dataset(source, target)
         assert_columns_equal(delivered(target), expected, ordered=True)

@@ -51,6 +51,7 @@ from tests.source.tables.delta_logs import (
     stored_vectors,
 )
 from tests.source.tables.made_tables import rows_of
+from tests.support.examples import grid
 
 NULLS = Schema({"id": Scalar("int64"), "v": Scalar("int64", fill=-1), "s": Text(fill="null"), "p": Text(fill="null")})
 X = [column("x", "long")]
@@ -76,8 +77,12 @@ def numbers(*values: int) -> pa.Table:
     return pa.table({"x": pa.array(values, pa.int64())})
 
 
-@pytest.mark.parametrize("partitioned", [False, True])
-@pytest.mark.parametrize("mapping", ["none", "name"])
+@grid(
+    "mapping, partitioned",
+    ["none", "name"],
+    [False, True],
+    everyday=lambda mapping, partitioned: partitioned == (mapping == "none"),
+)
 def test_each_version_of_a_history_has_the_rows_that_deltalake_reads(
     tmp_path: Path, partitioned: bool, mapping: str
 ) -> None:
