@@ -68,13 +68,19 @@ def test_kernels_of_other_source_or_that_do_not_load_are_missing_too(script: Pat
 
 
 @pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
-def test_kernels_that_are_there_or_switched_off_still_say_nothing(script: Path) -> None:
-    for variables, said in (
-        ({}, "False | \n"),
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        pytest.param({}, "False | \n", marks=pytest.mark.slow),
         ({"PARQUET_LOADER_NATIVE": "0"}, "True | PARQUET_LOADER_NATIVE=0 is set\n"),
-    ):
-        done = run(script, **variables)
-        assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+    ],
+    ids=["there", "switched off"],
+)
+def test_kernels_that_are_there_or_switched_off_still_say_nothing(
+    script: Path, variables: dict[str, str], said: str
+) -> None:
+    done = run(script, **variables)
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
 
 
 def test_the_warning_is_silenced_by_its_class_where_warnings_are_errors(script: Path) -> None:

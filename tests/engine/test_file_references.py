@@ -73,7 +73,7 @@ def part(number: int) -> dict[str, Any]:
     return {"uri": "media/pack", "offset": begin, "size": len(png(number)), "content_type": "image/png"}
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_rows_name_files_and_parts_of_files_or_hold_the_bytes(tmp_path: Path, isolation: Any) -> None:
     references = [
         part(3),

@@ -68,15 +68,15 @@ def run(code: str, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A file of 20,000 rows with 40 columns of 512 bytes: each window needs dozens of shared blocks."""
+    """A file of 20,000 rows with 40 columns of 128 bytes: each window needs dozens of shared blocks."""
     path = str(tmp_path_factory.mktemp("wide") / "a.parquet")
     rng = np.random.default_rng(0)
-    schema = pa.schema([(f"c{i}", pa.binary(512)) for i in range(40)])
+    schema = pa.schema([(f"c{i}", pa.binary(128)) for i in range(40)])
     with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
         for _ in range(8):
             columns = {
                 name: pa.FixedSizeBinaryArray.from_buffers(
-                    pa.binary(512), 2500, [None, pa.py_buffer(rng.bytes(2500 * 512))]
+                    pa.binary(128), 2500, [None, pa.py_buffer(rng.bytes(2500 * 128))]
                 )
                 for name in schema.names
             }

@@ -188,7 +188,7 @@ def referenced(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_rows_may_name_files_relative_to_the_data_set(referenced: Path, isolation: Any) -> None:
     with BatchedDataLoader(referenced, 3, shuffle=True, isolation=isolation) as loader:
         for batch in loader:

@@ -341,6 +341,7 @@ def test_resume_at_each_batch_gives_the_rest(tmp_path: Path, method: Any) -> Non
         assert same(*({k: v for k, v in b.items() if k != "source"} for b in (next(iter(other)), epochs[1][1])))
 
 
+@pytest.mark.slow
 def test_a_child_process_and_threads_give_the_same_batches(tmp_path: Path) -> None:
     write(tmp_path / "d", LENGTHS, id_type=pa.uint16())
     arguments: dict[str, Any] = {

@@ -143,7 +143,7 @@ def test_fixed_bytes_and_values_of_directories_are_split_as_text_is(tmp_path: Pa
         assert len(sides[0] | sides[1]) == 200
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_text_splits_go_to_ranks_processes_and_states(tmp_path: Path, isolation: Any) -> None:
     for number in range(3):
         users = [f"user-{row % 40}" for row in range(number * 100, number * 100 + 100)]

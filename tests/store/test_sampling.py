@@ -24,13 +24,19 @@ def test_functions_that_end_are_done_and_what_they_yield_is_there(tmp_path: Path
     assert "50 rows" in str(samplers)
 
 
-def test_one_that_raises_or_is_killed_starts_again(tmp_path: Path) -> None:
+def test_one_that_raises_starts_again(tmp_path: Path) -> None:
     store = SampleStore(tmp_path / "store", schema=SCHEMA, max_bytes=500_000, options=ONE)
     with store.sample(fail_at_first, arguments=(str(tmp_path),)) as samplers:
         assert samplers.join(90)
     (status,) = samplers.status()
     assert status.starts == 2
     assert status.last_error == "ValueError: the archive is away"
+    assert store.status().writers == 0
+
+
+@pytest.mark.slow  # the next test is the same for one whose fork lives
+def test_one_that_is_killed_starts_again(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path / "store", schema=SCHEMA, max_bytes=500_000, options=ONE)
     with store.sample(yield_for_ever) as samplers:
         assert samplers.wait_for(lambda status: status[0].rows > 0, timeout_s=90)
         pid = samplers.status()[0].pid

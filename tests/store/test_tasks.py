@@ -69,6 +69,7 @@ def test_executors_write_with_nothing_but_the_path(tmp_path: Path, spark: Any) -
     assert store.status().writers == 0
 
 
+@pytest.mark.slow
 def test_dask_workers_write_with_nothing_but_the_path_or_with_the_store(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
     store = SampleStore(tmp_path / "store", schema=SCHEMA, options=ONE)
