@@ -114,6 +114,14 @@ def run_suite(home: Path, *arguments: str) -> dict[str, Any]:
     return entries
 
 
+def test_a_run_verifies_rows(tmp_path: Path) -> None:
+    (entry,) = run_suite(tmp_path, "--system", "ours-packed").values()
+    assert entry["status"] == "ok", entry["reason"]
+    assert entry["verified"] is True
+    assert len(entry["seconds"]["all"]) == 2
+    assert entry["rows"] == 2000
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # many interpreters start
 def test_a_run_verifies_times_and_takes_up_where_it_stopped(tmp_path: Path) -> None:

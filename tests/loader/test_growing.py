@@ -35,11 +35,11 @@ def test_records_drawn_from_the_server_are_the_archives(tmp_path: Path, rclone: 
     assert (batches[0]["record"] != others[0]["record"]).any()
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.timeout(300)
-def test_training_on_a_growing_store_learns_within_the_limit(tmp_path: Path, rclone: None) -> None:
+def test_training_on_a_growing_store_learns_within_the_limit(tmp_path: Path, rclone: None, processes: int) -> None:
     limit = 400 * RECORD_BYTES
-    run = growing(str(tmp_path), limit, epochs=3, processes=2, objects=2)
+    run = growing(str(tmp_path), limit, epochs=3, processes=processes, objects=processes)
     assert run.epochs[0].new_rows == run.epochs[0].rows
     assert all(0 < e.rows <= 400 for e in run.epochs)
     assert run.epochs[-1].loss < run.epochs[0].loss

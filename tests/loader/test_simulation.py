@@ -223,7 +223,6 @@ def test_printed_stats_show_how_a_source_has_changed(source: str) -> None:
     assert "\nsource: version 7: +30 rows in 2 files, -0 rows in 0 files\n" in str(grown)
 
 
-@pytest.mark.slow
 def test_a_store_with_and_without_a_cache(source: str, tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     far = pytest.importorskip("tests.support.far")
