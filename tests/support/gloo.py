@@ -105,8 +105,10 @@ def _run(arguments: list[str], environment: dict[str, str], *, trains: bool) -> 
         leader.join(HANG_S)
     finally:  # the test's own time limit may have raised
         if leader.exitcode is None:
+            assert leader.pid is not None
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(leader.pid or 0, signal.SIGKILL)
+                os.killpg(leader.pid, signal.SIGKILL)
+            leader.kill()  # if it has no group yet
             leader.join()
     assert leader.exitcode is not None
     return leader.exitcode
