@@ -141,6 +141,7 @@ class RowFilter:
             if error is not None:
                 reason = str(error).splitlines()[0]
                 raise SchemaError(f"{file}: filters={expression} cannot be applied to columns of these types: {reason}")
+            _check_time_zones(tree, known, file)
             check_text_keys([name for name in known.names if name in keys], known, file)
             own_read, keys_read = (
                 [
@@ -414,6 +415,35 @@ def with_partitions(schema: pa.Schema, partition_schema: pa.Schema) -> pa.Schema
         if column.name not in schema.names:
             schema = schema.append(column)
     return schema
+
+
+def _check_time_zones(tree: Node, schema: pa.Schema, file: str) -> None:
+    """Refuse comparisons of times with and without a time zone, which Arrow finds only when it compares values."""
+    for node in nodes(tree):
+        match node:
+            case Call(function, (one, other)) if function in {*_COMPARISONS, "not_equal"}:
+                types = [_type_of(one, schema), _type_of(other, schema)]
+                if not all(map(pa.types.is_timestamp, types)) or (types[0].tz is None) == (types[1].tz is None):
+                    continue
+                column = next((".".join(side.path) for side in (one, other) if isinstance(side, FieldRef)), "")
+                raise SchemaError(
+                    f"{file}: filters compare column {column!r}, a {types[0]}, with a {types[1]}: one has a time zone, "
+                    "the other has none; use datetime values with tzinfo=datetime.UTC for columns with a time zone, "
+                    "and without tzinfo for the others"
+                )
+
+
+def _type_of(node: Node, schema: pa.Schema) -> pa.DataType:
+    """Return the type of a column or value; null for a call and a virtual column."""
+    match node:
+        case FieldRef((name, *members)) if name in schema.names:
+            type_ = schema.field(name).type
+            for member in members:
+                type_ = type_.field(member).type if pa.types.is_struct(type_) else pa.null()
+            return type_
+        case Literal(value):
+            return value.type
+    return pa.null()
 
 
 def _check_named(names: Collection[str], schema: pa.Schema, file: str) -> None:

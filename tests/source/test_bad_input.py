@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import threading
@@ -466,6 +467,34 @@ def test_a_filter_whose_types_do_not_fit_is_refused(tmp_path: Path) -> None:
     write_two(tmp_path, {"price": [1]}, {"price": [1]})
     assert_refused(SchemaError, str(tmp_path), "price", filters=(pc.field("price") > "x"))
     assert_refused(SchemaError, str(tmp_path), filters=(pc.field("price") + 1))
+
+
+def test_a_filter_that_compares_times_with_and_without_a_time_zone_is_refused(tmp_path: Path) -> None:
+    utc = dt.datetime(2024, 1, 2, tzinfo=dt.UTC)
+    day = utc.replace(tzinfo=None)
+    days = [day, day + dt.timedelta(days=1)]
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "zoned": pa.array(days, pa.timestamp("us", tz="Europe/Berlin")),
+            "plain": pa.array(days, pa.timestamp("us")),
+            "struct": pa.array([{"plain": day} for day in days], pa.struct({"plain": pa.timestamp("us")})),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    for filters in (
+        pc.field("zoned") > day,
+        pc.field("plain") != utc,
+        (pc.field("id") > 0) & (pc.field("plain") == pc.field("zoned")),
+        [("zoned", "<", day)],
+    ):
+        assert_refused(SchemaError, str(tmp_path), "a.parquet", "time zone", columns=["id"], filters=filters)
+    assert_refused(
+        SchemaError, str(tmp_path), "struct.plain", columns=["id"], filters=pc.field("struct", "plain") > utc
+    )
+    assert ids(load(str(tmp_path), columns=["id"], filters=(pc.field("zoned") > utc) & (pc.field("plain") > day))) == [
+        2
+    ]
 
 
 def test_a_type_that_no_tensor_can_hold_names_the_column(tmp_path: Path) -> None:
