@@ -144,11 +144,23 @@ def plain_storage(array: pa.Array) -> pa.Array:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         elif pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+            array = _with_plain_words(array).dictionary_decode()
         elif pa.types.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
         else:
             return array
+
+
+def _with_plain_words(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Return a dictionary array without views, as in categories of Polars, because Arrow cannot look these up."""
+    words = array.type.value_type
+    if pa.types.is_string_view(words):
+        words = pa.large_string()
+    elif pa.types.is_binary_view(words):
+        words = pa.large_binary()
+    else:
+        return array
+    return array.cast(pa.dictionary(array.type.index_type, words))
 
 
 def _is_pandas(values: Any) -> bool:
