@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Callable
 from typing import Any
@@ -79,6 +80,7 @@ def from_python(values: list[Any]) -> pa.Array:
 
     whole = attempt(len(values))
     if whole is not None:
+        _check_times(values, whole.type)
         return whole
     if all(v is None or (isinstance(v, int) and 0 <= v < 2**64) for v in values):
         return pa.array(values, pa.uint64())  # Arrow infers no type beyond int64
@@ -95,6 +97,28 @@ def from_python(values: list[Any]) -> pa.Array:
     raise Misfit(
         f"the value {_shown(values[row])} does not go with the {before.type} before it{_advice(values[row])}", row
     )
+
+
+def _check_times(values: list[Any], type_: pa.DataType) -> None:
+    """Refuse times of day among dates, and times with and without a zone, which Arrow converts silently."""
+    if pa.types.is_date(type_):
+        for row, value in enumerate(values):
+            if isinstance(value, dt.datetime) and (value.tzinfo is not None or value.time() != dt.time()):
+                raise Misfit(
+                    f"the value {_shown(value)} has a time of day, and other rows are dates; convert them first", row
+                )
+    elif pa.types.is_timestamp(type_):
+        zoned: bool | None = None
+        for row, value in enumerate(values):
+            if isinstance(value, dt.datetime):
+                has_zone = value.tzinfo is not None
+                if zoned is not None and has_zone != zoned:
+                    raise Misfit(
+                        f"the value {_shown(value)} and the times before it are not alike: a time with and one without "
+                        "a zone are not the same; convert them first",
+                        row,
+                    )
+                zoned = has_zone
 
 
 def _shown(value: Any) -> str:
