@@ -467,6 +467,7 @@ def test_nested_columns_become_dotted_ones() -> None:
         (Scalar("bool"), [0, 1, 2], "row 2: the value 2 does not fit bool"),
         (Scalar("int8"), ["1"], "the values are of type string, expected int8"),
         (Scalar("int8"), [1, "a"], "row 1: the value 'a' (str) does not go with the int64 before it"),
+        (Scalar("int8"), [True, 2], "row 1: the value 2 (int) does not go with the bool before it"),
         (Scalar("date32"), [NAIVE.date(), NAIVE], "has a time of day, and other rows are dates"),
         (Scalar("timestamp[us]"), [NAIVE, NAIVE.replace(tzinfo=dt.UTC)], "a time with and one without a zone"),
         (Scalar("int64"), [2**70], "row 0: the value 1180591620717411303424 (int) has no Arrow type"),

@@ -82,7 +82,7 @@ def from_python(values: list[Any]) -> pa.Array:
     if whole is not None:
         _check_times(values, whole.type)
         return whole
-    if all(v is None or (isinstance(v, int) and 0 <= v < 2**64) for v in values):
+    if all(v is None or (isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 2**64) for v in values):
         return pa.array(values, pa.uint64())  # Arrow infers no type beyond int64
     row = first_failing(len(values), lambda count: attempt(count) is not None)
     if isinstance(values[row], str) and not _is_utf8(values[row]):
