@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from PIL import Image as PillowImage
 
@@ -198,3 +199,15 @@ def test_a_complex_tensor_is_written_as_its_error_says(tmp_path: Path) -> None:
     with BatchedDataLoader(tmp_path / "data", 2) as loader:
         (batch,) = loader
     assert np.array_equal(batch["x"].numpy().view("complex64")[..., 0], x)
+
+
+def test_python_objects_in_a_frame_of_polars_are_refused_and_not_written_as_addresses(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"id": [1, 2], "name": pl.Series(["Ann", "Bo"], dtype=pl.Object)})
+    error = error_of(frame, tmp_path)
+    assert isinstance(error, SchemaError)
+    assert "'name' holds Python objects (pl.Object)" in str(error)
+    for columns in (frame.to_dict(), frame.to_dict() | {"name": list(frame["name"])}):
+        write_dataset(columns, tmp_path / "data", mode="overwrite")
+        with BatchedDataLoader(tmp_path / "data", 2) as loader:
+            (batch,) = loader
+        assert batch["name"].to_list() == ["Ann", "Bo"]

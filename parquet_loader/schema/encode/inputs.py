@@ -35,6 +35,8 @@ def plain(values: Any, *, nan_is_null: bool = True) -> Values:
     if _is_pandas(values):
         return _from_pandas(values, nan_is_null=nan_is_null)
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        if type(values).__module__.partition(".")[0] == "polars" and str(values.dtype) == "Object":
+            return _listed(values)  # Polars exports the addresses of the objects
         try:
             return _known(pa.chunked_array(values))
         except MemoryError:

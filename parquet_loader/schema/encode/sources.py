@@ -57,6 +57,7 @@ def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = 
     elif (advice := what_to_use(data)) is not None:
         raise SchemaError(f"{type(data).__name__} is not a batch; {advice}")
     elif hasattr(data, "__arrow_c_stream__"):
+        _check_no_objects(data)
         try:
             reader = pa.RecordBatchReader.from_stream(data)
         except MemoryError:
@@ -114,6 +115,18 @@ def _of_iterable(
             rows, size = [], 0.0
     if rows:
         yield from _of_rows(rows, 2**62)
+
+
+def _check_no_objects(frame: Any) -> None:
+    """Refuse columns of Python objects in a Polars frame, which Polars exports as the addresses of the objects."""
+    if type(frame).__module__.partition(".")[0] != "polars":
+        return
+    objects = [name for name, dtype in frame.schema.items() if str(dtype) == "Object"]
+    if objects:
+        raise SchemaError(
+            f"column {objects[0]!r} holds Python objects (pl.Object), which have no Arrow form; "
+            f"give it a type, or pass it as a list: frame.to_dict() | {{{objects[0]!r}: list(frame[{objects[0]!r}])}}"
+        )
 
 
 def _some(item: Mapping[Any, Any]) -> str:
