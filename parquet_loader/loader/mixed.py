@@ -423,7 +423,8 @@ class MixedLoader(NotIndexed):
         Raises:
             ResumeError: The state belongs to other weights or loaders; the message names the difference.
         """
-        if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION or "loaders" not in state:
+        is_state = isinstance(state, Mapping) and isinstance(state.get("loaders"), Mapping)
+        if not is_state or state.get("version") != STATE_VERSION:
             raise ResumeError(f"expected a result of MixedLoader.state_dict(), found {state!r:.80}")
         self.reset()
         own = {"mixture": MIXTURE_METHOD, **self._identity, "loaders": self._names}

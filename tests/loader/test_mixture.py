@@ -144,7 +144,8 @@ def test_what_is_another_mixture_is_refused(roots: dict[str, str]) -> None:
         state["loaders"]["b"]["seed"] = 9
         with pytest.raises(ResumeError, match=r"loader 'b': .*seed: 9 in the state, 3 here"):
             mixed.load_state_dict(state)
-        for wrong in (None, {}, {**mixed.state_dict(), "batch": 10**6}, {**mixed.state_dict(), "epoch": "1"}):
+        changes = ({"batch": 10**6}, {"epoch": "1"}, {"loaders": None}, {"loaders": ["a", "b"]})
+        for wrong in (None, {}, *({**mixed.state_dict(), **change} for change in changes)):
             with pytest.raises(ResumeError):
                 mixed.load_state_dict(wrong)  # type: ignore[arg-type]
         loaders = mixed.loaders
