@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import uuid
 from pathlib import Path
@@ -211,3 +212,9 @@ def test_python_objects_in_a_frame_of_polars_are_refused_and_not_written_as_addr
         with BatchedDataLoader(tmp_path / "data", 2) as loader:
             (batch,) = loader
         assert batch["name"].to_list() == ["Ann", "Bo"]
+
+
+def test_times_of_day_among_the_dates_of_a_struct_are_refused(tmp_path: Path) -> None:
+    moment = dt.datetime(2020, 1, 1, 5, tzinfo=dt.UTC)
+    rows = [{"at": {"day": moment.date()}}, {"at": {"day": moment}}]
+    assert "row 1: the value datetime.datetime(2020, 1, 1, 5" in str(error_of(rows, tmp_path))

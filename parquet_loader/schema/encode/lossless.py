@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -119,6 +119,9 @@ def _check_times(values: list[Any], type_: pa.DataType) -> None:
                         row,
                     )
                 zoned = has_zone
+    elif pa.types.is_struct(type_):
+        for member in type_:
+            _check_times([v.get(member.name) if isinstance(v, Mapping) else None for v in values], member.type)
 
 
 def _shown(value: Any) -> str:
