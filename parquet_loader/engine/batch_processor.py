@@ -285,6 +285,11 @@ def _from_transform(value: Any, where: str) -> Array | Images:
         return _checked_ragged(value, where)
     if isinstance(value, list | tuple):
         return _from_rows(list(value), where)
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise TransformError(
+            f"{where}: a batch does not keep the mask of numpy's masked arrays; "
+            "return value.filled(...), and the mask as a column of its own"
+        )
     array = _as_array(value, where)
     if array.ndim == 0:
         raise TransformError(f"{where}: expected an array of rows, found the single value {value!r:.60}")

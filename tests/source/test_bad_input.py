@@ -712,8 +712,9 @@ def test_an_exception_in_the_transform_reaches_the_caller_as_itself(
         (lambda columns, rng: {"id": "text"}, "id"),
         (lambda columns, rng: {"id": 5}, "id"),
         (lambda columns, rng: {"id": np.array([object()] * len(columns["id"]))}, "id"),
+        (lambda columns, rng: {"id": np.ma.masked_equal(columns["id"], columns["id"][0])}, "mask"),
     ],
-    ids=["unequal", "fewer", "none", "None", "list", "empty", "key", "str", "int", "objects"],
+    ids=["unequal", "fewer", "none", "None", "list", "empty", "key", "str", "int", "objects", "masked"],
 )
 def test_what_a_transform_must_not_return_is_named(tmp_path: Path, transform: Any, named: str) -> None:
     write_numbered(str(tmp_path), ((40,), (40,)))
