@@ -77,9 +77,13 @@ LONG_FILES = {
     "tests/engine/test_isolation.py",
     "tests/loader/test_ddp.py",
     "tests/loader/test_endings.py",
+    "tests/source/test_mistyped_stores.py",
+    "tests/source/test_refused_stores.py",
     "tests/source/test_remote.py",
+    "tests/source/test_remote_opening.py",
     "tests/store/test_kills.py",
     "tests/store/test_sampling.py",
+    "tests/store/test_together.py",
     "tests/write/test_rewrite.py",
 }
 
