@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -467,6 +468,15 @@ def test_a_filter_whose_types_do_not_fit_is_refused(tmp_path: Path) -> None:
     write_two(tmp_path, {"price": [1]}, {"price": [1]})
     assert_refused(SchemaError, str(tmp_path), "price", filters=(pc.field("price") > "x"))
     assert_refused(SchemaError, str(tmp_path), filters=(pc.field("price") + 1))
+
+
+def test_a_filter_that_compares_decimals_with_an_int_says_what_to_compare_with(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"price": pa.array([Decimal("1.25"), Decimal("7.50")])}), path)
+    with pytest.raises(SchemaError, match=r"a\.parquet.*decimal\.Decimal"):
+        BatchedDataLoader(path, 2, filters=[("price", ">", 5)])
+    (batch,) = BatchedDataLoader(path, 2, filters=[("price", ">", Decimal(5))])
+    assert batch["price"].tolist() == [7.5]
 
 
 def test_a_filter_that_compares_times_with_and_without_a_time_zone_is_refused(tmp_path: Path) -> None:
