@@ -192,6 +192,8 @@ class RowGroupCache:
                 return None
         try:
             return directory.published(filling)
+        except FileNotFoundError:  # somebody has deleted the file; if the directory is gone, the next one cannot begin
+            return None
         except OSError as error:
             self._pause(error)
             return None

@@ -28,6 +28,7 @@ from parquet_loader import (
 from parquet_loader.common.storage.filesystem import identity_of
 from parquet_loader.read.cache.directory import CacheDirectory, RequestedRowGroup
 from parquet_loader.read.cache.entry_file import index_bytes, read_index
+from parquet_loader.read.cache.paths import CachePaths
 from parquet_loader.read.cache.row_group_cache import RowGroupCache, parts_of
 from parquet_loader.source import open_snapshot
 from tests.read.cache.remote import (
@@ -343,6 +344,30 @@ def test_a_full_disk_costs_no_epoch_and_leaves_nothing(
     with open_loader(root, LocalCache(tmp_path / "cache", ROOMY)) as loader:
         read_epoch(loader)
         assert len(copies(tmp_path / "cache")) == GROUPS
+
+
+@pytest.mark.parametrize("deleted", ["before", "after"])
+def test_a_file_that_is_deleted_as_it_gets_its_name_stops_nothing(
+    data: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: str
+) -> None:
+    real, renamed = os.rename, list[str]()
+
+    def rename(source: str, target: str) -> None:
+        renamed.append(target)
+        if len(renamed) == 1 and deleted == "before":
+            os.unlink(source)
+        real(source, target)
+        if len(renamed) == 1:
+            os.unlink(target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with open_loader(root, LocalCache(tmp_path / "cache", ROOMY)) as loader:
+        assert [read_epoch(loader), read_epoch(loader)] == expected(data, 2)
+        figures = loader.stats().cache
+    assert figures is not None
+    assert figures.problem is None
+    assert len(copies(tmp_path / "cache")) == GROUPS
+    assert account(tmp_path / "cache") == CachePaths(str(tmp_path / "cache")).taken_bytes()
 
 
 def test_what_has_come_by_the_time_it_is_to_be_fetched_is_found(
