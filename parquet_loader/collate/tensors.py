@@ -23,10 +23,10 @@ SPLIT_BELOW_ROWS = 1024
 SPLIT_BATCHES = 32
 # Tensors sliced at a time, if that many make `_FEWEST_BATCHES`: fewer than the 700 objects after which Python's garbage
 # collector runs. Measured with 40 columns: 24 microseconds a batch instead of 29.
-_SPLIT_TENSORS = 600
+_HOST_SPLIT_TENSORS = 600
 _FEWEST_BATCHES = 12
-# The same on a device.
-SPLIT_TENSORS = 320
+# The same on a device, for any number of columns.
+DEVICE_SPLIT_TENSORS = 320
 
 
 def window_batches(window: Window, batch_size: int, pinned: Allocator | None = None) -> Iterator[Batch]:
@@ -48,7 +48,7 @@ def window_batches(window: Window, batch_size: int, pinned: Allocator | None = N
 
 
 def _split_batches(columns: dict[str, Any], rows: int, batch_size: int) -> Iterator[Batch]:
-    few = _SPLIT_TENSORS // max(1, len(columns))
+    few = _HOST_SPLIT_TENSORS // max(1, len(columns))
     at_once = batch_size * (SPLIT_BATCHES if few < _FEWEST_BATCHES else min(few, SPLIT_BATCHES))
     for first in range(0, rows if columns else 0, at_once):
         last = min(first + at_once, rows)

@@ -180,7 +180,7 @@ class LazyBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowMemory:
     """The memory that windows take, by their number of rows.
 
     Attributes:
@@ -230,7 +230,7 @@ class Windows:
     def _least_open_bytes(self) -> int:
         """Bytes of an open row group without decoded rows that are kept.
 
-        What is kept is held once, and for each of two windows joined with as many others.
+        Kept rows and media count five times: once by themselves, and in each of two windows with as many other rows.
         """
         return self.row.cursor_bytes + int(5 * self.kept_rows * self.row.media)
 
@@ -298,7 +298,7 @@ def divide(
         MemoryLimitError: the smallest window does not fit; the message names the largest row group and a sufficient
             limit.
     """
-    windows = Windows(
+    windows = WindowMemory(
         row,
         largest_rows=int(counts.max(initial=0)),
         total_rows=max(int(counts.sum()), 1),
@@ -351,7 +351,7 @@ def _rows_at_once(reads_bytes: int, row: RowSizes, num_threads: int) -> tuple[in
 
 
 def _refused(
-    limit_bytes: int, windows: Windows, rows: int, batch_size: int, reserved: ReservedMemory | None, largest: str
+    limit_bytes: int, windows: WindowMemory, rows: int, batch_size: int, reserved: ReservedMemory | None, largest: str
 ) -> MemoryLimitError:
     """Return the error that a limit cannot hold windows of `rows` rows; `largest` describes the largest row group."""
     batches = windows.batches_bytes
@@ -373,7 +373,7 @@ def _largest_row_group(snapshot: Snapshot, counts: IntArray) -> str:
     """Return a phrase for messages that names the row group with most bytes, which has few rows if these are long."""
     sizes = np.where(counts > 0, snapshot.row_group_bytes, -1)
     if not len(sizes):
-        return "there are no rows"
+        return "no row group has rows"
     largest = snapshot.row_group(int(np.argmax(sizes)))
     rows, nbytes = largest.rows, format_bytes(largest.encoded_bytes)
     return f"the largest row group is {largest.name} with {rows} rows, {nbytes} before compression"

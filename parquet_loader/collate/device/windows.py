@@ -32,7 +32,13 @@ from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved
 from parquet_loader.collate.device.kept_rows import KeptRows
 from parquet_loader.collate.device.registered_memory import HeldSources, RegisteredMemory
 from parquet_loader.collate.output import Batch, DeviceFigures
-from parquet_loader.collate.tensors import SPLIT_BATCHES, SPLIT_TENSORS, batch_tensors, host_tensor, window_batches
+from parquet_loader.collate.tensors import (
+    DEVICE_SPLIT_TENSORS,
+    SPLIT_BATCHES,
+    batch_tensors,
+    host_tensor,
+    window_batches,
+)
 from parquet_loader.common import IntArray, number_bits
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.schema import Ragged
@@ -393,7 +399,7 @@ def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ra
 
 
 def _batches_at_once(columns: int) -> int:
-    return max(1, min(SPLIT_BATCHES, SPLIT_TENSORS // max(1, columns)))
+    return max(1, min(SPLIT_BATCHES, DEVICE_SPLIT_TENSORS // max(1, columns)))
 
 
 def _cut(
