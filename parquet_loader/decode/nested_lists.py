@@ -17,8 +17,8 @@ from parquet_loader.common import IntArray
 from parquet_loader.decode.columns import Column
 from parquet_loader.schema import Ragged
 
-# Between the name of a column and the number of a level. No column of a file has it in its name.
-_SEPARATOR = "\0"
+# Between the name of a column and the number of a level. Names in files are UTF-8, which cannot hold it.
+_SEPARATOR = "\ud800"
 
 
 def flat_columns(column: Column) -> tuple[Column, ...]:

@@ -106,3 +106,16 @@ def test_windows_deliver_nested_lists_with_their_rows(tmp_path: Path, options: d
             for row, numbers, words in found:
                 assert [part.tolist() for part in numbers] == lists[row]
                 assert list(words) == texts[row]
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_no_name_of_a_column_is_taken_for_a_part_of_another(tmp_path: Path, isolation: Any) -> None:
+    lists, others = [[[1], [2, 3]], [[4]]], {"x\0": [b"ab", b"c"], "x\x000": [[5], [6, 7]]}
+    table = pa.table({"x": pa.array(lists, pa.list_(pa.list_(pa.int32()))), **others})
+    pq.write_table(table, tmp_path / "a.parquet")
+    numpy = OutputOptions(format="numpy")
+    with BatchedDataLoader(tmp_path / "a.parquet", 2, isolation=isolation, output_options=numpy) as loader:
+        (batch,) = loader
+    assert values_of(batch["x"]) == [[np.array(part, np.int32).tobytes() for part in row] for row in lists]
+    assert batch["x\0"].to_list() == others["x\0"]
+    assert [row.tolist() for row in batch["x\x000"]] == others["x\x000"]
