@@ -13,6 +13,8 @@ from parquet_loader.errors import OpenFilesError, OutOfMemoryError, SystemReadEr
 
 # A system call raises these if a damaged file led to its arguments.
 _OF_DAMAGE = frozenset({errno.EINVAL, errno.EOVERFLOW, errno.EFBIG})
+# Parts of the messages of C++, Python's locks and torch's allocator, which raise no MemoryError.
+_OUT_OF_MEMORY = ("std::bad_alloc", "can't allocate lock", "can't allocate memory: you tried")
 _ADVICE = {
     errno.ENOSPC: "; free space on the disk",
     errno.EACCES: "; make the file readable for this user",
@@ -23,9 +25,12 @@ _ADVICE = {
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, whether Arrow, numpy, Python, the kernels or a system call reports it."""
+    """Whether memory ran out, whether Arrow, numpy, torch, Python, the kernels or a system call reports it."""
     number = error.errno if isinstance(error, OSError) else None
-    return isinstance(error, MemoryError) or number == errno.ENOMEM or "std::bad_alloc" in str(error)
+    message = str(error)
+    return (
+        isinstance(error, MemoryError) or number == errno.ENOMEM or any(phrase in message for phrase in _OUT_OF_MEMORY)
+    )
 
 
 def is_shortage(error: BaseException) -> bool:

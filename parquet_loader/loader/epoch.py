@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from parquet_loader.collate import Batch, CountedOutput, DeviceFigures, Output, PermutingOutput, Pulled, rows_of
-from parquet_loader.common import IntArray, is_local
+from parquet_loader.common import IntArray, is_local, is_out_of_memory, out_of_memory
 from parquet_loader.engine import (
     Engine,
     EngineFigures,
@@ -28,7 +28,7 @@ from parquet_loader.engine import (
     SampleLog,
     marking,
 )
-from parquet_loader.errors import LoaderStateError
+from parquet_loader.errors import LoaderStateError, ParquetLoaderError
 from parquet_loader.loader.live_source import Deliveries
 from parquet_loader.loader.mixing import SAMPLE_ROWS, MixingMeter, SortingFigures
 from parquet_loader.loader.stats import LoaderStats, ReplacedRow, SkippedRowGroup, StorageFigures
@@ -160,6 +160,8 @@ class Epoch:
             batch = next(self._batches, None)
         except Exception as error:
             self._check_not_cut_short()
+            if is_out_of_memory(error) and not isinstance(error, ParquetLoaderError):
+                raise out_of_memory(f"epoch {self.figures.epoch}, batch {self.figures.next_batch}", error) from error
             is_delivered = self.figures.next_batch >= self.figures.plan.batches
             if not (is_delivered and isinstance(error, LoaderStateError)):
                 raise

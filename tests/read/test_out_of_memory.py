@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from parquet_loader import (
 )
 from parquet_loader.common.failures import system_error
 from parquet_loader.errors import OpenFilesError, is_skippable
+from parquet_loader.loader.epoch import EpochFigures
 
 SCARCE = """
 import os, resource, sys
@@ -59,17 +61,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts pages of /proc")
-@pytest.mark.parametrize("extras", [(150,), pytest.param((35, 150, 230), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("extras", [(20, 30), pytest.param((20, 25, 30, 35, 60, 150), marks=pytest.mark.slow)])
 def test_a_process_short_of_memory_raises_and_never_skips_a_sound_row_group(
     folder: Path, extras: tuple[int, ...]
 ) -> None:
     told = set()
+    # with one arena and malloc alone, a process of these libraries reserves the same address space in each run
+    malloc = os.environ | {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
     for extra in extras:
         command = [sys.executable, "-c", SCARCE, str(folder), "thread", str(extra)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=malloc)
         assert done.stdout.strip() in ("rows 320000", "OutOfMemoryError True"), (extra, done.stdout, done.stderr[-500:])
         told.add(done.stdout.strip())
     assert "OutOfMemoryError True" in told
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
+)
+def test_memory_that_runs_out_while_a_batch_is_made_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    pq.write_table(pa.table({"x": np.arange(20)}), tmp_path / "a.parquet")
+    monkeypatch.setattr(EpochFigures, "observe", fail)
+    with (
+        BatchedDataLoader(tmp_path, 4) as loader,
+        pytest.raises(OutOfMemoryError, match=r"epoch 0, batch 0: memory ran out.*; lower memory_limit"),
+    ):
+        list(loader)
 
 
 LARGE_BATCH = """
