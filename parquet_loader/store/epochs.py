@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,14 +60,14 @@ class StoreView:
     def lease_files(self, purpose: str) -> LeasedFiles:
         """Return the present files; none of them is evicted before the lease releases it."""
         lease: FileLease | None = None
-        if not self._may_hold:
-            names = self._listed()
-        else:
-            with self._ledger.transaction() as totals:
-                reclaim(self._paths, self._ledger, totals)
-                names = self._listed()
-                lease = FileLease(self._paths, names, {"purpose": purpose})
         try:
+            if not self._may_hold:
+                names = self._listed()
+            else:
+                with self._ledger.transaction() as totals:
+                    reclaim(self._paths, self._ledger, totals)
+                    names = self._listed()
+                    lease = FileLease(self._paths, names, {"purpose": purpose})
             self._files.forget_all_but(names)
             known = self._files.examine(names)
             if lease is not None and len(known) < len(names):
@@ -93,10 +94,13 @@ class StoreView:
         """
         if not self._may_hold:
             return FileList.load(data, self._paths), None
-        with self._ledger.transaction() as totals:
-            reclaim(self._paths, self._ledger, totals)
-            found = FileList.load(data, self._paths)
-            lease = FileLease(self._paths, found.names, {"purpose": purpose})
+        with contextlib.ExitStack() as if_refused:
+            with self._ledger.transaction() as totals:
+                reclaim(self._paths, self._ledger, totals)
+                found = FileList.load(data, self._paths)
+                lease = FileLease(self._paths, found.names, {"purpose": purpose})
+                if_refused.callback(lease.drop)
+            if_refused.pop_all()
         lease.release(found.gone.tolist(), times=0)
         return found, lease
 

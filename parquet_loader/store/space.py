@@ -57,8 +57,11 @@ class Reservation:
         self._ledger = ledger
         self.writer = new_identity()
         self.bytes = 0
-        with ledger.transaction():
-            self._file = LockedFile(os.path.join(paths.writers, self.writer), reservation_text(0))
+        with contextlib.ExitStack() as if_refused:
+            with ledger.transaction():
+                path = os.path.join(paths.writers, self.writer)
+                self._file = if_refused.enter_context(LockedFile(path, reservation_text(0)))
+            if_refused.pop_all()
 
     @property
     def is_here(self) -> bool:

@@ -388,6 +388,7 @@ class Told:
         self._texts = texts
         self.answers = Counter[str]()
         self.kinds = defaultdict[str, set[type]](set)
+        self._errors: list[WriteError] = []  # their tracebacks keep objects alive, as a debugger does
 
     def by(self, call: Callable[[], object]) -> str:
         """Return the answer of a call."""
@@ -397,6 +398,7 @@ class Told:
         except WriteError as error:
             (answer,) = (known for known, text in self._texts.items() if text in str(error))
             self.kinds[answer].add(type(error))
+            self._errors.append(error)
         self.answers[answer] += 1
         return answer
 
