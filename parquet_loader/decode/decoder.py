@@ -152,6 +152,7 @@ class Decoder:
         sources: list[ColumnSource] = []
         problems: list[tuple[str, str]] = []
         for name, field, parts in self._parts:
+            is_joined = self._is_joined(name, field, parts)
             for column, part in parts:
                 source = self._sources[column] = self._named(column, part)
                 exists = type_at(file_schema, source) is not None  # a struct may lack this member
@@ -169,7 +170,10 @@ class Decoder:
                 if stored is not None:
                     reads[stored] = None
                 as_field = field if name == column == source and len(parts) == 1 else None
-                sources.append(_column_source(column, part, stored, file_schema, as_field))
+                if is_joined and column == source:
+                    as_field = part
+                group = name if is_joined else ""
+                sources.append(_column_source(column, part, stored, file_schema, as_field, group))
         if problems:
             raise ColumnProblems(file_name, problems)
         self.read_columns: tuple[str, ...] = tuple(reads)
@@ -196,6 +200,12 @@ class Decoder:
             if field.storage == "columns" and is_packed and not has_members:
                 return ((name, field),)
         return tuple(parts_of(name, field))
+
+    def _is_joined(self, name: str, field: Field, parts: Sequence[tuple[str, Field]]) -> bool:
+        """Whether a group's members may be decoded as they are, and interleaved."""
+        if not isinstance(field, Group) or name in field.fields or name in self._masked:
+            return False
+        return all(isinstance(part, Scalar) for _, part in parts)
 
     def _named(self, name: str, field: Field) -> str:
         """Return the first of a column's names that the file has; its own if it has none of them."""
@@ -410,7 +420,7 @@ def _carried_categories(schema: Schema, file_schema: pa.Schema) -> dict[str, Cat
 
 
 def _column_source(
-    column: str, part: Field, stored: str | None, file_schema: pa.Schema, field: Field | None
+    column: str, part: Field, stored: str | None, file_schema: pa.Schema, field: Field | None, group: str
 ) -> ColumnSource:
     """Return the source of a field's column, or of one member of a group.
 
@@ -419,7 +429,8 @@ def _column_source(
         part: The field of the column or member.
         stored: The name passed to the Parquet reader, or None.
         file_schema: The Arrow schema of the files.
-        field: The field, if one column of the file, of the same name, holds all of it; else None.
+        field: The field or member, if one column of the file, of the same name, holds all of it; else None.
+        group: See `ColumnSource`.
     """
     is_top = stored is not None and "." not in stored and len(file_schema.get_all_field_indices(stored)) == 1
     own = file_schema.field(stored) if is_top else None
@@ -431,7 +442,15 @@ def _column_source(
         refuses = field is not None and policy_of(field) == "refuse"
         type_ = field.type if isinstance(field, Scalar) else None
         return ColumnSource(
-            column, stored, own, canonical, fill=_fill_of(field), refuses_nulls=refuses, type=type_, mask=mask
+            column,
+            stored,
+            own,
+            canonical,
+            fill=_fill_of(field),
+            refuses_nulls=refuses,
+            type=type_,
+            mask=mask,
+            group=group,
         )
     # Arrow may deliver words as a dictionary; then each word is looked up once.
     is_text = own.type in (pa.string(), pa.large_string())

@@ -13,7 +13,7 @@ import pyarrow as pa
 from parquet_loader.decode.native.column_reader import decodable_columns
 from parquet_loader.decode.opened_chunks import RAW_BYTES
 from parquet_loader.decode.plain_pages import why_not_raw
-from parquet_loader.decode.routes import ColumnRoute, holds_rows
+from parquet_loader.decode.routes import OF_BROKEN_GROUP, ColumnRoute, broken_groups, holds_rows
 from parquet_loader.source import ReadableChunk, RowGroupFooter
 
 # From the fastest to the slowest.
@@ -57,6 +57,10 @@ def chunk_routes(
     demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
     not_straight, not_kernel = dict[str, str](), dict[str, str]()
     straight = set(decodable_columns(footer, [r.stored for r in to_window], schema, rows, demands, not_straight).names)
+    broken = broken_groups(straight, routes)
+    apart = {r.stored for r in to_window if r.source.group in broken}
+    not_straight |= dict.fromkeys(straight & apart, OF_BROKEN_GROUP)
+    straight -= apart
     others = [r.stored for r in routes if r.decoder == "kernel" and r.stored not in raw | straight]
     kernel = set(decodable_columns(footer, others, schema, rows, None, not_kernel).names)
     found = dict[str, ChunkRoute]()

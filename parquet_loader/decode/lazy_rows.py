@@ -69,6 +69,7 @@ class DeferredColumns:
         masks: The masks of columns of `straight`: for each, the column, and the address in the view of a null.
         lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take; if
             there are any, these rows are all rows of the row group.
+        groups: Groups of numbers, with their members, which are columns of `straight`.
     """
 
     columns: Mapping[str, RawColumn]
@@ -79,6 +80,7 @@ class DeferredColumns:
     deleted: SkippedRows | None = None
     masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     lists: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def write(
         self, first: int, rows: int, straight: StraightTargets | None, targets: Sequence[Target]

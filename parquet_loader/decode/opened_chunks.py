@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from parquet_loader.decode.native.column_reader import (
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import bounds_of_chunks
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
-from parquet_loader.decode.routes import ColumnRoute
+from parquet_loader.decode.routes import ColumnRoute, broken_groups
 from parquet_loader.source import ReadableChunk, RowGroupFooter
 
 # Smaller column chunks are left to Arrow, which reads many in one call.
@@ -40,7 +41,9 @@ class ChunkPlan:
         stored_bytes: Bytes of all of them in the file.
         masks: The masks of straight columns of byte arrays: for each, the column, and the address in the view of a
             null.
-        left: Columns that stay in the file until their rows are written: raw and straight ones, and their masks.
+        groups: The groups of which straight columns are members, with these.
+        left: Columns that stay in the file until their rows are written: raw and straight ones, their masks, and
+            groups instead of their members.
     """
 
     raw: Mapping[str, RawPages]
@@ -50,10 +53,13 @@ class ChunkPlan:
     arrow: tuple[str, ...]
     stored_bytes: int
     masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "left", frozenset((*self.raw, *self.straight.names, *self.masks)))
+        members = frozenset(chain.from_iterable(self.groups.values()))
+        left = frozenset((*self.raw, *self.straight.names, *self.masks, *self.groups))
+        object.__setattr__(self, "left", left - members)
 
 
 class OpenChunks:
@@ -136,11 +142,25 @@ def open_chunks(
 
         to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
         to_window = [r for r in to_window if "kernel" in windows and ("lists" in windows or not r.source.are_lists)]
+        to_window = _in_whole_groups(to_window, routes) if source is not None else []
         texts = {r.stored for r in to_window if r.source.column is not None and r.source.column.kind == "text"}
         demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
         floats = [r.stored for r in to_window if r.source.is_nearest_float]
-        straight_names = [r.stored for r in to_window] if source is not None else []
-        straight = decodable_columns(footer, straight_names, schema, rows, demands, floats=floats, texts=texts)
+
+        def decodable(some: Sequence[ColumnRoute]) -> DecodableChunks:
+            return decodable_columns(
+                footer, [r.stored for r in some], schema, rows, demands, floats=floats, texts=texts
+            )
+
+        straight = decodable(to_window)
+        there = set(straight.names)
+        whole = _in_whole_groups([r for r in to_window if r.stored in there], routes)
+        if len(whole) < len(there):
+            straight = decodable(whole)
+        groups = dict[str, list[str]]()
+        for route in whole:
+            if route.source.group:
+                groups.setdefault(route.source.group, []).append(route.stored)
         given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
         byte_arrays = {n for n, type_ in zip(straight.names, straight.types, strict=True) if is_known_bytes(type_)}
         fills = Fills.of_columns(straight.names, given, byte_arrays)
@@ -153,12 +173,18 @@ def open_chunks(
         arrow = tuple(dict.fromkeys(r.stored for r in others if r.stored not in kernel.names))
         if arrow and source is not None:
             check_pages(source, bounds_of_chunks(footer, arrow))
-        plan = ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes, masks)
+        plan = ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes, masks, groups)
         return OpenChunks(plan, source, file)
     except BaseException:
         if file is not None:
             file.close()
         raise
+
+
+def _in_whole_groups(some: Sequence[ColumnRoute], routes: Sequence[ColumnRoute]) -> list[ColumnRoute]:
+    """Return those of `some` of the routes that belong to no group, or to one whose members are all among them."""
+    broken = broken_groups({route.stored for route in some}, routes)
+    return [route for route in some if route.source.group not in broken]
 
 
 def _wide_columns(routes: Sequence[ColumnRoute], windows: Collection[str], rows: int) -> dict[str, pa.DataType]:

@@ -7,8 +7,8 @@ route takes the next one in this order: pages to the window, a kernel, Arrow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal
 
@@ -28,6 +28,7 @@ WORD_BYTES = (1, 2, 4, 8)
 # Arrow builds a new dictionary for every batch, which pays off if each word occurs in this many rows. Measured: with
 # 1,000 words in 4 columns it takes a third of the processor time, with 100,000 in batches of 8,000 rows twice as much.
 ROWS_OF_A_WORD = 8
+OF_BROKEN_GROUP = "another member of its group cannot be decoded to the window"
 
 
 class Arrangement(Enum):
@@ -66,13 +67,14 @@ class ColumnSource:
         stored: The name passed to the Parquet reader; None if the files have no such column.
         field: The file's column, if it is a top-level column; else None.
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
-            as for categories, masks, members of groups, and columns of another name.
+            as for categories, masks, and columns of another name.
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
         fill: The bytes of a delivered row that replaces a null; None if nulls are refused, if numbers are masked, or if
             rows are wider than a number and not byte arrays.
         mask: The mask that is delivered with byte arrays; "" without one.
         refuses_nulls: Whether a null is an error.
         type: The type of a field of numbers, with the unit of times; else None.
+        group: The group of which it is a member, if kernels may decode its members to be interleaved; else "".
     """
 
     name: str
@@ -84,16 +86,16 @@ class ColumnSource:
     refuses_nulls: bool = False
     type: pa.DataType | None = None
     mask: str = ""
+    group: str = ""
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether values without nulls are delivered unchanged, and without a mask."""
-        return (
-            not self.mask
-            and self.column is not None
-            and self.field is not None
-            and self.field.type == self.column.arrow_type
-        )
+        """Whether values without nulls are delivered unchanged, as a column, and without a mask."""
+        return self._is_of_type and not self.mask and not self.group
+
+    @property
+    def _is_of_type(self) -> bool:
+        return self.column is not None and self.field is not None and self.field.type == self.column.arrow_type
 
     @property
     def is_as_decoded(self) -> bool:
@@ -101,7 +103,7 @@ class ColumnSource:
         column, field = self.column, self.field
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
         is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
-        is_same = self.is_as_stored or is_bits or self.is_same_time or self.are_lists
+        is_same = (self._is_of_type and not self.mask) or is_bits or self.is_same_time or self.are_lists
         return is_same or self.is_list_of_row or self.is_nearest_float or self.are_byte_arrays
 
     @property
@@ -196,6 +198,11 @@ class ColumnRoute:
         return f"{self.window} to window" if self.window else self.decoder or "constant"
 
 
+def broken_groups(stored: Collection[str], routes: Iterable[ColumnRoute]) -> set[str]:
+    """Return the groups that have a member whose column is not one of `stored`."""
+    return {route.source.group for route in routes if route.source.group and route.stored not in stored}
+
+
 def routes_of(
     sources: Collection[ColumnSource],
     columns: Collection[str],
@@ -227,7 +234,11 @@ def routes_of(
         window, decoder, reason = _route(source, forbidden, missing, pages=pages)
         dictionary_rows = 0 if source.stored in filtered else ROWS_OF_A_WORD * source.words
         found.append(ColumnRoute(source, window, decoder, reason, dictionary_rows))
-    return tuple(found)
+    broken = broken_groups({route.stored for route in found if route.window}, found)
+    return tuple(
+        replace(route, window=None, reason=OF_BROKEN_GROUP) if route.window and route.source.group in broken else route
+        for route in found
+    )
 
 
 def _route(

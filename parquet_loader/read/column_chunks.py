@@ -350,7 +350,7 @@ class ColumnChunkSource:
         )
         with closing(chunks), ExitStack() as stack:
             plan = chunks.plan
-            file, batch_rows = None, rows_at_once(plan.left)
+            file, batch_rows = None, rows_at_once(plan.left.difference(plan.groups))
             if footer is not None and plan.arrow:
                 rows_of = {r.stored: r.dictionary_rows for r in selection.routes if r.dictionary_rows}
                 words = [name for name in plan.arrow if 0 < rows_of.get(name, 0) <= batch_rows]

@@ -245,8 +245,9 @@ class RowGroupReader:
                 is_usual = not refused
                 with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=is_usual) as opened:
                     chunks, left = opened.chunks, opened.chunks.plan.left
-                    lists, is_at_once = chunks.lists, opened.batch_rows >= row_group.rows
-                    if lists and not (is_at_once or self._is_at_once(row_group, left, lists)):
+                    lists, groups = chunks.lists, chunks.plan.groups
+                    is_at_once = opened.batch_rows >= row_group.rows
+                    if lists and not (is_at_once or self._is_at_once(row_group, left.difference(groups), lists)):
                         selection = selections[_TO_WINDOW]
                         continue
                     names = () if chunks.straight is None else chunks.straight.names
@@ -266,7 +267,15 @@ class RowGroupReader:
                             low, high = np.searchsorted(deleted, [first_row, first_row + len(batch)])
                             gone, rows = SkippedRows(deleted[low:high], first_row), rows - int(high - low)
                         deferred = DeferredColumns(
-                            chunks.raw, first_row, explained, chunks.straight, names, gone, chunks.plan.masks, lists
+                            chunks.raw,
+                            first_row,
+                            explained,
+                            chunks.straight,
+                            names,
+                            gone,
+                            chunks.plan.masks,
+                            lists,
+                            groups,
                         )
                         yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes)
                         first_row += len(batch)

@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, OrderMemory, WordArray, last_of_words, order_of_words
+from parquet_loader.common import (
+    IntArray,
+    OrderMemory,
+    WordArray,
+    addresses_of,
+    last_of_words,
+    order_of_words,
+)
 from parquet_loader.decode import (
     Arrangement,
     Column,
@@ -35,6 +42,7 @@ from parquet_loader.window.fixed_width import (
     as_delivered,
     copy_column,
     fixed_rows,
+    join_rows,
 )
 from parquet_loader.window.narrow_columns import NarrowColumns
 from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow, UnsortedOrder
@@ -316,7 +324,13 @@ class Assembly:
         left = [target for target in targets if target[0] in deferred.columns]
         viewed = [c.name for c in self._parts.ragged if c.name in deferred.straight_names]
         views = {name: np.empty((count, 2), np.int64) for name in viewed if name not in deferred.lists}
-        straight = self._straight(first, count, deferred.straight_names, views)
+        groups = deferred.groups
+        parts = {
+            name: np.empty((len(groups[name]), count), f"u{out.shape[1] // len(groups[name])}")
+            for name, out, _ in targets
+            if name in groups
+        }
+        straight = self._straight(first, count, deferred, views, parts)
         dictionaries: Mapping[str, Dictionary] = {}
         if straight is not None or left:
             dictionaries = deferred.write(skipped, count, straight, left)  # first, because it may raise NotDecodedError
@@ -326,6 +340,8 @@ class Assembly:
             if name in deferred.masks:
                 column, null = deferred.masks[name]
                 np.not_equal(views[column][:, :1], null, out=out[slots].view(np.bool_))
+            elif name in parts:
+                join_rows(parts[name], out, slots)
             elif name not in done:
                 copy_column(table.column(name), out, slots)
         kept += count * self._narrow.row_bytes
@@ -365,16 +381,36 @@ class Assembly:
         return sum(len(space.memory) + 12 * count for space in spaces.values())
 
     def _straight(
-        self, first: int, count: int, names: Sequence[str], views: Mapping[str, IntArray]
+        self,
+        first: int,
+        count: int,
+        deferred: DeferredColumns,
+        views: Mapping[str, IntArray],
+        parts: Mapping[str, npt.NDArray[Any]],
     ) -> StraightTargets | None:
-        """Return where kernels write rows of these columns, or views of the rows; None without such columns."""
+        """Return where kernels write rows of columns, or views of the rows; None without such columns.
+
+        Args:
+            first, count: The rows.
+            deferred: The columns.
+            views: Memory for views, by column.
+            parts: Memory for the members of each group, ``[members, rows]``.
+        """
+        names = deferred.straight_names
         if not names:
             return None
+        members = {
+            member: address
+            for group, array in parts.items()
+            for member, address in zip(deferred.groups[group], addresses_of(array).tolist(), strict=True)
+        }
         direct = self._direct
         addresses = self._narrow.addresses(first, names)
         for number in np.flatnonzero(addresses == 0).tolist():
             name = names[number]
-            if name in views:
+            if name in members:
+                addresses[number] = members[name]
+            elif name in views:
                 addresses[number] = views[name].ctypes.data
             elif direct.holds(name):  # lists of any length have no address here
                 addresses[number] = direct.address(name, first)

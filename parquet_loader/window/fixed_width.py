@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, join_columns
 from parquet_loader.decode import Column, Target
 from parquet_loader.window.arena import Allocation, Allocator, Memory
 
@@ -112,6 +112,16 @@ def copy_column(array: pa.ChunkedArray, out: Rows, slots: IntArray | slice) -> N
         else:
             out[slots[done:end]] = fixed_rows(chunk, out.shape[1])
         done = end
+
+
+def join_rows(columns: npt.NDArray[Any], out: Rows, slots: IntArray | slice) -> None:
+    """Interleave columns of numbers, ``[columns, rows]``, and write the rows to these rows of `out`."""
+    if isinstance(slots, slice):
+        join_columns(columns, out[slots].view(columns.dtype))
+        return
+    matrix = np.empty(columns.shape[::-1], columns.dtype)
+    join_columns(columns, matrix)
+    out[slots] = matrix.view(np.uint8)
 
 
 def shift_staged(staged: Iterable[npt.NDArray[Any]], planned: int, carried: int) -> int:

@@ -63,15 +63,24 @@ def take_columns(
     KERNELS.columns_take(*data, len(widths), rows.ctypes.data, len(rows), out_data, is_large, loaded_rows)
 
 
-def join_columns(columns: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
+def addresses_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the addresses of the rows of an array, int64 ``[rows]``; the array must outlive them."""
+    found: npt.NDArray[np.int64] = np.arange(len(rows)) * rows.strides[0] + rows.ctypes.data
+    return found
+
+
+def join_columns(columns: Sequence[npt.NDArray[Any]] | npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     """Put columns side by side.
 
     Args:
-        columns: Each ``[rows]``, contiguous, of the dtype of `out`.
+        columns: Each ``[rows]``, contiguous, of the dtype of `out`; or all of them, ``[columns, rows]``.
         out: ``[rows, columns]`` in C order, writable.
     """
     if KERNELS is not None:
-        addresses = np.array([column.ctypes.data for column in columns], np.uintp)
+        if isinstance(columns, np.ndarray):
+            addresses = addresses_of(columns)
+        else:
+            addresses = np.array([column.ctypes.data for column in columns], np.int64)
         KERNELS.columns_join(addresses.ctypes.data, len(columns), out.itemsize, len(out), out.ctypes.data)
         return
     at_once = max(1, _BLOCK_BYTES // (len(columns) * out.itemsize))

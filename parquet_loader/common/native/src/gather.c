@@ -96,7 +96,8 @@ static void take_past_cache(const uint8_t *in, const uint32_t *rows, int64_t cou
 }
 
 #define RAGGED_AHEAD 64  /* prefetch distance for rows that differ in length */
-#define MATRIX_BLOCK_BYTES (1 << 14)  /* rows interleaved at a time, in bytes: measured, they should fit the L1 cache */
+#define MATRIX_BLOCK_BYTES (1 << 12)  /* rows interleaved at a time, in bytes, but at least MATRIX_BLOCK_ROWS: measured */
+#define MATRIX_BLOCK_ROWS 32
 
 #ifdef __SSE2__
 /* Interleaves four columns of 4-byte values, four rows at a time; returns how many rows are done. */
@@ -120,11 +121,14 @@ INLINE int64_t join_four(const uint8_t *const *columns, int64_t first, int64_t r
 
 /* Interleaves columns of `width` bytes a value to a matrix in C order. */
 EXPORT void columns_join(const uint8_t *const *columns, int64_t column_count, int64_t width, int64_t rows, uint8_t *out) {
-  int64_t stride = column_count * width, at_once = MATRIX_BLOCK_BYTES / stride + 1;
+  int64_t stride = column_count * width, at_once = MATRIX_BLOCK_BYTES / stride;
+  if (at_once < MATRIX_BLOCK_ROWS) at_once = MATRIX_BLOCK_ROWS;
   for (int64_t first = 0; first < rows; first += at_once) {
     int64_t some = rows - first < at_once ? rows - first : at_once, joined = 0;
     for (int64_t c = 0; c < column_count; c++) {
       const uint8_t *in = columns[c] + first * width;
+      if (first + 2 * at_once <= rows)
+        for (int64_t at = 0; at < at_once * width; at += 64) __builtin_prefetch(in + at_once * width + at);
       uint8_t *to = out + first * stride + c * width;
 #ifdef __SSE2__
       int64_t fours = column_count - column_count % 4;
