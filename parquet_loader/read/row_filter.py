@@ -16,7 +16,7 @@ from parquet_loader.common import Call, FieldRef, Literal, Node, named_columns, 
 from parquet_loader.decode import ValueProblem, coded_words
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
-from parquet_loader.read.views import table_without_views
+from parquet_loader.read.views import schema_without_views, table_without_views
 from parquet_loader.read.virtual_columns import Positions, position_hash, text_hash
 from parquet_loader.schema import METADATA_KEY, Bytes, Category, Field, Group, Scalar, Schema, Text, constant
 from parquet_loader.source import RowGroupRef, Snapshot, guarantees
@@ -123,6 +123,11 @@ class RowFilter:
         self._words_of: list[dict[str, Category]] = []
         # For each schema of the snapshot: the alias or value that replaces each column that its files lack.
         self._stand_ins: list[dict[str, str | pa.Scalar]] = []
+        # For each schema of the snapshot: the columns as read and as stored, without views, which Arrow cannot compare.
+        self._without_views = [
+            (schema_without_views(read), schema_without_views(stored))
+            for read, stored in zip(snapshot.schemas, snapshot.stored_schemas, strict=True)
+        ]
         self.columns: tuple[str, ...] = ()
         for number, schema in enumerate(snapshot.schemas):
             file = snapshot.example_of(number)
@@ -250,14 +255,15 @@ class RowFilter:
         """
         words = self._words_of[int(snapshot.file_schema[file])]
         stand_ins = self._stand_ins[int(snapshot.file_schema[file])]
-        schema = with_partitions(_with_words(snapshot.schema_of(file), words), snapshot.partition_schema)
+        own, stored = self._without_views[int(snapshot.file_schema[file])]
+        schema = with_partitions(_with_words(own, words), snapshot.partition_schema)
         schema = _with_stand_ins(schema, stand_ins)
         schema = with_partitions(schema, self._virtual)
         pads = _lazily("dataset")
         known = pads.scalar(True)
         for name, value in snapshot.partition_values(file).items():
             is_nan = value.is_valid and pa.types.is_floating(value.type) and value.as_py() != value.as_py()
-            if name in snapshot.schema_of(file).names or name not in self.columns or is_nan:
+            if name in own.names or name not in self.columns or is_nan:
                 continue
             is_value = pc.field(name) == value if value.is_valid else pc.field(name).is_null()
             known = known & is_value
@@ -276,8 +282,7 @@ class RowFilter:
             return set(numbers)
         types = [field.type for field in schema if field.name in {*self.columns, *stand_ins}]
         if self._is_false_for_nan or not any(map(_holds_floats, types)):
-            footer, own = snapshot.footers.get(file), snapshot.schema_of(file)
-            stored = snapshot.stored_schemas[int(snapshot.file_schema[file])]
+            footer = snapshot.footers.get(file)
             names = [
                 n
                 for n in self.columns

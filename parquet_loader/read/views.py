@@ -15,8 +15,13 @@ def without_views(array: Any) -> Any:
 
 def table_without_views(table: pa.Table) -> pa.Table:
     """Return a table with plain text and bytes instead of views, at any depth."""
-    schema = pa.schema([field.with_type(_without_view_types(field.type)) for field in table.schema])
+    schema = schema_without_views(table.schema)
     return table if schema.equals(table.schema) else table.cast(schema)
+
+
+def schema_without_views(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with plain text and bytes instead of views, at any depth."""
+    return pa.schema([field.with_type(_without_view_types(field.type)) for field in schema])
 
 
 def _without_view_types(type_: pa.DataType) -> pa.DataType:
