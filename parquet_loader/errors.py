@@ -106,7 +106,7 @@ class MissingDeviceError(ConfigurationError, RuntimeError):
 
 
 class TransformError(ParquetLoaderError):
-    """`transform` returned something that is not a dict of equally long columns."""
+    """`transform` returned something that is not a dict of equally long columns, or raised `StopIteration`."""
 
 
 class WriteError(ParquetLoaderError, OSError):

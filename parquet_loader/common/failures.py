@@ -27,7 +27,10 @@ _ADVICE = {
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, whether Arrow, numpy, torch, Python, the kernels or a system call reports it."""
     number = error.errno if isinstance(error, OSError) else None
-    message = str(error)
+    try:
+        message = str(error)
+    except Exception:  # an error of the caller's code
+        message = ""
     return (
         isinstance(error, MemoryError) or number == errno.ENOMEM or any(phrase in message for phrase in _OUT_OF_MEMORY)
     )

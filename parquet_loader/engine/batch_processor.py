@@ -194,13 +194,17 @@ class BatchProcessor:
         stream = bit_generator(self._seed, Stream.TRANSFORM, self._epoch, self._part << 40 | batch)
         rng = np.random.Generator(stream)
         given = {name: _for_transform(array) for name, array in done.items()}
+        where = f"transform in batch {batch} of epoch {self._epoch}"
         try:
             returned = self._transform(given, rng)
+        except StopIteration as error:  # the caller's iterator cannot raise it: it would end the loop
+            raise TransformError(
+                f"{where}: raised StopIteration, which no iterator can pass on; call next(iterator, default) instead"
+            ) from error
         except Exception as error:
             with suppress(Exception):  # an error may allow no attributes
-                error.add_note(f"raised by transform in batch {batch} of epoch {self._epoch}")
+                error.add_note(f"raised by {where}")
             raise
-        where = f"transform in batch {batch} of epoch {self._epoch}"
         hint = "; a transform keeps the number of rows"
         if self._has_rows_out:
             hint += ", unless rows_out=<rows> says how many it returns"

@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from parquet_loader import BatchedDataLoader, TransformError, write_dataset
 from parquet_loader.engine.child.process import packed_error, unpacked_error
 from parquet_loader.errors import ReadingProcessError
 from tests.engine.test_isolation import numbered
@@ -107,18 +110,46 @@ class Exiting(Exception):
         return sys.exit, (3,)
 
 
+class WithoutTruth(Exception):
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value is ambiguous")
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
         (WithoutText(), WithoutText, None),
+        (WithoutTruth("yes"), WithoutTruth, "yes"),
         (Frozen(3), ReadingProcessError, "Frozen: 3"),
         (Exiting("no"), ReadingProcessError, "Exiting: no"),
         (KeyError("a"), KeyError, "'a'"),
     ],
-    ids=["without text", "frozen", "exits when it is unpickled", "plain"],
+    ids=["without text", "without truth", "frozen", "exits when it is unpickled", "plain"],
 )
 def test_errors_of_any_class_are_sent(error: Exception, kind: type, text: str | None) -> None:
     received = unpacked_error(packed_error(error, "another process"))
     assert type(received) is kind
     assert text is None or str(received) == text
     assert "in another process" in "".join(received.__notes__)
+
+
+@pytest.mark.parametrize("error", [WithoutText(), WithoutTruth()], ids=["without text", "without truth"])
+def test_errors_of_any_class_are_raised_as_themselves(tmp_path: Path, error: Exception) -> None:
+    def fails(columns: Any, rng: Any) -> Any:
+        raise error
+
+    write_dataset({"a": np.arange(10)}, tmp_path)
+    with BatchedDataLoader(tmp_path, 10, transform=fails) as loader, pytest.raises(type(error)) as raised:
+        next(iter(loader))
+    assert raised.value is error
+    assert raised.value.__notes__[0].startswith("raised by transform in batch ")
+
+
+def test_a_transform_whose_iterator_has_ended_is_named(tmp_path: Path) -> None:
+    numbers = iter(range(1))
+    write_dataset({"a": np.arange(10)}, tmp_path)
+    with BatchedDataLoader(tmp_path, 10, transform=lambda columns, rng: {"a": columns["a"] + next(numbers)}) as loader:
+        assert len(list(loader)) == 1
+        with pytest.raises(TransformError, match="transform in batch 0 of epoch 1: raised StopIteration") as raised:
+            list(loader)
+    assert isinstance(raised.value.__cause__, StopIteration)

@@ -151,7 +151,10 @@ def packed_error(error: BaseException, place: str = "the child process that read
         text = str(error)
     except Exception:
         text = "its text cannot be made"
-    note = f"in {place}:\n{''.join(traceback.format_exception(error))}"
+    try:
+        note = f"in {place}:\n{''.join(traceback.format_exception(error))}"
+    except Exception:  # the class is the caller's, and may raise any error
+        note = f"in {place}:\n{''.join(traceback.format_tb(error.__traceback__))}"
     with suppress(Exception):  # an error may allow no attributes
         error.add_note(note)
     as_text = ReadingProcessError(f"{type(error).__name__}: {text}")
