@@ -49,13 +49,16 @@ def has_magic(ends: tuple[bytes, bytes]) -> bool:
 
 
 def hive_pairs(folders: list[str]) -> tuple[tuple[str, str | None], ...]:
-    """Return the keys and values of directories named ``key=value``; None for Hive's null."""
+    """Return the keys and values of directories named ``key=value``; None for Hive's null.
+
+    Escaped bytes that are not UTF-8 become surrogates, which no other text holds.
+    """
     pairs: list[tuple[str, str | None]] = []
     for folder in folders:
         key, equals, value = folder.partition("=")
         if equals and key:
-            text = unquote(value)
-            pairs.append((unquote(key), None if text == HIVE_NULL else text))
+            text = unquote(value, errors="surrogateescape")
+            pairs.append((unquote(key, errors="surrogateescape"), None if text == HIVE_NULL else text))
     return tuple(pairs)
 
 

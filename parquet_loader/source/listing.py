@@ -337,9 +337,21 @@ def _source_files(
         folder = entry.path.rpartition("/")[0]
         if folder not in of_folders:
             base = found.base if partition_base is None else partition_base
-            of_folders[folder] = hive_pairs(_parts_below(folder, base))
+            of_folders[folder] = _partitions(folder, base)
         files.append(SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, of_folders[folder], entry.etag, prefix))
     return files
+
+
+def _partitions(folder: str, base: str) -> tuple[tuple[str, str | None], ...]:
+    pairs = hive_pairs(_parts_below(folder, base))
+    try:
+        "".join(text or "" for pair in pairs for text in pair).encode()
+    except UnicodeEncodeError:
+        raise SourceError(
+            f"{folder}: the partition in the name of this directory is not UTF-8 after its escapes are decoded; "
+            "rename the directory, and write a percent sign as %25"
+        ) from None
+    return pairs
 
 
 def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:

@@ -874,6 +874,13 @@ def test_an_exhausted_iterator_stays_exhausted(tmp_path: Path) -> None:
         assert list(iterator) == []
 
 
+@pytest.mark.parametrize("folder", ["a=%b0", "a%b0=1"])
+def test_a_partition_whose_escapes_are_not_utf_8_is_refused(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / folder / "a.parquet")
+    assert_refused(SourceError, str(tmp_path), f"{tmp_path / folder}: the partition in the name", "percent sign as %25")
+
+
 def test_a_file_whose_name_is_not_utf_8_says_so(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     os.rename(tmp_path / "a.parquet", os.fsencode(tmp_path) + b"/\xff.parquet")
