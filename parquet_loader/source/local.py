@@ -27,7 +27,7 @@ class LocalLister(Lister):
         """Return a file, True for a directory, or None.
 
         Raises:
-            SourceError: it is a broken link.
+            SourceError: it is a broken link, or neither a regular file nor a directory.
             OSError: the system call fails.
         """
         try:
@@ -38,7 +38,9 @@ class LocalLister(Lister):
             return None
         if stat.S_ISDIR(found.st_mode):
             return True
-        return _entry(path, found, self._real(path)) if stat.S_ISREG(found.st_mode) else None
+        if not stat.S_ISREG(found.st_mode):
+            raise SourceError(f"{path}: is neither a regular file nor a directory")
+        return _entry(path, found, self._real(path))
 
     def _real(self, path: str) -> str:
         """Return a file's path without links; the results for directories are cached."""

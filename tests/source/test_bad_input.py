@@ -881,6 +881,15 @@ def test_a_partition_whose_escapes_are_not_utf_8_is_refused(tmp_path: Path, fold
     assert_refused(SourceError, str(tmp_path), f"{tmp_path / folder}: the partition in the name", "percent sign as %25")
 
 
+def test_a_special_file_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.parquet")
+    assert_refused(SourceError, str(tmp_path / "a.parquet"), "is neither a regular file nor a directory")
+
+
+def test_a_nul_in_a_path_is_refused_by_name(tmp_path: Path) -> None:
+    assert_refused(ConfigurationError, str(tmp_path / "a\0b"), "a path has no NUL characters", "a\\x00b'")
+
+
 def test_a_file_whose_name_is_not_utf_8_says_so(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     os.rename(tmp_path / "a.parquet", os.fsencode(tmp_path) + b"/\xff.parquet")

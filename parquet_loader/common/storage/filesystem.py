@@ -52,6 +52,8 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     text = os.fspath(path)
     if not isinstance(text, str) or not text:
         raise ConfigurationError(f"a path is a non-empty str, not {text!r}")
+    if "\0" in text:
+        raise ConfigurationError(f"a path has no NUL characters, which {text!r} has")
     if filesystem is not None:
         if not isinstance(filesystem, pafs.FileSystem):
             raise ConfigurationError(
