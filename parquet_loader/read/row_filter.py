@@ -123,9 +123,9 @@ class RowFilter:
         self._words_of: list[dict[str, Category]] = []
         # For each schema of the snapshot: the alias or value that replaces each column that its files lack.
         self._stand_ins: list[dict[str, str | pa.Scalar]] = []
-        # For each schema of the snapshot: the columns as read and as stored, without views, which Arrow cannot compare.
-        self._without_views = [
-            (schema_without_views(read), schema_without_views(stored))
+        # For each schema of the snapshot: the columns as read and as stored, with types that Arrow can compare.
+        self._comparable = [
+            (_comparable(read), _comparable(stored))
             for read, stored in zip(snapshot.schemas, snapshot.stored_schemas, strict=True)
         ]
         self.columns: tuple[str, ...] = ()
@@ -197,7 +197,12 @@ class RowFilter:
             table = table.append_column(name, column)
         for hashed in self._hashes:
             table = hashed.append_to(table)
-        table = _passing(table, self._expression)
+        try:
+            table = _passing(table, self._expression)
+        except pa.ArrowInvalid as error:  # such as a division by zero, or a number that does not fit
+            where = "" if row_group is None else f"{row_group.name}: "
+            hint = "; compare uint64 with pa.scalar(<value>, pa.uint64())" if "Integer value" in str(error) else ""
+            raise DataError(f"{where}filters={self} cannot be applied to these rows: {error}{hint}") from error
         for name in words:
             codes = [chunk.indices for chunk in table.column(name).chunks]
             column_index = table.schema.get_field_index(name)
@@ -255,7 +260,7 @@ class RowFilter:
         """
         words = self._words_of[int(snapshot.file_schema[file])]
         stand_ins = self._stand_ins[int(snapshot.file_schema[file])]
-        own, stored = self._without_views[int(snapshot.file_schema[file])]
+        own, stored = self._comparable[int(snapshot.file_schema[file])]
         schema = with_partitions(_with_words(own, words), snapshot.partition_schema)
         schema = _with_stand_ins(schema, stand_ins)
         schema = with_partitions(schema, self._virtual)
@@ -297,7 +302,10 @@ class RowFilter:
             for parts, number in zip(guaranteed, numbers, strict=True)
         ]
         each = pads.FileSystemDataset(fragments, schema, parquet, snapshot.filesystem)
-        return {int(fragment.path) for fragment in each.get_fragments(self._expression)}
+        try:
+            return {int(fragment.path) for fragment in each.get_fragments(self._expression)}
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # Arrow cannot compare the filter with the guarantees
+            return set(numbers)
 
 
 def stored_fields(fields: Mapping[str, Field]) -> list[tuple[str, Field]]:
@@ -358,10 +366,29 @@ def _with_stand_ins(schema: pa.Schema, stand_ins: Mapping[str, str | pa.Scalar])
 
 def _passing(table: pa.Table, expression: pc.Expression) -> pa.Table:
     acero = _lazily("acero")
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table_without_views(table)))
+    table = table_without_views(table)
+    extended = {n: field for n, field in enumerate(table.schema) if isinstance(field.type, pa.BaseExtensionType)}
+    for number, field in extended.items():
+        storage = [chunk.storage for chunk in table.column(number).chunks]
+        table = table.set_column(number, field.name, pa.chunked_array(storage, field.type.storage_type))
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     passing = acero.Declaration("filter", acero.FilterNodeOptions(expression), inputs=[source])
     # With more threads Acero may reorder batches; callers run several filters at a time anyway.
-    return passing.to_table(use_threads=False)
+    table = passing.to_table(use_threads=False)
+    for number, field in extended.items():
+        chunks = [field.type.wrap_array(chunk) for chunk in table.column(number).chunks]
+        table = table.set_column(number, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _comparable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with the types that `_passing` compares: without views and extension types."""
+    return pa.schema(
+        [
+            field.with_type(field.type.storage_type) if isinstance(field.type, pa.BaseExtensionType) else field
+            for field in schema_without_views(schema)
+        ]
+    )
 
 
 def _is_false_for_nan(tree: Node) -> bool:
