@@ -425,7 +425,7 @@ def test_nothing_has_a_name_in_shared_memory(root: str) -> None:
     with isolated(root) as loader:
         iterator = iter(loader)
         batch = next(iterator)
-        assert mapped("/dev/shm/") == before
+        assert mapped("/dev/shm/") <= before  # a collection may free semaphores of earlier tests
         assert mapped("memfd:parquet_loader")
         del batch, iterator
 
