@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from parquet_loader.collate.ahead import begun_ahead
+from parquet_loader.collate.jax_transfers import Transfers
 from parquet_loader.collate.jax_windows import NARROWER, cut_batches, fits
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Batch
@@ -26,7 +27,7 @@ Rows: TypeAlias = tuple[int, int]
 
 
 class JaxOutput(ArrayOutput):
-    """Batches of JAX arrays. On a CPU, wide columns share the memory of aligned numpy arrays; see also `cut_batches`.
+    """Batches of JAX arrays. On a CPU they share the memory of aligned numpy arrays, except those of `cut_batches`.
 
     Args:
         device: None.
@@ -45,6 +46,7 @@ class JaxOutput(ArrayOutput):
             )
         super().__init__(None, "jax")
         self._sharding = sharding
+        self._transfers = Transfers()
         self._copies = jax.default_backend() != "cpu"
         if sharding is not None:
             _blocks(sharding)  # raises if it divides more than rows
@@ -67,7 +69,7 @@ class JaxOutput(ArrayOutput):
         return begun_ahead(batches, self._moved, lambda batch: batch) if self._copies else batches
 
     def _cut(self, window: Window, batch_size: int) -> Iterator[Batch]:
-        parts = cut_batches(window.arrays, batch_size)
+        parts = cut_batches(self._narrowed(window.arrays) if self._transfers.works else window.arrays, batch_size)
         for start in range(0, window.rows if window.arrays else 0, batch_size):
             part = next(parts, {})
             if len(part) < len(window.arrays):
@@ -79,15 +81,27 @@ class JaxOutput(ArrayOutput):
 
     def _moved(self, arrays: Batch) -> Batch:
         """Return the batch as JAX arrays; their copies may still run in the background."""
-        holds_64_bits = bool(jax.config.jax_enable_x64)
-        fitted = arrays if holds_64_bits else {name: _fitted(name, column) for name, column in arrays.items()}
-        if self._sharding is None:
-            leaves: list[Any] = []
-            for column in fitted.values():
-                _collect(column, leaves)
-            moved = iter(jax.device_put(leaves))
-            return {name: _replaced(column, moved) for name, column in fitted.items()}
-        return {name: self._divided(name, column) for name, column in fitted.items()}
+        is_direct = self._sharding is None and not self._copies
+        made = self._transfers.put(arrays) if is_direct else {}
+        if len(made) == len(arrays):
+            return made
+        fitted = {name: column for name, column in arrays.items() if name not in made}
+        if not jax.config.jax_enable_x64:
+            fitted = {name: _fitted(name, column) for name, column in fitted.items()}
+        if self._sharding is not None:
+            return {name: self._divided(name, column) for name, column in fitted.items()}
+        if is_direct:
+            made |= self._transfers.put(fitted)  # columns that have another dtype now
+        rest = {name: column for name, column in fitted.items() if name not in made}
+        leaves: list[Any] = []
+        for column in rest.values():
+            _collect(column, leaves)
+        moved = iter(jax.device_put(leaves) if leaves else ())
+        placed = {name: _replaced(column, moved) for name, column in rest.items()}
+        if is_direct:
+            self._transfers.remember(rest, placed)
+        made |= placed
+        return {name: made[name] for name in arrays}
 
     def _divided(self, name: str, column: Any) -> Any:
         if not isinstance(column, np.ndarray):
@@ -96,6 +110,16 @@ class JaxOutput(ArrayOutput):
                 "over devices; pad them in transform, as in columns[name].to_padded(length=128), or leave it out"
             )
         return jax.make_array_from_process_local_data(self._sharding, column)
+
+    def _narrowed(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns whose dtypes JAX lacks, so that `Transfers` cannot put them."""
+        if jax.config.jax_enable_x64:
+            return {}
+        return {
+            name: column
+            for name, column in arrays.items()
+            if isinstance(column, np.ndarray) and column.dtype.name in NARROWER
+        }
 
 
 def default_shard(sharding: Any, batch_size: int, *, drop_last: bool) -> Shard:

@@ -1,7 +1,8 @@
 """Cuts batches from narrow columns of a window by compiled calls, instead of one transfer for each column and batch.
 
-JAX takes 13 microseconds to make an array from a numpy array, and 3 to make one as the output of a compiled call. The
-call copies the rows, so only narrow columns gain.
+`jax.device_put` takes 20 microseconds to make an array from a numpy array, and a compiled call 3 to make an output. The
+call copies the rows, so only narrow columns gain. `Transfers` takes 4 microseconds and does not copy; if it works, only
+integers that change to 32 bits are cut.
 """
 
 from __future__ import annotations

@@ -26,8 +26,10 @@ from parquet_loader import (
 from tests.support.datasets import write_numbered
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install '.[frameworks]'")
+jax_transfers = pytest.importorskip("parquet_loader.collate.jax_transfers")
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
 JAX = OutputOptions(format="jax")
+put_by_jaxlib = jax_transfers.batched_device_put
 
 
 def run(script: str, *arguments: str, devices: int = 1) -> subprocess.Popen[str]:
@@ -130,6 +132,26 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
+@pytest.fixture(params=[True, False], ids=["transfers", "cuts"])
+def transfers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether jaxlib has the function that puts arrays without the work of `jax.device_put`."""
+    if not request.param:
+        monkeypatch.setattr(jax_transfers, "batched_device_put", None)
+    return bool(request.param)
+
+
+def counted_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, function: Any) -> list[Any]:
+    """Replace a function of a module, and return the list to which the arguments of its calls are added."""
+    calls: list[Any] = []
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return function(*given)
+
+    monkeypatch.setattr(module, name, counted)
+    return calls
+
+
 def same_bits(found: Any, expected: Any, *, has_64_bits: bool = False) -> bool:
     assert isinstance(found, jax.Array)
     narrower = {} if has_64_bits else {"int64": np.int32, "uint64": np.uint32}
@@ -139,19 +161,13 @@ def same_bits(found: Any, expected: Any, *, has_64_bits: bool = False) -> bool:
     )
 
 
+@pytest.mark.usefixtures("transfers")
 @pytest.mark.parametrize("has_64_bits", [False, True])
 @pytest.mark.parametrize(("batch_size", "window_rows"), [(16, 16 * 43), (13, 13 * 50), (32, 2100)])
 def test_batches_cut_from_windows_are_those_of_numpy_and_stay_so(
     narrow: str, batch_size: int, window_rows: int, *, has_64_bits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transfers = []
-    put = jax.device_put
-
-    def counted(*given: Any) -> Any:
-        transfers.append(given)
-        return put(*given)
-
-    monkeypatch.setattr(jax, "device_put", counted)
+    calls = counted_calls(monkeypatch, jax, "device_put", jax.device_put)
     columns = ["id", "bits", "half", "is", "small", "three", "unsigned", "pair", *(f"c{number}" for number in range(8))]
     options: dict[str, Any] = {"shuffle": True, "window_rows": window_rows, "columns": columns}
     numpy_options = OutputOptions(format="numpy")
@@ -163,13 +179,14 @@ def test_batches_cut_from_windows_are_those_of_numpy_and_stay_so(
         kept = [(expected, batch) for _ in range(2) for expected, batch in zip(arrays, loader, strict=True)]
     assert len(kept) == 2 * -(-2100 // batch_size)
     if batch_size != 13:  # the second half of whose windows is not aligned
-        assert len(transfers) < len(kept) / 3
+        assert len(calls) < len(kept) / 3
     for expected, batch in kept:
         assert list(batch) == list(expected)
         for name, column in expected.items():
             assert same_bits(batch[name], column, has_64_bits=has_64_bits), name
 
 
+@pytest.mark.usefixtures("transfers")
 def test_columns_that_are_not_cut_stand_next_to_those_that_are(narrow: str) -> None:
     with (
         BatchedDataLoader(narrow, 16, shuffle=True, output_options=OutputOptions(format="numpy")) as arrays,
@@ -181,6 +198,7 @@ def test_columns_that_are_not_cut_stand_next_to_those_that_are(narrow: str) -> N
             assert all(same_bits(batch[name], expected[name]) for name in expected if name != "ragged")
 
 
+@pytest.mark.usefixtures("transfers")
 @pytest.mark.parametrize(
     "setting",
     [
@@ -210,6 +228,7 @@ def test_settings_of_jax_that_check_values_or_compilation_change_no_batch(
             assert same_bits(batch["id"], expected["id"])
 
 
+@pytest.mark.usefixtures("transfers")
 @pytest.mark.parametrize("before", [0, 20])
 def test_a_batch_taken_while_jax_traces_a_function_changes_no_later_batch(narrow: str, before: int) -> None:
     with BatchedDataLoader(narrow, 16, output_options=JAX) as loader:
@@ -221,6 +240,7 @@ def test_a_batch_taken_while_jax_traces_a_function_changes_no_later_batch(narrow
         assert next(batches)["id"].tolist() == list(range(16 * before + 32, 16 * before + 48))
 
 
+@pytest.mark.usefixtures("transfers")
 def test_64_bits_may_be_switched_within_a_window(narrow: str) -> None:
     with BatchedDataLoader(narrow, 16, output_options=JAX) as loader:
         batches = iter(loader)
@@ -230,6 +250,7 @@ def test_64_bits_may_be_switched_within_a_window(narrow: str) -> None:
         assert next(batches)["id"].tolist() == list(range(96, 112))
 
 
+@pytest.mark.usefixtures("transfers")
 def test_an_integer_that_does_not_fit_is_an_error_of_its_batch_within_a_window(tmp_path: Path) -> None:
     numbers = np.arange(640)
     wrong = numbers + np.where(numbers == 500, 2**31, 0)
@@ -250,13 +271,16 @@ def test_an_integer_that_does_not_fit_is_an_error_of_its_batch_within_a_window(t
             next(batches)
 
 
-def test_batches_cut_from_windows_are_on_the_default_device_and_free_to_leave_it(narrow: str) -> None:
+def test_batches_are_on_the_default_device_and_free_to_leave_it(narrow: str, *, transfers: bool) -> None:
     script = """
         import sys, jax, numpy as np
         from parquet_loader import BatchedDataLoader, OutputOptions
+        from parquet_loader.collate import jax_transfers
         one, two = jax.devices()
         columns = ["id", "bits", *(f"c{number}" for number in range(8))]
         options = OutputOptions(format="jax")
+        if sys.argv[2] == "False":
+            jax_transfers.batched_device_put = None
         with BatchedDataLoader(sys.argv[1], 16, columns=columns, output_options=options, window_rows=700) as loader:
             for number, batch in enumerate(loader):
                 jax.config.update("jax_default_device", two if number % 50 > 9 else one)  # also within a window
@@ -266,16 +290,19 @@ def test_batches_cut_from_windows_are_on_the_default_device_and_free_to_leave_it
                     assert batch["c0"].devices() == {two}, number
         print("true")
     """
-    assert result_of(run(script, narrow, devices=2))
+    assert result_of(run(script, narrow, str(transfers), devices=2))
 
 
-def test_batches_cut_from_windows_stay_on_one_device_while_a_mesh_is_set(narrow: str) -> None:
+def test_batches_stay_on_one_device_while_a_mesh_is_set(narrow: str, *, transfers: bool) -> None:
     script = """
         import sys, jax
         from parquet_loader import BatchedDataLoader, OutputOptions
+        from parquet_loader.collate import jax_transfers
         columns = ["id", "bits", "wide", *(f"c{number}" for number in range(8))]
         mesh = jax.make_mesh((2,), ("data",))
         options = OutputOptions(format="jax")
+        if sys.argv[2] == "False":
+            jax_transfers.batched_device_put = None
         with BatchedDataLoader(sys.argv[1], 16, columns=columns, output_options=options, window_rows=700) as loader:
             batches = iter(loader)
             found = [next(batches) for _ in range(5)]  # cuts before the mesh
@@ -288,7 +315,73 @@ def test_batches_cut_from_windows_stay_on_one_device_while_a_mesh_is_set(narrow:
                 assert not column.committed and column.devices() == {jax.devices()[0]}, number
         print("true")
     """
-    assert result_of(run(script, narrow, devices=2))
+    assert result_of(run(script, narrow, str(transfers), devices=2))
+
+
+@pytest.mark.parametrize("with_transform", [False, True])
+def test_only_the_first_batch_is_put_by_device_put(
+    narrow: str, monkeypatch: pytest.MonkeyPatch, *, with_transform: bool
+) -> None:
+    calls = counted_calls(monkeypatch, jax, "device_put", jax.device_put)
+    transform = (lambda columns, _rng: columns) if with_transform else None
+    options: dict[str, Any] = {"columns": ["wide", "bits"], "drop_last": True, "transform": transform}
+    with BatchedDataLoader(narrow, 16, output_options=JAX, **options) as loader:
+        for _ in range(2):
+            for batch in loader:
+                assert not batch["wide"].committed
+                if not with_transform:
+                    assert not batch["wide"].unsafe_buffer_pointer() % 64
+        assert len(calls) == 1
+
+
+def test_arrays_share_the_memory_of_the_window(narrow: str) -> None:
+    with BatchedDataLoader(narrow, 16, columns=["bits", "wide"], window_rows=320, output_options=JAX) as loader:
+        batches = list(loader)[:10]
+    for name, step in (("bits", 16 * 4), ("wide", 16 * 8000)):
+        addresses = [batch[name].unsafe_buffer_pointer() for batch in batches]
+        assert np.diff(addresses).tolist() == [step] * 9
+
+
+def test_arrays_of_a_transform_that_change_shape_and_dtype(narrow: str) -> None:
+    def transform(batch: dict[str, Any], _rng: Any) -> dict[str, Any]:
+        number = int(batch["c0"].sum()) % 3
+        repeated = np.repeat(batch["c0"][:, None], 1 + number, axis=1)
+        return {"x": repeated.astype(["i4", "f4", "u4"][number]), "y": list(repeated)}
+
+    options: dict[str, Any] = {"columns": ["c0"], "transform": transform}
+    with (
+        BatchedDataLoader(narrow, 16, output_options=OutputOptions(format="numpy"), **options) as arrays,
+        BatchedDataLoader(narrow, 16, output_options=JAX, **options) as loader,
+    ):
+        for expected, batch in zip(arrays, loader, strict=True):
+            assert same_bits(batch["x"], expected["x"])
+            assert all(map(same_bits, batch["y"], expected["y"]))
+
+
+def refused(*_: Any) -> Any:
+    raise TypeError("other arguments")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        refused,
+        lambda aval, sharding, arrays, devices, _: put_by_jaxlib(aval, sharding, arrays, devices, True),
+        lambda aval, sharding, arrays, devices, _: put_by_jaxlib(aval, sharding, arrays, devices, False, True),
+        lambda _aval, _sharding, arrays, _devices, _: arrays[0],
+    ],
+    ids=["raises", "commits", "copies", "returns numpy arrays"],
+)
+def test_another_function_in_jaxlib_is_not_used(narrow: str, changed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted_calls(monkeypatch, jax_transfers, "batched_device_put", changed)
+    with (
+        BatchedDataLoader(narrow, 16, output_options=OutputOptions(format="numpy")) as arrays,
+        BatchedDataLoader(narrow, 16, output_options=JAX) as loader,
+    ):
+        for expected, batch in zip(arrays, loader, strict=True):
+            assert all(same_bits(batch[name], expected[name]) for name in expected if name != "ragged")
+            assert not batch["wide"].committed
+    assert 1 <= len(calls) <= 2  # JAX copies the first column in any case, because its rows are not aligned
 
 
 def test_on_an_accelerator_the_next_copy_begins_before_a_batch_is_delivered(
