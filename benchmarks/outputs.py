@@ -7,7 +7,7 @@ Columns: `tabular`, 40 float32 columns, batches of 4096; `packed`, the same as o
 16 KiB, batches of 256. Rates are of epochs after the first.
 
 `to_tf_compiled` takes the batches of `to_tf` in a loop inside `tf.function`. `tf_memory` and `jax_memory` read nothing:
-`tf.data` and compiled functions of JAX cut as many batches of the same shapes from arrays in memory. That is what the
+`tf.data` and the loader's output for JAX cut as many batches of the same shapes from arrays in memory. That is what the
 framework itself takes.
 """
 
@@ -28,6 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 from parquet_loader import BatchedDataLoader, Group, OutputOptions, Scalar, Schema, Tensor, write_dataset
+from parquet_loader.window import Window
 
 PACKAGES = {
     "torch": "torch",
@@ -126,17 +127,15 @@ def tf_batches(loader: BatchedDataLoader) -> Any:
 
 
 def jax_batches(window: dict[str, np.ndarray[Any, Any]], size: int, batches: int) -> Iterator[Any]:
-    import jax  # noqa: PLC0415  (only for this format)
+    from parquet_loader.collate.jax_output import JaxOutput  # noqa: PLC0415  (imports JAX)
 
-    from parquet_loader.collate.jax_windows import cut_batches  # noqa: PLC0415  (imports JAX)
-
+    output = JaxOutput(None, None)
     rows = len(next(iter(window.values())))
     while batches > 0:
-        parts = cut_batches(window, size)
-        for start in range(0, min(rows, batches * size), size):
-            part = next(parts, {})
-            rest = [array[start : start + size] for name, array in window.items() if name not in part]
-            yield [*part.values(), *jax.device_put(rest)]
+        taken = min(rows, batches * size)
+        yield from output.from_window(
+            Window(taken, {name: array[:taken] for name, array in window.items()}, {}), size, None
+        )
         batches -= rows // size
 
 
