@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -184,18 +185,24 @@ class MixedLoader(NotIndexed):
             empty = [name for name in self._names if not len(self.loaders[name])]
             if any(name in weights for _, weights in self._stages for name in empty):
                 raise ConfigurationError(f"stages: loader {empty[0]!r} has no batches; leave it out")
-        self._scheduled: tuple[int, IntArray] | None = None
-        self._begins: dict[str, list[int]] = {name: [0] for name in self._names}
-        counts = np.bincount(self._schedule(0), minlength=len(self._names)).tolist()
-        # The number of epochs of each loader that one epoch of the mixture begins.
-        lengths = [max(1, len(loader)) for loader in self.loaders.values()]
-        self._epochs = [max(1, -(-count // length)) for count, length in zip(counts, lengths, strict=True)]
-        self._given = counts
+        self._forget_lengths()
         self._next = (0, 0)
         self._at = (0, 0)
         self._is_position_chosen = True
         self._is_running = False
         self._iteration = 0
+
+    def _forget_lengths(self) -> None:
+        """Forget what follows from the number of batches of the loaders: those of a TokenLoader follow from windows."""
+        self._scheduled: tuple[int, IntArray] | None = None
+        self._begins: dict[str, list[int]] = {name: [0] for name in self._names}
+        self.__dict__.pop("_given", None)
+
+    @cached_property
+    def _given(self) -> list[int]:
+        """Batches of each loader in an epoch of the mixture, if all epochs have as many."""
+        given: list[int] = np.bincount(self._schedule(0), minlength=len(self._names)).tolist()
+        return given
 
     def _schedule(self, epoch: int) -> IntArray:
         """Return the loader of each batch of an epoch; epochs differ only if the epochs of a loader do."""
@@ -213,8 +220,10 @@ class MixedLoader(NotIndexed):
         """Return the epoch and batch of a loader that has delivered `given` batches in an epoch of the mixture."""
         loader = self.loaders[self._names[which]]
         if self._stages is None:
-            inner, batch = (0, given) if self._steps_differ else divmod(given, len(loader))
-            return epoch * self._epochs[which] + inner, batch
+            if self._steps_differ:
+                return epoch, given
+            epochs = -(-self._given[which] // len(loader))  # of the loader in one of the mixture
+            return epoch * epochs + given // len(loader), given % len(loader)
         batch = epoch * self._given[which] + given
         if not loader._steps_differ:
             length = len(loader)
@@ -437,6 +446,7 @@ class MixedLoader(NotIndexed):
                 loader.load_state_dict(state["loaders"][name])
             except ResumeError as error:
                 raise ResumeError(f"loader {name!r}: {error}") from error
+        self._forget_lengths()
         epoch, batch = state.get("epoch"), state.get("batch")
         if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch <= 2**62:
             raise ResumeError(f"the state names epoch {epoch!r}; expected a number from 0 on")

@@ -158,6 +158,28 @@ def test_what_is_another_mixture_is_refused(roots: dict[str, str]) -> None:
                 MixedLoader(loaders, weights, stop=stop)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("stop", "shuffle"), [("all_exhausted", True), ("repeat", False)])
+def test_token_loaders_resume_in_the_windows_of_the_state(tmp_path: Path, stop: Stop, shuffle: bool) -> None:
+    """The windows decide how many sequences a loader has, and so the order of the mixture."""
+    for name, first in (("a", 0), ("b", 1000)):
+        documents = [list(range(first, first + 1 + 7 * n % 40)) for n in range(30)]
+        pq.write_table(pa.table({"input_ids": documents}), tmp_path / f"{name}.parquet", row_group_size=5)
+
+    def make(window_rows: int | None) -> MixedLoader:
+        arguments = dict[str, Any](length=16, batch_size=2, shuffle=shuffle, window_rows=window_rows, num_threads=1)
+        loaders = {name: TokenLoader(tmp_path / f"{name}.parquet", **arguments) for name in "ab"}
+        return MixedLoader(loaders, {"a": 2, "b": 1}, stop=stop)
+
+    with make(6) as mixed, make(None) as other:
+        iterator = iter(mixed)
+        next(iterator)
+        state = json.loads(json.dumps(mixed.state_dict()))
+        expected = [[batch["input_ids"].tolist() for batch in iterator], [b["input_ids"].tolist() for b in mixed]]
+        assert len(other) != len(mixed)
+        other.load_state_dict(state)
+        assert [[batch["input_ids"].tolist() for batch in other] for _ in range(2)] == expected
+
+
 def test_a_store_does_not_mix_because_its_epochs_change(roots: dict[str, str], tmp_path: Path) -> None:
     store = SampleStore(tmp_path / "store", schema=Schema({"id": Scalar("int64")}), max_bytes="1MiB")
     with store.writer() as writer:
