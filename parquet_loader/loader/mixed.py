@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
@@ -441,18 +442,21 @@ class MixedLoader(NotIndexed):
         differing = [f"{n}: {theirs.get(n)!r} in the state, {v!r} here" for n, v in own.items() if theirs.get(n) != v]
         if differing:
             raise ResumeError(f"the state does not match this mixture: {'; '.join(differing)}; construct it as it was")
-        for name, loader in self.loaders.items():
-            try:
-                loader.load_state_dict(state["loaders"][name])
-            except ResumeError as error:
-                raise ResumeError(f"loader {name!r}: {error}") from error
-        self._forget_lengths()
-        epoch, batch = state.get("epoch"), state.get("batch")
-        if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch <= 2**62:
-            raise ResumeError(f"the state names epoch {epoch!r}; expected a number from 0 on")
-        length = len(self._schedule(epoch))
-        if not isinstance(batch, int) or not 0 <= batch <= length:
-            raise ResumeError(f"the state names epoch {epoch!r}, batch {batch!r}; expected a batch from 0 to {length}")
+        with ExitStack() as unchanged_on_error:
+            unchanged_on_error.callback(self._forget_lengths)  # after the loaders have their windows of before
+            for name, loader in self.loaders.items():
+                unchanged_on_error.enter_context(loader._unchanged_on_error())
+                try:
+                    loader.load_state_dict(state["loaders"][name])
+                except ResumeError as error:
+                    raise ResumeError(f"loader {name!r}: {error}") from error
+            self._forget_lengths()
+            epoch, batch = state.get("epoch"), state.get("batch")
+            if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 <= epoch <= 2**62:
+                raise ResumeError(f"the state names epoch {epoch!r}; expected a number from 0 on")
+            length = len(self._schedule(epoch))
+            if not isinstance(batch, int) or not 0 <= batch <= length:
+                raise ResumeError(f"the state names batch {batch!r} of epoch {epoch}; expected one from 0 to {length}")
         self._set_position(epoch, batch)
 
     def reset(self) -> None:

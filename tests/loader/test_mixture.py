@@ -158,6 +158,25 @@ def test_what_is_another_mixture_is_refused(roots: dict[str, str]) -> None:
                 MixedLoader(loaders, weights, stop=stop)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("damaged", ["loader", "epoch", "batch"])
+def test_a_state_that_is_refused_changes_no_loader(roots: dict[str, str], damaged: str) -> None:
+    with new_mixed(roots, "repeat", window_rows=8) as mixed, new_mixed(roots, "repeat") as other:
+        iterator = ids(mixed)
+        for _ in range(9):
+            next(iterator)
+        state = json.loads(json.dumps(mixed.state_dict()))
+        expected = list(iterator)
+        wrong = {**state["loaders"], "c": {**state["loaders"]["c"], "seed": 9}}
+        changes = {"loader": {"loaders": wrong}, "epoch": {"epoch": None}, "batch": {"batch": 10**6}}
+        other.seek(0, 3)
+        before = other.state_dict()
+        with pytest.raises(ResumeError):
+            other.load_state_dict({**state, **changes[damaged]})
+        assert other.state_dict() == before  # with the windows, and so the order, of each loader
+        other.load_state_dict(state)
+        assert list(ids(other)) == expected
+
+
 @pytest.mark.parametrize(("stop", "shuffle"), [("all_exhausted", True), ("repeat", False)])
 def test_token_loaders_resume_in_the_windows_of_the_state(tmp_path: Path, stop: Stop, shuffle: bool) -> None:
     """The windows decide how many sequences a loader has, and so the order of the mixture."""

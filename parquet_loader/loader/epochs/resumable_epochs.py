@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal
 
@@ -124,15 +126,22 @@ class ResumableEpochs(LoaderEpochs):
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
         """Check a state as `load_state_dict` does, and use its windows; return its epoch and batch."""
         self._end_for_state()
-        before = self._dataset
-        windows = self._other_windows(state)
-        if windows is not None:
-            self._use(before.with_window(*windows, **self._window_needs()))
-        try:
+        with self._unchanged_on_error():
+            windows = self._other_windows(state)
+            if windows is not None:
+                self._use(self._dataset.with_window(*windows, **self._window_needs()))
             return check_state(state, self._identity, len(self), table=self._dataset.snapshot.table)
-        except ResumeError:
-            if self._dataset is not before:
-                self._use(before)
+
+    @contextmanager
+    def _unchanged_on_error(self) -> Iterator[None]:
+        """Restore the windows and the position if the block raises."""
+        dataset, position = self._dataset, (self._next_epoch, self._next_batch, self._is_position_chosen)
+        try:
+            yield
+        except BaseException:
+            if self._dataset is not dataset:
+                self._use(dataset)
+            self._next_epoch, self._next_batch, self._is_position_chosen = position
             raise
 
     def _other_windows(self, state: Any) -> tuple[int, int] | None:

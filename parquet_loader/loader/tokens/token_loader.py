@@ -33,7 +33,6 @@ from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage
 from parquet_loader.errors import (
     ConfigurationError,
     MemoryLimitError,
-    ParquetLoaderError,
     SchemaError,
     UnsupportedError,
 )
@@ -431,15 +430,11 @@ class TokenLoader(BatchedDataLoader):
 
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
         self._end_for_state()
-        before = self._next_epoch, self._next_batch, self._is_position_chosen
         epoch = state.get("epoch") if isinstance(state, dict) else None
-        if isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch <= 2**62:
-            self._set_position(epoch, 0)  # so that `len` returns the batches of the state's epoch
-        try:
+        with self._unchanged_on_error():
+            if isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch <= 2**62:
+                self._set_position(epoch, 0)  # so that `len` returns the batches of the state's epoch
             return super()._accept_state(state)
-        except ParquetLoaderError:
-            self._next_epoch, self._next_batch, self._is_position_chosen = before
-            raise
 
     def _begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
         if workers > 1:
