@@ -213,6 +213,11 @@ def test_ragged_rows_are_taken_in_every_form(values: Any) -> None:
     assert encoded(RaggedList("int16"), values).to_pylist() == ROWS
 
 
+def by_runs(ends: list[int], values: pa.Array) -> pa.Array:
+    """An array in which each value repeats up to its end."""
+    return pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), values)
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -226,6 +231,11 @@ def test_ragged_rows_are_taken_in_every_form(values: Any) -> None:
         pl.Series(["a", "ü", ""], dtype=pl.Enum(["ü", "", "a"])),
         pa.array(["a", "ü", ""], pa.string_view()),
         pa.DictionaryArray.from_arrays([1, 0, 2], pa.array(["ü", "a", ""], pa.string_view())),
+        by_runs([2, 3, 4, 5], pa.array(["b", "a", "ü", ""], pa.string_view()))[2:],
+        by_runs([1, 2, 3], by_runs([1, 2, 3], pa.array(["a", "ü", ""]))),
+        by_runs([1, 2, 3], pa.array(["a", "ü", ""]).dictionary_encode()),
+        pa.DictionaryArray.from_arrays([1, 0, 2], by_runs([1, 2, 3], pa.array(["ü", "a", ""]))),
+        pa.DictionaryArray.from_arrays([1, 0, 2], pa.array(["ü", "a", ""]).dictionary_encode()),
         Ragged(np.frombuffer("aü".encode(), np.uint8), np.array([0, 1, 3, 3]), "text"),
     ],
     ids=lambda v: f"{type(v).__module__}.{type(v).__name__}",
@@ -492,6 +502,11 @@ def test_nested_columns_become_dotted_ones() -> None:
         (Tensor("int8", (2,)), pa.array([[1, 2], [1, None]]), "row 1: an element of the tensor is null"),
         (Tensor("int8", (2,)), pa.array([b"ab", b"a"]), "row 1: the value has 1 bytes, expected 2"),
         (Text(), [1], "the values are of type int64, expected text"),
+        (
+            Text(),
+            pa.DictionaryArray.from_arrays([0], pa.StructArray.from_arrays([by_runs([1], pa.array([1]))], ["x"])),
+            "Arrow cannot decode dictionaries or runs of the type struct<x: run_end_encoded",
+        ),
         (Text(), [b"a"], "the values are of type binary, expected text"),
         (Bytes(), ["a"], "the values are of type string, expected bytes"),
         (Text(), Ragged(np.array([255], np.uint8), np.array([0, 1])), "UTF8"),

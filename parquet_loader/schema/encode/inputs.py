@@ -146,23 +146,29 @@ def plain_storage(array: pa.Array) -> pa.Array:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         elif pa.types.is_dictionary(array.type):
-            array = _with_plain_words(array).dictionary_decode()
+            array = _looked_up(array.dictionary, array.indices)
         elif pa.types.is_run_end_encoded(array.type):
-            array = pc.run_end_decode(array)
+            runs = pa.array(np.arange(len(array.values)))
+            numbers = pa.RunEndEncodedArray.from_arrays(array.run_ends, runs).slice(array.offset, len(array))
+            array = _looked_up(array.values, pc.run_end_decode(numbers))
         else:
             return array
 
 
-def _with_plain_words(array: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Return a dictionary array without views, as in categories of Polars, because Arrow cannot look these up."""
-    words = array.type.value_type
-    if pa.types.is_string_view(words):
-        words = pa.large_string()
-    elif pa.types.is_binary_view(words):
-        words = pa.large_binary()
-    else:
-        return array
-    return array.cast(pa.dictionary(array.type.index_type, words))
+def _looked_up(values: pa.Array, numbers: pa.Array) -> pa.Array:
+    """Return the values of these numbers; Arrow can look up neither encoded values nor views."""
+    try:
+        return _without_views(plain_storage(values)).take(numbers)
+    except pa.ArrowNotImplementedError:
+        raise Misfit(
+            f"Arrow cannot decode dictionaries or runs of the type {values.type}; hand over plain values"
+        ) from None
+
+
+def _without_views(array: pa.Array) -> pa.Array:
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(array.type) else array
 
 
 def _is_pandas(values: Any) -> bool:
