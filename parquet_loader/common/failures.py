@@ -7,6 +7,8 @@ catches errors of a read asks this module which of the two it has.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import OpenFilesError, OutOfMemoryError, SystemReadError
@@ -20,7 +22,6 @@ _ADVICE = {
     errno.EACCES: "; make the file readable for this user",
     errno.EPERM: "; make the file readable for this user",
     errno.EIO: "; check the disk or the network file system",
-    errno.EAGAIN: "; allow this user more threads (ulimit -u)",
 }
 
 
@@ -36,6 +37,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def is_out_of_threads(error: BaseException) -> bool:
+    """Whether the system has not started a thread, for lack of threads or of memory for its stack."""
+    return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+
+
 def is_shortage(error: BaseException) -> bool:
     """Whether the process lacks memory or file descriptors; then another way to read would fail as well."""
     return is_out_of_memory(error) or is_out_of_descriptors(error)
@@ -47,6 +53,24 @@ def out_of_memory(where: str, error: BaseException) -> OutOfMemoryError:
         return error
     reason = _first_line(error) or type(error).__name__
     return OutOfMemoryError(f"{where}: memory ran out ({reason}); lower memory_limit, or give the process more")
+
+
+def out_of_threads(where: str, error: BaseException) -> SystemReadError:
+    """Return an error that says that a thread was not started and what to do."""
+    found = SystemReadError(f"{where}: {error}; allow the process more threads (ulimit -u) or memory (ulimit -v)")
+    found.errno = errno.EAGAIN
+    return found
+
+
+@contextmanager
+def starting_threads(where: str) -> Iterator[None]:
+    """Raise `SystemReadError` if the block cannot start a thread."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_threads(error):
+            raise
+        raise out_of_threads(where, error) from None
 
 
 def system_error(where: str, error: BaseException) -> OutOfMemoryError | OpenFilesError | SystemReadError | None:
@@ -64,9 +88,9 @@ def system_error(where: str, error: BaseException) -> OutOfMemoryError | OpenFil
         return out_of_memory(where, error)
     if is_out_of_descriptors(error):
         return out_of_descriptors(f"{where}: the file cannot be opened", 1)
+    if is_out_of_threads(error):
+        return out_of_threads(where, error)
     number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        number = errno.EAGAIN
     if number is None or number in _OF_DAMAGE:
         return None
     found = SystemReadError(

@@ -15,6 +15,8 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any, TypeVar
 
+from parquet_loader.common.failures import starting_threads
+
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -61,10 +63,16 @@ def result_of(future: Future[T]) -> T:
 
 
 def in_order(pool: Executor, work: Callable[[S], T], things: Iterable[S]) -> Iterator[T]:
-    """Yield the results as `pool.map` does, and notice SIGINT while waiting."""
-    futures = [pool.submit(work, thing) for thing in things]
-    futures.reverse()
+    """Yield the results as `pool.map` does, and notice SIGINT while waiting.
+
+    Raises:
+        SystemReadError: The system starts no more threads.
+    """
+    futures: list[Future[T]] = []
     try:
+        with starting_threads("work in parallel"):
+            futures.extend(pool.submit(work, thing) for thing in things)
+        futures.reverse()
         while futures:
             yield result_of(futures.pop())
     finally:
@@ -76,7 +84,8 @@ def in_threads(work: Callable[[S], T], things: Sequence[S], most: int, name: str
     """Return the result of `work` for each thing, on at most `most` threads with names that begin with `name`.
 
     If one fails, those that have not begun are cancelled, and its error is raised when the running ones have ended. If
-    no thread can be started, as in functions of `atexit`, this thread does all the work.
+    no thread can be started, as in functions of `atexit`, this thread does all the work; if only some can be started,
+    this is a `SystemReadError`.
     """
     if len(things) < 2 or most < 2:
         return [work(thing) for thing in things]

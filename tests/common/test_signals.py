@@ -1,10 +1,17 @@
 import gc
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pytest
 
-from parquet_loader.common import in_order
+from parquet_loader import OutputOptions, ParquetDataset, SystemReadError
+from parquet_loader.common import in_order, in_threads
+from tests.support.datasets import write_numbered
 
 
 class Buffer:
@@ -34,3 +41,44 @@ def test_an_error_of_a_pool_releases_the_memory_of_its_job_without_a_garbage_col
         gc.enable()
     assert not alive
     assert done == list(range(failing))
+
+
+def test_threads_of_which_only_some_can_be_started_are_a_system_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused, done = threading.Thread.start, threading.Event(), []
+
+    def start_one(thread: threading.Thread) -> None:
+        if thread.name.endswith("_1"):
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def work(number: int) -> None:
+        refused.wait()
+        done.append(number)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with pytest.raises(SystemReadError, match=r"can't start new thread; allow the process more threads \(ulimit -u\)"):
+        in_threads(work, range(50), 4, "some")
+    assert len(done) < 50  # the rest is cancelled
+
+
+@pytest.mark.parametrize("name", ["parquet_loader-count", "parquet_loader-remote"])
+def test_a_data_set_that_is_opened_without_threads_is_a_system_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    write_numbered(str(tmp_path / "a"), ((30, 11), (25,)), ("double",))
+    source: dict[str, Any] = {"source": tmp_path / "a"}
+    if name == "parquet_loader-remote":
+        dirfs = pytest.importorskip("fsspec.implementations.dirfs")
+        filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(dirfs.DirFileSystem(str(tmp_path))))
+        source = {"source": "a", "filesystem": filesystem}
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(SystemReadError, match="can't start new thread; allow the process more threads"):
+        ParquetDataset(**source, filters=pc.field("id") > 20).batches(4, output_options=OutputOptions(format="numpy"))

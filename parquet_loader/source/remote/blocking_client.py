@@ -78,8 +78,8 @@ class CallThreads:
             self._waiting += 1
             if self._waiting > len(self._threads) < self._most:
                 thread = Thread(target=self._work, name="parquet_loader-remote-call", daemon=True)
-                self._threads.append(thread)
                 thread.start()
+                self._threads.append(thread)
         self._calls.put(run)
         return await outcome
 

@@ -13,7 +13,13 @@ from concurrent.futures import Future
 from threading import Event, RLock, Thread, current_thread, local
 from typing import Any, Self, TypeVar
 
-from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, result_of, uninterrupted
+from parquet_loader.common import (
+    is_out_of_descriptors,
+    out_of_descriptors,
+    result_of,
+    starting_threads,
+    uninterrupted,
+)
 from parquet_loader.errors import LoaderStateError, RemoteError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
@@ -59,12 +65,14 @@ class Fetcher:
         """Start the thread.
 
         Raises:
-            RemoteError: the thread cannot be started.
+            SystemReadError: the system starts no more threads.
+            RemoteError: the thread cannot make requests.
         """
         uninterrupted(self._start)
 
     def _start(self) -> None:
-        self.thread.start()
+        with starting_threads("remote files cannot be fetched"):
+            self.thread.start()
         self._ready.wait()
         if self._failed is not None:
             if is_out_of_descriptors(self._failed):

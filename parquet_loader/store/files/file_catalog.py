@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import IntArray, system_error
+from parquet_loader.common import IntArray, in_threads, system_error
 from parquet_loader.errors import SourceError
 from parquet_loader.source import FooterCache, Snapshot, SourceFile, read_footer
 from parquet_loader.store.files.file_names import FileName
@@ -77,11 +76,8 @@ class FileCatalog:
         wanted = list(names)
         new = [name for name in wanted if name not in self._known]
         if len(new) > _FEW:
-            with ThreadPoolExecutor(
-                min(_FOOTERS_IN_PARALLEL, len(new), 2 * (os.cpu_count() or 1)),
-                thread_name_prefix="parquet_loader-footers",
-            ) as pool:
-                footers = list(pool.map(self._footer, new))
+            most = min(_FOOTERS_IN_PARALLEL, 2 * (os.cpu_count() or 1))
+            footers = in_threads(self._footer, new, most, "parquet_loader-footers")
         else:
             footers = [self._footer(name) for name in new]
         for name, footer in zip(new, footers, strict=True):
