@@ -331,7 +331,9 @@ def divide(
         open_row_groups=lanes,
         whole_rows=whole_rows,
         stream_rows=stream_rows,
-        cursor_bytes=windows.open_bytes(window_rows, lanes) + int(stream_rows * max(row.decoded_at_most, 1.0)),
+        cursor_bytes=windows.open_bytes(window_rows, lanes)
+        + int(stream_rows * max(row.decoded_at_most, 1.0))
+        + row.unplanned_cursor_bytes,
         reads_bytes=reads,
         batches_bytes=windows.batches_bytes,
         num_threads=num_threads,

@@ -44,6 +44,8 @@ class RowSizes:
         media: Bytes of decoded media, if they are decoded window by window; 0 if batch by batch, or without media.
         extra: Bytes by which a decoded row exceeds `decoded` in row groups whose rows are longer than the average.
         extra_cursor_bytes: The same for `cursor_bytes`.
+        unplanned_cursor_bytes: Bytes that an open cursor may hold beyond `cursor_bytes`. They delay reading ahead, but
+            do not change the windows, and so not the order.
     """
 
     gathered: float
@@ -56,6 +58,7 @@ class RowSizes:
     media: float = 0.0
     extra: float = 0.0
     extra_cursor_bytes: int = 0
+    unplanned_cursor_bytes: int = 0
 
     @property
     def decoded(self) -> float:
@@ -122,7 +125,7 @@ def row_sizes(
         if isinstance(c.image, Audio) and not c.image.is_fixed
     )
     processed = gathered + wide + image_bytes if processes else 0.0
-    staged, cursor, cursor_at_most = 0, 0, 0
+    staged, cursor, cursor_at_most, unplanned = 0, 0, 0, 0
     if len(counts) and counts.max():
         largest = snapshot.row_group(int(np.argmax(counts)))
         as_stored = {r.source.name for r in reader.routes(largest) if r.source.is_always_as_stored}
@@ -130,7 +133,8 @@ def row_sizes(
         # takes a sixth less time than with slices of 2 MiB.
         stays = [c for c in columns if holds_rows(c) and arrangement_of(c) is Arrangement.NARROW]
         staged = sum(c.row_bytes or 0 for c in stays if c.name in as_stored)
-        cursor = _cursor_bytes(snapshot, largest, reader.chunks.leaves(largest.file_number))
+        leaves = reader.chunks.leaves(largest.file_number)
+        cursor, unplanned = _cursor_bytes(snapshot, largest, leaves), _unplanned_bytes(snapshot, largest, leaves)
         if dense is not None:
             row_group, share = dense
             cursor_at_most = _cursor_bytes(snapshot, row_group, reader.chunks.leaves(row_group.file_number))
@@ -138,7 +142,9 @@ def row_sizes(
             cursor = average if average > TOLERATED * cursor else cursor
     media = image_bytes if decodes_windows else 0.0
     more = max(0, cursor_at_most - cursor)
-    return RowSizes(gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media, extra, more)
+    return RowSizes(
+        gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media, extra, more, unplanned
+    )
 
 
 def guessed_sizes(
@@ -283,11 +289,35 @@ def _cursor_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequence[i
     for number in leaves:
         chunk = footer.chunk(row_group.number, number)
         encoded = min(max(0, chunk.encoded_bytes), row_group.encoded_bytes)
-        # Writers end pages at 20,000 rows or 1 MiB, whichever comes first; Arrow checks this only every 1,024 rows.
-        page = min(encoded, max(min(2**20, encoded * 20_000 // rows), encoded * 1024 // rows))
+        page = _page_bytes(encoded, rows)
         dictionary = chunk.data_at - chunk.start
         page *= 1 if chunk.codec_name == "UNCOMPRESSED" else 2  # compressed and decompressed
         total += min(BUFFER_BYTES, encoded) + page
         # Writers end dictionaries at about 1 MiB, except those of Arrow's dictionary type, which Arrow decodes.
         total += min(3 * dictionary // 2, 2**20) if dictionary < 2 * 2**20 else 4 * dictionary
+    return total
+
+
+def _page_bytes(encoded: int, rows: int, most: int = 2**20) -> int:
+    """Writers end pages at 20,000 rows or 1 MiB, whichever comes first; Arrow checks this only every 1,024 rows."""
+    return min(encoded, max(min(most, encoded * 20_000 // rows), encoded * 1024 // rows))
+
+
+def _unplanned_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequence[int]) -> int:
+    """Return the bytes that text and bytes in an open cursor take beyond `_cursor_bytes`.
+
+    Arrow ends a page at the first multiple of 1,024 rows that has 1 MiB, so a page may have nearly 2 MiB. The page
+    whose rows are being copied, and one for reuse, are held in addition to the current page.
+    """
+    footer = snapshot.footers.get(row_group.file_number)
+    total, rows = 0, max(row_group.rows, 1)
+    for number in leaves:
+        chunk = footer.chunk(row_group.number, number)
+        if footer.schema.leaves[number].physical_type != "BYTE_ARRAY":
+            continue
+        encoded = min(max(0, chunk.encoded_bytes), row_group.encoded_bytes)
+        step = max(1, encoded * 1024 // rows)
+        page = _page_bytes(encoded, rows, -(-(2**20) // step) * step)
+        held = 2 if chunk.codec_name == "UNCOMPRESSED" else 3
+        total += held * page - (held - 1) * _page_bytes(encoded, rows)
     return total

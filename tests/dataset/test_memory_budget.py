@@ -128,3 +128,15 @@ def test_large_dictionaries_count_for_each_open_row_group(tmp_path: Path) -> Non
         assert loader._dataset.sizing.cursor_bytes > 16 * 10**6
     with pytest.raises(MemoryLimitError, match="use memory_limit="), loader_of(tmp_path, memory_limit="32MiB") as tight:
         tight.plan()
+
+
+def test_open_row_groups_of_text_count_all_pages_that_they_hold(tmp_path: Path) -> None:
+    """Arrow ends a page at the first multiple of 1,024 rows that has 1 MiB: here, 2,048 rows of 1,004 bytes."""
+    table = pa.table({"text": pa.array(["a" * 1000]).take(pa.array(np.zeros(40_000, np.int64)))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10_000, use_dictionary=False)
+    with loader_of(tmp_path / "a.parquet") as loader:
+        plan = loader.plan()
+        assert plan.open_row_groups > 1
+        windows = 3 * 1000 * plan.window_rows
+        # The compressed page, the current one, and that from which rows are being copied.
+        assert plan.predicted_peak_bytes > windows + plan.open_row_groups * 3 * 2048 * 1004
