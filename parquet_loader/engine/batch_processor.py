@@ -22,6 +22,7 @@ from parquet_loader.read import HIDDEN_ROW_NUMBERS
 from parquet_loader.schema import Encoded, Image, Ragged
 from parquet_loader.window import Allocator, Array, Window, copied, nbytes_of
 
+_BFLOAT16 = "a transform cannot return bfloat16; return float32, as of value.float(), and convert the batch in the loop"
 Transform: TypeAlias = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 
 
@@ -304,11 +305,14 @@ def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise TransformError(f"{where}: cannot be converted to an array: {error}") from error
+        what = _BFLOAT16 if "BFloat16" in str(error) else f"cannot be converted to an array: {error}"
+        raise TransformError(f"{where}: {what}") from error
 
 
 def _numbers(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
     """Return numbers in the form that torch accepts: C order, native byte order, writable."""
+    if array.dtype.name == "bfloat16":
+        raise TransformError(f"{where}: {_BFLOAT16}")
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
         raise TransformError(f"{where}: no tensor can hold the dtype {array.dtype}; return numbers, str or bytes")
     array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))

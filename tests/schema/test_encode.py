@@ -124,6 +124,7 @@ def test_numbers_change_type_without_loss_or_not_at_all(source: str, target: str
 
 NAIVE = dt.datetime(2020, 1, 1, 1)  # noqa: DTZ001  (a time without zone is what is meant)
 FLOATS = [1.5, 2.5, -0.0]
+BFLOAT16 = torch.tensor([1.5, -2.25], dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,30 @@ ROWS = [[1, 2], [], [3]]
 )
 def test_ragged_rows_are_taken_in_every_form(values: Any) -> None:
     assert encoded(RaggedList("int16"), values).to_pylist() == ROWS
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "expected"),
+    [
+        (Scalar("float32"), BFLOAT16, [1.5, -2.25]),
+        (Scalar("float16"), BFLOAT16, [1.5, -2.25]),
+        (Scalar("float32"), list(BFLOAT16), [1.5, -2.25]),
+        (RaggedList("float32"), [BFLOAT16, BFLOAT16[:1]], [[1.5, -2.25], [1.5]]),
+        (RaggedList("float32"), (BFLOAT16, torch.tensor([0, 1, 2])), [[1.5], [-2.25]]),
+        (RaggedList("float32"), Ragged(BFLOAT16, torch.tensor([0, 2])), [[1.5, -2.25]]),
+    ],
+)
+def test_bfloat16_is_taken_as_the_float32_of_the_same_value(field: Any, values: Any, expected: list[Any]) -> None:
+    assert encoded(field, values).to_pylist() == expected
+
+
+def test_tensors_of_bfloat16_are_taken_as_float32() -> None:
+    for values in (BFLOAT16[None], [BFLOAT16]):
+        array = encoded(Tensor("float32", (2,)), values)
+        assert np.frombuffer(array[0].as_py(), np.float32).tolist() == [1.5, -2.25]
+    assert Schema.from_frame({"x": BFLOAT16, "y": BFLOAT16[:, None]}) == Schema(
+        {"x": Scalar("float32"), "y": Tensor("float32", (1,))}
+    )
 
 
 def by_runs(ends: list[int], values: pa.Array) -> pa.Array:
@@ -491,7 +516,8 @@ def test_nested_columns_become_dotted_ones() -> None:
         (Scalar("float32"), np.zeros((2, 3)), "the field would be Tensor('float64', (3,))"),
         (Scalar("float32"), np.zeros(2, complex), "dtype complex128, which Parquet cannot hold"),
         (Scalar("float32"), torch.zeros(1, requires_grad=True), "detach"),
-        (Scalar("float32"), torch.zeros(1, dtype=torch.bfloat16), "a dtype that numpy knows"),
+        (Scalar("float32"), torch.zeros(1, dtype=torch.float8_e5m2), "a dtype that numpy knows"),
+        (Scalar("float16"), torch.tensor([1e30], dtype=torch.bfloat16), "does not fit float16"),
         (Scalar("int8"), 3, "found int 3; rows given as dicts belong in a list"),
         (Scalar("int8"), "abc", "found str 'abc'"),
         (Tensor("int8", (2,)), np.zeros((2, 3)), "the array has the shape (2, 3), expected (2, 2)"),

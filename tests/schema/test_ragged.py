@@ -382,6 +382,11 @@ def test_what_a_transform_must_not_return_names_the_column(tmp_path: Path, value
         returned(tmp_path, value)
 
 
+def test_a_transform_that_returns_bfloat16_is_told_to_return_float32(tmp_path: Path) -> None:
+    with pytest.raises(TransformError, match=r"column 'out': a transform cannot return bfloat16; return float32"):
+        returned(tmp_path, torch.zeros(3, dtype=torch.bfloat16))
+
+
 @pytest.mark.parametrize("index", [[0.5], np.array([1.9, 0.0]), torch.tensor([2.0])], ids=["list", "array", "tensor"])
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_numbers_that_are_not_whole_choose_no_row(kind: str, index: Any) -> None:

@@ -63,12 +63,18 @@ def is_values_and_offsets(values: Any) -> bool:
 def host_array(values: Any) -> np.ndarray[Any, Any]:
     """Return a tensor of any library as a numpy array, which shares its memory if possible."""
     try:
-        return np.asarray(values) if hasattr(values, "__array__") else np.from_dlpack(values)
+        return numpy_array(values) if hasattr(values, "__array__") else np.from_dlpack(values)
     except (TypeError, RuntimeError, ValueError, BufferError) as error:
         raise Misfit(
             f"{type(values).__name__} has no numpy form ({error}); "
             "hand over tensors in host memory, detached, of a dtype that numpy knows"
         ) from None
+
+
+def numpy_array(values: Any) -> np.ndarray[Any, Any]:
+    """Return `numpy.asarray(values)`; bfloat16 of torch and JAX becomes float32, which holds each value exactly."""
+    array = np.asarray(values.float() if str(getattr(values, "dtype", "")) == "torch.bfloat16" else values)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def to_arrow(values: Values) -> pa.Array:
@@ -129,7 +135,7 @@ def _known(values: Any) -> Values:
     if isinstance(values, np.ndarray):
         if values.ndim == 0:
             raise Misfit(f"expected an array with one value a row, found the single value {values[()]!r:.60}")
-        return _listed(values) if values.dtype.kind == "O" else values
+        return _listed(values) if values.dtype.kind == "O" else numpy_array(values)
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
             values = values.chunk(0)

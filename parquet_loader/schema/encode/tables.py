@@ -18,7 +18,7 @@ from parquet_loader.schema.encode.columns import (
     refuse_nulls,
     stored_words,
 )
-from parquet_loader.schema.encode.inputs import count_rows, plain, to_arrow
+from parquet_loader.schema.encode.inputs import count_rows, numpy_array, plain, to_arrow
 from parquet_loader.schema.encode.leaves import is_nested, leaf_columns
 from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, from_python
 from parquet_loader.schema.encode.nulls import null_advice
@@ -135,7 +135,7 @@ def _infer_column(name: str, values: Any) -> dict[str, Field]:
     if isinstance(given, list):
         first = next((v for v in given if v is not None), None)
         if hasattr(first, "__array__") and getattr(first, "ndim", 0) > 0:
-            array = np.asarray(first)
+            array = numpy_array(first)
             if array.dtype.kind in "cfV" and not _is_number(array.dtype):
                 raise _no_arrow_type(name, array)
             return {name: Tensor(array.dtype, array.shape) if array.ndim > 1 else RaggedList(array.dtype)}

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.common import fill_null
 from parquet_loader.schema.arrow_types import is_bytes, is_list_like
-from parquet_loader.schema.encode.inputs import Values, numbers_to_arrow, plain_storage
+from parquet_loader.schema.encode.inputs import Values, numbers_to_arrow, numpy_array, plain_storage
 from parquet_loader.schema.encode.lossless import Misfit, cast, from_python
 from parquet_loader.schema.fields import Tensor
 from parquet_loader.schema.ragged import Ragged
@@ -98,7 +98,7 @@ def _from_rows(field: Tensor, rows: list[Any]) -> tuple[np.ndarray[Any, Any], np
 
 def _row_array(field: Tensor, row: Any, index: int) -> np.ndarray[Any, Any]:
     try:
-        array = np.asarray(row)
+        array = numpy_array(row)
     except (TypeError, ValueError, RuntimeError) as error:
         raise Misfit(f"the value is not an array of shape {field.shape} ({error})", index) from None
     if not hasattr(row, "dtype") and array.dtype.kind == "f" and (np.abs(array) >= _FIRST_INEXACT).any():
