@@ -77,6 +77,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     "engine/test_worker_pool.py": {
         "parquet_loader.engine.worker_pool.queued_s": "the process has no memory at this moment",
     },
+    "frameworks/test_jax.py": {
+        "parquet_loader.collate.jax_transfers.batched_device_put": "a version of jaxlib whose function differs",
+    },
     "interop/test_dask_kills.py": {"parquet_loader.write.jobs.job.WriteJob.commit": _KILLED},
     "interop/test_hdfs_jobs.py": {
         "job._directory.remove": _KILLED,
