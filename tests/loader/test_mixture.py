@@ -167,7 +167,11 @@ def test_a_state_that_is_refused_changes_no_loader(roots: dict[str, str], damage
         state = json.loads(json.dumps(mixed.state_dict()))
         expected = list(iterator)
         wrong = {**state["loaders"], "c": {**state["loaders"]["c"], "seed": 9}}
-        changes = {"loader": {"loaders": wrong}, "epoch": {"epoch": None}, "batch": {"batch": 10**6}}
+        changes: dict[str, dict[str, Any]] = {
+            "loader": {"loaders": wrong},
+            "epoch": {"epoch": None},
+            "batch": {"batch": 10**6},
+        }
         other.seek(0, 3)
         before = other.state_dict()
         with pytest.raises(ResumeError):
