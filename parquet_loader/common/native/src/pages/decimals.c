@@ -15,10 +15,35 @@ static const double powers[EXACT_POWERS + 1] = {
   1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
   1e21, 1e22};
 
+/* Converts an integer of at most EXACT_INTEGERS. Compilers make vectors of this, unlike of a conversion. */
+INLINE double exact_float(int64_t integer) {
+  const uint64_t biased = (uint64_t)integer + EXACT_INTEGERS, exponent = UINT64_C(0x433) << 52;  /* that of 2**52 */
+  const uint64_t high_bits = biased >> 32 | exponent, low_bits = (biased & UINT32_MAX) | exponent;
+  double high, low;
+  memcpy(&high, &high_bits, sizeof high);
+  memcpy(&low, &low_bits, sizeof low);
+  return (high - (0x1p52 + 0x1p21)) * 0x1p32 + (low - 0x1p52);
+}
+
 /* Reads an integer and extends its sign. */
 INLINE Wide wide_of(const uint8_t *in, const int64_t width, const int is_big_endian) {
   Wide wide;
   uint8_t bytes[DECIMAL_BYTES];
+  /* In registers: a word that was just stored byte by byte is slow to load. */
+  if (width == 4) {
+    uint32_t word;
+    memcpy(&word, in, 4);
+    const int32_t value = (int32_t)(is_big_endian ? __builtin_bswap32(word) : word);
+    return (Wide){(uint64_t)(int64_t)value, (uint64_t)(int64_t)(value >> 31)};
+  }
+  if (width == 8 || width == 16) {
+    uint64_t words[2];
+    memcpy(words, in, (size_t)width);
+    for (int64_t i = 0; i < width / 8 && is_big_endian; i++) words[i] = __builtin_bswap64(words[i]);
+    const uint64_t low = width == 16 && is_big_endian ? words[1] : words[0];
+    const uint64_t high = width == 8 ? (uint64_t)((int64_t)low >> 63) : is_big_endian ? words[0] : words[1];
+    return (Wide){low, high};
+  }
   for (int64_t i = 0; i < width; i++) bytes[i] = in[is_big_endian ? width - 1 - i : i];
   memset(bytes + width, bytes[width - 1] & 0x80 ? 0xFF : 0, (size_t)(DECIMAL_BYTES - width));
   memcpy(&wide.low, bytes, 8);
@@ -88,7 +113,7 @@ FOR_EACH_TARGET static int nearest_all(
   else if (width == 8) READ(8, 0)
   else READ(width, is_big_endian)
   if (!are_long) {
-    for (int64_t i = 0; i < count; i++) out[i] = (double)integers[i] / powers[scale];
+    for (int64_t i = 0; i < count; i++) out[i] = exact_float(integers[i]) / powers[scale];
     return OK;
   }
 #ifdef __SIZEOF_INT128__
