@@ -38,7 +38,7 @@ _MORE_ENCODINGS = {
 }
 _BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
 _VIEW_BYTES, _INT96_BYTES = 16, 12
-# For each physical type: its number in `column_chunks.c`, and the bytes of a value (of an unpacked boolean).
+# For each physical type: its number in `chunks/column.h`, and the bytes of a value (of an unpacked boolean).
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
 
@@ -143,7 +143,7 @@ class DecodableChunks(NamedTuple):
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 14]``, the description of each for `chunks_open` of `column_chunks.c`.
+        lines: int64 ``[columns, 14]``, the description of each for `chunks_open` of `chunks/column_chunks.c`.
         nullable: For each, whether it may have nulls, because the footer does not exclude them.
     """
 

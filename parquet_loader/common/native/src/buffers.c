@@ -117,6 +117,25 @@ void release(Buffer *buffer) {
   atomic_flag_clear_explicit(&is_taken, memory_order_release);
 }
 
+int shelve(Shelf *shelf, Buffer *buffer) {
+  if (!buffer->bytes) return OK;
+  if (shelf->count == shelf->capacity) {
+    int64_t capacity = 2 * shelf->capacity + 8;
+    Buffer *buffers = realloc(shelf->buffers, (size_t)capacity * sizeof(Buffer));
+    if (!buffers) return NO_MEMORY;
+    shelf->buffers = buffers, shelf->capacity = capacity;
+  }
+  shelf->buffers[shelf->count++] = *buffer;
+  *buffer = (Buffer){NULL, 0};
+  return OK;
+}
+
+void release_shelf(Shelf *shelf) {
+  for (int64_t i = 0; i < shelf->count; i++) release(&shelf->buffers[i]);
+  free(shelf->buffers);
+  *shelf = (Shelf){NULL, 0, 0};
+}
+
 /* Unmaps all kept buffers; the peak is recorded anew. */
 EXPORT void buffers_trim(void) {
   if (atomic_flag_test_and_set_explicit(&is_taken, memory_order_acquire)) return;

@@ -4,6 +4,7 @@
 
 #include "kernels.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct {
@@ -15,5 +16,23 @@ typedef struct {
 int reserve(Buffer *buffer, int64_t nbytes);
 
 void release(Buffer *buffer);
+
+/* Moves a buffer to an owner that has none. */
+static inline void hand_over(Buffer *from, Buffer *to) {
+  if (to->bytes || !from->bytes) return;
+  *to = *from;
+  *from = (Buffer){NULL, 0};
+}
+
+/* A stack of buffers. */
+typedef struct {
+  Buffer *buffers;
+  int64_t count, capacity;
+} Shelf;
+
+/* Moves a buffer, if there is one, to a shelf. */
+int shelve(Shelf *shelf, Buffer *buffer);
+
+void release_shelf(Shelf *shelf);
 
 #endif
