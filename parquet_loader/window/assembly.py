@@ -336,17 +336,18 @@ class Assembly:
             dictionaries = deferred.write(skipped, count, straight, left)  # first, because it may raise NotDecodedError
         kept = self._write_lists(first, count, deferred) if deferred.lists else 0  # as well
         done = {*deferred.straight_names, *deferred.columns}
+        masks = dict[str, tuple[Memory, int]]()
         for name, out, slots in targets:
             if name in deferred.masks:
                 column, null = deferred.masks[name]
-                np.not_equal(views[column][:, :1], null, out=out[slots].view(np.bool_))
+                masks[column] = out[slots], null
             elif name in parts:
                 join_rows(parts[name], out, slots)
             elif name not in done:
                 copy_column(table.column(name), out, slots)
         kept += count * self._narrow.row_bytes
         if self._parts.ragged:
-            kept += self._ragged.write_rows(first, self._arrived(table, views, deferred.lists), dictionaries)
+            kept += self._ragged.write_rows(first, self._arrived(table, views, deferred.lists), dictionaries, masks)
             if views:
                 deferred.release()
         return kept

@@ -108,6 +108,7 @@ class RaggedRows:
         first: int,
         arrays: Mapping[str, pa.ChunkedArray | IntArray],
         dictionaries: Mapping[str, Dictionary],
+        masks: Mapping[str, tuple[Memory, int]] | None = None,
     ) -> int:
         """Copy rows to the staging buffers; return their bytes.
 
@@ -116,16 +117,23 @@ class RaggedRows:
             arrays: By column name, all of the same length, without columns of `reserve_lists`: canonical large
                 binaries, or views, int64 ``[rows, 2]``: the address and length of each row, as the kernels write them.
             dictionaries: The dictionaries to whose entries views refer, by column name.
+            masks: For columns of views that have a mask: the memory of it, contiguous, and the address in the view of
+                a null.
         """
-        rows = {name: _source_of(array, dictionaries.get(name)) for name, array in arrays.items()}
+        viewed = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        binaries = {name: _ArrowRows(array) for name, array in arrays.items() if name not in viewed}
+        views = _measured(viewed, dictionaries, masks or {}) if viewed else {}
+        found: dict[str, _ArrowRows | _ViewedRows] = {**binaries, **views}
         with self._lock:
-            spaces = {name: self._values[name].reserve(found.values, found.nbytes) for name, found in rows.items()}
-        total = 0
-        for name, found in rows.items():
-            begin = self._carried_rows + first
-            found.write(spaces[name], self._numbers[name][begin : begin + found.rows])
-            total += 4 * found.rows + 8 * found.values + found.nbytes
-        return total
+            spaces = {name: self._values[name].reserve(rows.values, rows.nbytes) for name, rows in found.items()}
+        begin = self._carried_rows + first
+        numbers = {name: self._numbers[name][begin : begin + rows.rows] for name, rows in found.items()}
+        for name, rows in binaries.items():
+            rows.write(spaces[name], numbers[name])
+        if views:
+            lines = np.array([rows.line(spaces[name], numbers[name]) for name, rows in views.items()], np.int64)
+            KERNELS.views_stage(lines.ctypes.data, len(lines), next(iter(views.values())).rows)
+        return sum(4 * rows.rows + 8 * rows.values + rows.nbytes for rows in found.values())
 
     def reserve_lists(self, name: str, rows: int, nbytes: int) -> _Space | None:
         """Return space for rows of a column that a kernel writes there, of at most `nbytes`; see `add_lists`.
@@ -382,6 +390,8 @@ class _ViewedRows:
         views: int64 ``[rows, 2]``, contiguous.
         dictionary: The dictionary to whose entries views may refer. The whole dictionary is copied, instead of a value
             for each such row, if it has at most half as many values and bytes as these rows.
+        coded, coded_bytes: Number of views that refer to entries, and their bytes.
+        others, other_bytes: The same of the other views.
 
     Attributes:
         rows: Number of rows.
@@ -390,26 +400,39 @@ class _ViewedRows:
 
     __slots__ = ("_dictionary", "_views", "nbytes", "rows", "values")
 
-    def __init__(self, views: IntArray, dictionary: Dictionary) -> None:
-        self._views, self._dictionary, self.rows = views, dictionary, len(views)
-        found = np.empty(4, np.int64)
-        KERNELS.views_measure(views.ctypes.data, self.rows, found.ctypes.data)
-        coded, coded_bytes, self.values, self.nbytes = found.tolist()
+    def __init__(
+        self, views: IntArray, dictionary: Dictionary, coded: int, coded_bytes: int, others: int, other_bytes: int
+    ) -> None:
+        self._views, self.rows = views, len(views)
         if 2 * dictionary.entries > coded or 2 * dictionary.nbytes > coded_bytes:
             self._dictionary = Dictionary()
-            self.values += coded
-            self.nbytes += coded_bytes
+            self.values, self.nbytes = others + coded, other_bytes + coded_bytes
         else:
-            self.values += dictionary.entries
-            self.nbytes += dictionary.nbytes
+            self._dictionary = dictionary
+            self.values, self.nbytes = others + dictionary.entries, other_bytes + dictionary.nbytes
 
-    def write(self, space: _Space, numbers: npt.NDArray[np.uint32]) -> None:
-        """Copy the values, and write the number of each row's value."""
+    def line(self, space: _Space, numbers: npt.NDArray[np.uint32]) -> tuple[int, ...]:
+        """Return a line of `views_stage`, which copies the values, and writes the number of each row's value."""
         first: int = space.memory.__array_interface__["data"][0]
-        KERNELS.views_stage(
-            self._views.ctypes.data, self.rows, self._dictionary.address, self._dictionary.entries,
-            first, first + len(space.memory), space.begin, space.ends.ctypes.data, space.number, numbers.ctypes.data,
+        return (
+            self._views.ctypes.data, self._dictionary.address, self._dictionary.entries, first,
+            first + len(space.memory), space.begin, space.ends.ctypes.data, space.number, numbers.ctypes.data,
         )  # fmt: skip
+
+
+def _measured(
+    viewed: Mapping[str, IntArray], dictionaries: Mapping[str, Dictionary], masks: Mapping[str, tuple[Memory, int]]
+) -> dict[str, _ViewedRows]:
+    """Return columns of views, and write their masks; arguments as in `RaggedRows.write_rows`."""
+    of_masks = {name: (mask.ctypes.data, null) for name, (mask, null) in masks.items()}
+    lines = np.array([(views.ctypes.data, *of_masks.get(name, (0, 0))) for name, views in viewed.items()], np.int64)
+    found = np.empty((len(lines), 4), np.int64)
+    KERNELS.views_measure(lines.ctypes.data, len(lines), len(next(iter(viewed.values()))), found.ctypes.data)
+    none = Dictionary()
+    return {
+        name: _ViewedRows(views, dictionaries.get(name, none), *counts)
+        for (name, views), counts in zip(viewed.items(), found.tolist(), strict=True)
+    }
 
 
 class _ArrowRows:
@@ -431,12 +454,6 @@ class _ArrowRows:
             row += len(offsets) - 1
             at += len(data)
         numbers[:] = np.arange(space.number, space.number + self.rows)
-
-
-def _source_of(array: pa.ChunkedArray | IntArray, dictionary: Dictionary | None) -> _ArrowRows | _ViewedRows:
-    if isinstance(array, np.ndarray):
-        return _ViewedRows(array, dictionary or Dictionary())
-    return _ArrowRows(array)
 
 
 def _bytes_of(array: pa.Array) -> tuple[IntArray, npt.NDArray[np.uint8]]:

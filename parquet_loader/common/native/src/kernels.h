@@ -7,6 +7,7 @@
 
 #define EXPORT __attribute__((visibility("default")))  /* Python calls it */
 #define INLINE static inline __attribute__((always_inline))
+#define ADDRESS(type, number) ((type *)(uintptr_t)(number))  /* of memory that Python passes as a number */
 
 /* The same code for several generations of processors; the system's loader chooses. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)

@@ -258,8 +258,6 @@ FOR_EACH_TARGET static int64_t write_rows(
   return longest;
 }
 
-#define ADDRESS(type, number) ((type *)(uintptr_t)(number))
-
 /* Calls `write_rows` `count` times, and writes what it returns to `longest`. Each line of `calls` has its 19 arguments. So
  * Python takes its lock once for several batches. */
 EXPORT void packing_write(const int64_t *calls, int64_t count, int64_t *longest) {

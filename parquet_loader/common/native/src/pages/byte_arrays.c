@@ -157,14 +157,22 @@ void number_views(int64_t count, View *views) {
   for (int64_t i = 0; i < count; i++) views[i].nbytes |= (i + 1) << 32;
 }
 
-/* Writes four numbers: how many views are of a dictionary's entries, and their bytes; how many are not, and their bytes. */
-EXPORT void views_measure(const View *views, int64_t rows, int64_t *found) {
-  int64_t entries = 0, in_entries = 0, all = 0;
-  for (int64_t i = 0; i < rows; i++) {
-    const int64_t nbytes = views[i].nbytes & INT32_MAX, is_entry = views[i].nbytes >> 32 != 0;
-    entries += is_entry, in_entries += is_entry ? nbytes : 0, all += nbytes;
+/* Measures columns of `rows` views. Each of `count` lines has three numbers: the address of the views, that of a mask or 0,
+ * and that of the bytes of a null. The mask gets 1 for each row that is not null. Writes four numbers a column: how many views
+ * are of a dictionary's entries, and their bytes; how many are not, and their bytes. */
+EXPORT void views_measure(const int64_t *lines, int64_t count, int64_t rows, int64_t *found) {
+  for (int64_t c = 0; c < count; c++, lines += 3, found += 4) {
+    const View *views = ADDRESS(const View, lines[0]);
+    const uint8_t *null = ADDRESS(const uint8_t, lines[2]);
+    uint8_t *mask = ADDRESS(uint8_t, lines[1]);
+    int64_t entries = 0, in_entries = 0, all = 0;
+    for (int64_t i = 0; i < rows; i++) {
+      const int64_t nbytes = views[i].nbytes & INT32_MAX, is_entry = views[i].nbytes >> 32 != 0;
+      entries += is_entry, in_entries += is_entry ? nbytes : 0, all += nbytes;
+    }
+    if (mask) for (int64_t i = 0; i < rows; i++) mask[i] = views[i].bytes != null;
+    found[0] = entries, found[1] = in_entries, found[2] = rows - entries, found[3] = all - in_entries;
   }
-  found[0] = entries, found[1] = in_entries, found[2] = rows - entries, found[3] = all - in_entries;
 }
 
 static uint8_t *put(const View *view, uint8_t *out, const uint8_t *stop) {
@@ -177,7 +185,7 @@ static uint8_t *put(const View *view, uint8_t *out, const uint8_t *stop) {
 /* Copies values to `out`, without gaps, up to `stop`: the `count` entries of a dictionary, then the values of `views` that
  * are not entries; if `count` is 0, the values of all views. Writes the end of each copied value to `ends`, counted from
  * `begin` at `out`, and the number of each view's value to `numbers`, counted from `first`. */
-EXPORT void views_stage(
+static void stage(
     const View *views, int64_t rows, const View *dictionary, int64_t count, uint8_t *out, const uint8_t *stop,
     int64_t begin, int64_t *ends, uint32_t first, uint32_t *numbers) {
   const uint8_t *start = out - begin;
@@ -203,5 +211,16 @@ EXPORT void views_stage(
       *ends++ = out - start;
       numbers[i] = number++;
     }
+  }
+}
+
+/* Stages columns of `rows` views. Each of `count` lines has nine numbers: the other arguments of `stage`, in its order. So
+ * Python releases its lock once for several columns. */
+EXPORT void views_stage(const int64_t *lines, int64_t count, int64_t rows) {
+  for (int64_t c = 0; c < count; c++, lines += 9) {
+    stage(
+        ADDRESS(const View, lines[0]), rows, ADDRESS(const View, lines[1]), lines[2], ADDRESS(uint8_t, lines[3]),
+        ADDRESS(const uint8_t, lines[4]), lines[5], ADDRESS(int64_t, lines[6]), (uint32_t)lines[7],
+        ADDRESS(uint32_t, lines[8]));
   }
 }
