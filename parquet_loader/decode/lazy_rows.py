@@ -157,12 +157,15 @@ class LazyRows:
         rows: Number of rows, also if the table has no columns.
         deferred: The other columns.
         stored_bytes: Bytes in the file of the row group's column chunks that are read.
+        at_once: The most rows to write at a time, because pages and views of their values are held meanwhile; None for
+            no limit.
     """
 
     table: pa.Table
     rows: int
     deferred: DeferredColumns
     stored_bytes: int = 0
+    at_once: int | None = None
 
 
 def _slots_of_all(alive: AliveRows, slots: IntArray | slice) -> IntArray:

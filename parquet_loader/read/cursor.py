@@ -46,7 +46,7 @@ class Cursor:
         reader: Reads the row group.
         row_group: The row group.
         passing_rows: Number of its rows that pass the filter.
-        batch_rows: About how many rows are decoded at a time; columns left in the file may come in larger batches.
+        batch_rows: About how many rows are decoded at a time; more if columns are left in the file.
         is_whole: Whether one slice has all rows.
 
     Attributes:
@@ -103,6 +103,8 @@ class Cursor:
                 batch, first = self._open_batch(stop - row)
                 is_wanted = self.position == row
                 count = min(batch.rows - first, (stop if is_wanted else row) - self.position)
+                if is_wanted and batch.at_once is not None:
+                    count = min(count, batch.at_once)
                 if is_wanted:
                     try:
                         kept_bytes += write(row - start, batch, first, count)

@@ -251,9 +251,10 @@ class RowGroupReader:
                         selection = selections[_TO_WINDOW]
                         continue
                     names = () if chunks.straight is None else chunks.straight.names
-                    # If all columns stay in the file, there is nothing to decode.
+                    # If all columns stay in the file, there is nothing to decode, and so one batch is enough.
                     is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self.row_numbers is None
-                    some = opened._replace(batch_rows=row_group.rows) if lists else opened
+                    at_once = opened.batch_rows if is_left and not lists else None
+                    some = opened._replace(batch_rows=row_group.rows) if lists or is_left else opened
                     batches = self._batches(row_group, selection, location, some)
                     for batch in _behind(first_row, batches):
                         table = _NOTHING
@@ -277,7 +278,7 @@ class RowGroupReader:
                             lists,
                             groups,
                         )
-                        yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes)
+                        yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes, at_once)
                         first_row += len(batch)
                 break
             except ParquetLoaderError:
