@@ -39,7 +39,7 @@ class LocalLister(Lister):
         if stat.S_ISDIR(found.st_mode):
             return True
         if not stat.S_ISREG(found.st_mode):
-            raise SourceError(f"{path}: is neither a regular file nor a directory")
+            raise SourceError(f"{path}: this is {_special(found.st_mode)}; pass a regular file or a directory")
         return _entry(path, found, self._real(path))
 
     def _real(self, path: str) -> str:
@@ -198,3 +198,10 @@ def _broken(link: str) -> SourceError:
     except OSError:
         target = "its target"
     return SourceError(f"{link}: the link leads nowhere: {target!r} is not there; repair or remove the link")
+
+
+def _special(mode: int) -> str:
+    """Return what a file is that is neither a regular file nor a directory."""
+    if stat.S_ISFIFO(mode):
+        return "a FIFO"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"

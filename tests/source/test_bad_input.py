@@ -881,9 +881,10 @@ def test_a_partition_whose_escapes_are_not_utf_8_is_refused(tmp_path: Path, fold
     assert_refused(SourceError, str(tmp_path), f"{tmp_path / folder}: the partition in the name", "percent sign as %25")
 
 
-def test_a_special_file_is_not_said_to_be_missing(tmp_path: Path) -> None:
+def test_the_error_of_a_special_file_says_what_it_is(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.parquet")
-    assert_refused(SourceError, str(tmp_path / "a.parquet"), "is neither a regular file nor a directory")
+    assert_refused(SourceError, str(tmp_path / "a.parquet"), "this is a FIFO; pass a regular file or a directory")
+    assert_refused(SourceError, os.devnull, "this is a device; pass a regular file or a directory")
 
 
 def test_a_nul_in_a_path_is_refused_by_name(tmp_path: Path) -> None:
