@@ -14,6 +14,7 @@ from parquet_loader.collate import Batch, Output, epoch_sampler, grain_dataset, 
 from parquet_loader.common import IntArray, NotIndexed, check_int, is_number
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader, fields_of
+from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 
 if TYPE_CHECKING:
     import grain
@@ -442,10 +443,10 @@ class MixedLoader(NotIndexed):
         differing = [f"{n}: {theirs.get(n)!r} in the state, {v!r} here" for n, v in own.items() if theirs.get(n) != v]
         if differing:
             raise ResumeError(f"the state does not match this mixture: {'; '.join(differing)}; construct it as it was")
-        with ExitStack() as unchanged_on_error:
-            unchanged_on_error.callback(self._forget_lengths)  # after the loaders have their windows of before
+        with ExitStack() as undone_on_error:
+            undone_on_error.callback(self._forget_lengths)  # after the loaders have their windows of before
             for name, loader in self.loaders.items():
-                unchanged_on_error.enter_context(loader._unchanged_on_error())
+                undone_on_error.enter_context(unchanged_on_error(loader))
                 try:
                     loader.load_state_dict(state["loaders"][name])
                 except ResumeError as error:

@@ -126,23 +126,11 @@ class ResumableEpochs(LoaderEpochs):
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
         """Check a state as `load_state_dict` does, and use its windows; return its epoch and batch."""
         self._end_for_state()
-        with self._unchanged_on_error():
+        with unchanged_on_error(self):
             windows = self._other_windows(state)
             if windows is not None:
                 self._use(self._dataset.with_window(*windows, **self._window_needs()))
             return check_state(state, self._identity, len(self), table=self._dataset.snapshot.table)
-
-    @contextmanager
-    def _unchanged_on_error(self) -> Iterator[None]:
-        """Restore the windows and the position if the block raises."""
-        dataset, position = self._dataset, (self._next_epoch, self._next_batch, self._is_position_chosen)
-        try:
-            yield
-        except BaseException:
-            if self._dataset is not dataset:
-                self._use(dataset)
-            self._next_epoch, self._next_batch, self._is_position_chosen = position
-            raise
 
     def _other_windows(self, state: Any) -> tuple[int, int] | None:
         """Return the window rows and open row groups of a state; None if they equal the loader's, or cannot be used.
@@ -188,3 +176,16 @@ class ResumableEpochs(LoaderEpochs):
             "shuffle": self.shuffle,
             "side_by_side": self._sharding.side_by_side,
         }
+
+
+@contextmanager
+def unchanged_on_error(loader: ResumableEpochs) -> Iterator[None]:
+    """Restore the windows and the position of a loader if the block raises; used by loaders that accept states."""
+    dataset, position = loader._dataset, (loader._next_epoch, loader._next_batch, loader._is_position_chosen)
+    try:
+        yield
+    except BaseException:
+        if loader._dataset is not dataset:
+            loader._use(dataset)
+        loader._next_epoch, loader._next_batch, loader._is_position_chosen = position
+        raise

@@ -39,6 +39,7 @@ from parquet_loader.errors import (
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.loader.tokens.document_source import DocumentSource, check_text, document_source
@@ -431,7 +432,7 @@ class TokenLoader(BatchedDataLoader):
     def _accept_state(self, state: dict[str, Any]) -> tuple[int, int]:
         self._end_for_state()
         epoch = state.get("epoch") if isinstance(state, dict) else None
-        with self._unchanged_on_error():
+        with unchanged_on_error(self):
             if isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch <= 2**62:
                 self._set_position(epoch, 0)  # so that `len` returns the batches of the state's epoch
             return super()._accept_state(state)
