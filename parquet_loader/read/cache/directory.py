@@ -206,23 +206,29 @@ class CacheDirectory:
         """
         name = wanted.name(self._block_bytes)
         path = os.path.join(self._paths.unfinished, str(name))
-        for is_ranked in (False, True):
-            with transaction(self._paths, rebuild=is_ranked and self._counts_again()) as account:
-                if os.path.exists(path) and is_locked(path):
-                    return None
-                missing = self._missing(account, name.nbytes)
-                if missing > 0 or os.path.exists(path):
-                    self._take_back(account)
+        begun: PendingEntry | None = None
+        try:
+            for is_ranked in (False, True):
+                with transaction(self._paths, rebuild=is_ranked and self._counts_again()) as account:
+                    if os.path.exists(path) and is_locked(path):
+                        return None
                     missing = self._missing(account, name.nbytes)
-                if missing > 0 and is_ranked:
-                    unused = (entry for entry in self._leaving if self._is_unused(entry))
-                    missing -= self._evict(account, enough(unused, missing))
-                if missing <= 0:
-                    file = LockedFile(path, b"")
-                    account.taken_bytes += name.nbytes
-                    return PendingEntry(self._paths, name, file, wanted.size, wanted.ranges)
-            if not is_ranked:
-                self._rank()
+                    if missing > 0 or os.path.exists(path):
+                        self._take_back(account)
+                        missing = self._missing(account, name.nbytes)
+                    if missing > 0 and is_ranked:
+                        unused = (entry for entry in self._leaving if self._is_unused(entry))
+                        missing -= self._evict(account, enough(unused, missing))
+                    if missing <= 0:
+                        begun = PendingEntry(self._paths, name, LockedFile(path, b""), wanted.size, wanted.ranges)
+                        account.taken_bytes += name.nbytes
+                        return begun
+                if not is_ranked:
+                    self._rank()
+        except BaseException:
+            if begun is not None:  # the account was not written
+                begun.abandon()
+            raise
         raise CacheFullError
 
     def _counts_again(self) -> bool:

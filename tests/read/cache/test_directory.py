@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -206,6 +207,28 @@ def test_one_whose_file_was_deleted_in_the_last_moment_trusts_no_other(
         opened.published(filling)
     filling.abandon()
     assert opened.find(wanted()) == LookupResult(None, damaged=1)
+
+
+def test_a_row_group_that_cannot_be_accounted_is_released_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = CacheDirectory(str(tmp_path), LIMIT), CacheDirectory(str(tmp_path), LIMIT)
+    real, failures = os.pwrite, [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        if data == b"=" and failures:  # the account is written, and its mark is not removed
+            raise failures.pop()
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(OSError, match="No space left") as held:  # the traceback keeps all frames alive
+        one.begin(wanted())
+    assert not other.is_fetched_by_other(wanted())
+    assert os.listdir(tmp_path / "unfinished-1") == []
+    path = other.published(fill(other.begin(wanted())))
+    assert other.find(wanted()) == LookupResult(path, 100_000)
+    assert account(tmp_path) == wanted().name(4096).nbytes
+    del held
 
 
 def test_a_file_system_whose_locks_exclude_nobody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
