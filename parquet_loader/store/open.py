@@ -49,7 +49,10 @@ def open_settings(
             "extra='infer' is for loaders and writers of data sets"
         )
     if known is None and schema is None:
-        raise SourceError(f"{paths.root}: there is no sample store here; pass schema= to create one")
+        raise SourceError(
+            f"{paths.root}: there is no sample store here; pass the directory of one, or create one in Python: "
+            "SampleStore(path, schema=...)"
+        )
 
     def changed(known: StoreSettings) -> StoreSettings:
         return changed_settings(known, paths.root, schema=schema, max_bytes=max_bytes, evict=evict, options=options)

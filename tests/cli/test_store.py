@@ -45,10 +45,13 @@ def test_status_says_what_python_says(store: SampleStore) -> None:
     }
 
 
-def test_a_directory_that_is_no_store_stays_as_it_is(tmp_path: Path) -> None:
-    done = run_here("store", "status", tmp_path)
+@pytest.mark.parametrize("name", [".", "missing"])
+def test_a_directory_that_is_no_store_stays_as_it_is(tmp_path: Path, name: str) -> None:
+    done = run_here("store", "status", tmp_path / name)
     assert done.returncode == 1
-    assert "there is no sample store here" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "there is no sample store here; pass the directory of one, or create one in Python" in said
+    assert "pass schema=" not in said  # the command has no such option
     assert list(tmp_path.iterdir()) == []
 
 
