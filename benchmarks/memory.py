@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import parquet_loader  # noqa: F401  (before pyarrow: see "Allocator" in docs/tuning.md)
+from parquet_loader import Group, Scalar, Schema  # before pyarrow: see "Allocator" in docs/tuning.md
 
 # isort: split
 import numpy as np
@@ -99,6 +99,7 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 KINDS: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int, int]] = {
     # kind: table, bytes a row, rows a row group, batch size
     "narrow": (narrow, 157, 50_000, 4096),
+    "groups": (narrow, 157, 50_000, 4096),
     "wide": (wide, 16384, 1024, 256),
     "ragged": (ragged, 4108, 4096, 256),
     "text": (text, 1018, 16384, 1024),
@@ -111,6 +112,17 @@ KINDS: dict[str, tuple[Callable[[int, np.random.Generator], pa.Table], int, int,
     "giant-wide": (wide, 16384, 40_000, 256),
     "giant-one": (narrow, 157, 10**9, 4096),
     "giant-text": (text, 1018, 10**9, 1024),
+}
+
+# Schemas of kinds that are not read by the schema of the file.
+SCHEMAS = {
+    "groups": Schema(
+        {
+            "dense": Group([f"d{i}" for i in range(13)], "float32"),
+            "categories": Group([f"c{i}" for i in range(26)], "int32"),
+            "y": Scalar("int8"),
+        }
+    ),
 }
 
 
@@ -159,6 +171,7 @@ def consume(folder: str, kind: str, threads: int, isolation: Any) -> None:
     from parquet_loader import BatchedDataLoader  # noqa: PLC0415  (only the measured process loads torch)
 
     options: dict[str, Any] = {"shuffle": True, "num_threads": threads, "isolation": isolation}
+    options["schema"] = SCHEMAS.get(kind)
     with tempfile.TemporaryDirectory() as folder_of_few:
         pq.write_table(KINDS[kind][0](64, np.random.default_rng(0)), f"{folder_of_few}/0.parquet")
         with BatchedDataLoader(folder_of_few, 16, memory_limit="64MiB", **options) as few:
