@@ -184,18 +184,7 @@ class EpisodeLoader(BatchedDataLoader):
             for name, value in locals().items()
             if name not in ("self", "__class__", "source", "filesystem", "shard", "schema", "columns", "split", "cache")
         }
-        if not isinstance(episodes, Episodes):
-            raise ConfigurationError(f"episodes={episodes!r:.80}: expected Episodes(by=...)")
-        check_int("batch_size", batch_size, 1, 2**31)
-        check_bool("progress", progress)
-        if output_options is not None and output_options.format not in ("torch", "numpy"):
-            raise UnsupportedError(
-                f"output_options={output_options!r}: samples are tensors or numpy arrays; choose one of these formats"
-            )
-        if transform is not None and isolation == "process":
-            raise UnsupportedError(
-                "transform= with isolation='process': samples are made in this process; leave isolation out"
-            )
+        _check_arguments(episodes, batch_size, progress, output_options, transform, isolation)
         limit = parse_bytes(memory_limit)
         self._samples: EpisodeSamples
         self._frames: VideoFrames | None
@@ -230,22 +219,12 @@ class EpisodeLoader(BatchedDataLoader):
             )
             self._samples = EpisodeSamples(bounds.rows, bounds.row_begins, rule_of(episodes))
             self._frames = None if frames is None else frames.chosen(bounds.ids, self._samples)
-            least = self._samples.most_rows(2 * batch_size)
-            if window_rows is not None and isinstance(window_rows, int) and window_rows < least:
-                raise ConfigurationError(
-                    f"window_rows={window_rows}: two batches of {batch_size} samples span up to {least} rows; pass "
-                    f"window_rows={least} or more, or a smaller batch_size"
-                )
+            _check_window(window_rows, batch_size, self._samples.most_rows(2 * batch_size))
         self.episodes = episodes
         self._limit_bytes = limit
         self._batch_bytes = _batch_bytes(opened.schema, episodes, batch_size)
         reserved = _own_bytes(self._samples.nbytes, self._batch_bytes, limit)
-        if reserved > limit // 2:
-            raise MemoryLimitError(
-                f"memory_limit={format_bytes(limit)}: batches of {batch_size} samples take "
-                f"{format_bytes(self._batch_bytes)} each, and two of them with the bounds of the episodes may take at "
-                f"most half of it; pass at least {-(-2 * reserved // 2**20)}MiB, or a smaller batch_size"
-            )
+        _check_reserved(reserved, limit, batch_size, self._batch_bytes)
         super().__init__(
             opened,
             batch_size,
@@ -418,6 +397,42 @@ class _PartsOfEpoch:
             WindowMedia(self.dataset, self.options.seed, plan.epoch) if has_media else None,
             self.staging,
             usage,
+        )
+
+
+def _check_arguments(
+    episodes: Any, batch_size: Any, progress: Any, output_options: OutputOptions | None, transform: Any, isolation: str
+) -> None:
+    """Check the arguments of an `EpisodeLoader` that need no data; raises as it does."""
+    if not isinstance(episodes, Episodes):
+        raise ConfigurationError(f"episodes={episodes!r:.80}: expected Episodes(by=...)")
+    check_int("batch_size", batch_size, 1, 2**31)
+    check_bool("progress", progress)
+    if output_options is not None and output_options.format not in ("torch", "numpy"):
+        raise UnsupportedError(
+            f"output_options={output_options!r}: samples are tensors or numpy arrays; choose one of these formats"
+        )
+    if transform is not None and isolation == "process":
+        raise UnsupportedError(
+            "transform= with isolation='process': samples are made in this process; leave isolation out"
+        )
+
+
+def _check_window(window_rows: Any, batch_size: int, least_rows: int) -> None:
+    if isinstance(window_rows, int) and window_rows < least_rows:
+        raise ConfigurationError(
+            f"window_rows={window_rows}: two batches of {batch_size} samples span up to {least_rows} rows; pass "
+            f"window_rows={least_rows} or more, or a smaller batch_size"
+        )
+
+
+def _check_reserved(reserved_bytes: int, limit_bytes: int, batch_size: int, batch_bytes: int) -> None:
+    """Check that batches and the bounds of the episodes leave half of the limit to reading."""
+    if reserved_bytes > limit_bytes // 2:
+        raise MemoryLimitError(
+            f"memory_limit={format_bytes(limit_bytes)}: batches of {batch_size} samples take "
+            f"{format_bytes(batch_bytes)} each, and two of them with the bounds of the episodes may take at most half "
+            f"of it; pass at least {-(-2 * reserved_bytes // 2**20)}MiB, or a smaller batch_size"
         )
 
 
