@@ -350,8 +350,11 @@ def without_device() -> Iterator[None]:
 
     operations: dict[tuple[Any, str], Callable[..., torch.Tensor]] = {
         (torch.Tensor, "copy_"): lambda target, *_, **__: target,
-        (torch.Tensor, "index_select"): lambda source, _, index: empty(source.dtype, (len(index), *source.shape[1:])),
+        (torch.Tensor, "index_select"): lambda source, dim, index: empty(
+            source.dtype, (*source.shape[:dim], len(index), *source.shape[dim + 1 :])
+        ),
         (torch.Tensor, "gather"): lambda source, _, index: empty(source.dtype, tuple(index.shape)),
+        (torch, "stack"): lambda _, out: out,
         (windows, "sorted_order"): lambda words, carried: empty(torch.int64, (len(words) + carried,)),
     }
     with contextlib.ExitStack() as stack:

@@ -10,7 +10,7 @@ from parquet_loader.common import IntArray
 from parquet_loader.decode import Column
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.plan import Plan
-from parquet_loader.window import Allocator, KeptWindow, Memory, StoredWindow, Window
+from parquet_loader.window import Allocator, CarriedRows, KeptWindow, Memory, StoredWindow, Window
 
 Batch: TypeAlias = dict[str, Any]
 """A batch: a `torch.Tensor` or `Ragged` by column name; with ``OutputOptions(format="numpy")`` a numpy array.
@@ -117,8 +117,17 @@ class PermutingOutput(Protocol):
     def check_image_memory(self, batch_bytes: float) -> None:
         """Raise `MemoryLimitError` if batches of decoded images may exceed it; see `image_device_bytes`."""
 
-    def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
-        """Yield a window's batches like `Output.from_window`; `copied_to` provides pinned memory for uploads."""
+    def from_stored(
+        self, window: StoredWindow, batch_size: int, copied_to: Allocator | None, carried: CarriedRows
+    ) -> Iterator[Batch]:
+        """Yield a window's batches like `Output.from_window`.
+
+        Args:
+            window: The window.
+            batch_size: Rows of each batch except the last.
+            copied_to: Provides pinned memory for uploads.
+            carried: The rows that the previous window left; receives those that this one leaves.
+        """
 
     def kept_rows(self, counts: IntArray, columns: Sequence[Column], window_rows: int) -> DeviceRows | None:
         """Return the rows that stay on the device; None if none do.

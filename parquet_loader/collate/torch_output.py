@@ -22,7 +22,7 @@ from parquet_loader.decode import Column
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import ConfigurationError, MemoryLimitError
 from parquet_loader.schema import Ragged, register_where_imported
-from parquet_loader.window import Allocator, Arenas, KeptWindow, Memory, StoredWindow, Window
+from parquet_loader.window import Allocator, Arenas, CarriedRows, KeptWindow, Memory, StoredWindow, Window
 
 register_where_imported(Ragged)
 
@@ -81,15 +81,15 @@ class TensorOutput(Output):
         """Return the batches of a window; see `window_batches`."""
         return window_batches(window, batch_size, copied_to)
 
-    def from_stored(self, window: StoredWindow, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
+    def from_stored(
+        self, window: StoredWindow, batch_size: int, copied_to: Allocator | None, carried: CarriedRows
+    ) -> Iterator[Batch]:
         """Return the batches of a window, which the device permutes; see `DeviceWindows.batches`."""
         windows, kept = self._on_device(), self._kept
         if kept is not None and not windows.allocates(kept, window):
             self._keep_none(f"the device has no memory for them: {format_bytes(kept.nbytes)}")
             kept = None
-        if not window.rows and kept is None:
-            return iter(())
-        return windows.batches(window, batch_size, copied_to or self._pinned, self.figures, kept)
+        return windows.batches(window, batch_size, copied_to or self._pinned, self.figures, carried, kept)
 
     def _released_after(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         try:

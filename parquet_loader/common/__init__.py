@@ -63,7 +63,6 @@ from parquet_loader.common.permutations import (
     Stream,
     WordArray,
     bit_generator,
-    last_of_words,
     number_bits,
     order_of_words,
     permutation,

@@ -110,21 +110,6 @@ def order_of_words(words: WordArray) -> IntArray:
     return sorted_words(words.copy())
 
 
-def last_of_words(words: WordArray, count: int) -> IntArray:
-    """Return the last `count` elements of `order_of_words`, int64 ``[count]``; faster if they are few."""
-    if not count:
-        return np.zeros(0, np.int64)
-    places = number_bits(len(words))
-    # Expected and 8 standard deviations more. No word at the bound is cut from others with equal upper bits.
-    share = min(1.0, (count + 8 * count**0.5 + 8) / max(1, len(words)))
-    bound = np.uint64(int((1.0 - share) * 2**63) << 1) & ~places
-    some = np.flatnonzero(words >= bound)
-    if len(some) < count:
-        return order_of_words(words)[len(words) - count :]
-    order = order_of_words(words[some] & ~places)
-    return some[order[len(order) - count :]]
-
-
 def number_bits(size: int) -> np.uint64:
     """Return the low bits of the words that `permutation` replaces by the numbers of elements."""
     return np.uint64((1 << max(size - 1, 0).bit_length()) - 1)

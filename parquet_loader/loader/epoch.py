@@ -34,7 +34,7 @@ from parquet_loader.loader.mixing import SAMPLE_ROWS, MixingMeter, SortingFigure
 from parquet_loader.loader.stats import LoaderStats, ReplacedRow, SkippedRowGroup, StorageFigures
 from parquet_loader.plan import MixingScore, Plan
 from parquet_loader.source import Snapshot
-from parquet_loader.window import Allocator, KeptWindow, StoredWindow, Window, ordered_window
+from parquet_loader.window import Allocator, CarriedRows, KeptWindow, StoredWindow, Window, ordered_window
 
 # To cut a batch takes about this long, so shorter waits say nothing about reading.
 RECORDED_WAIT_S = 1e-4
@@ -240,6 +240,7 @@ def _pull(
     while engine.processes and (made := engine.next_batch()) is not None:
         yield _from_batch(output, made, pinned, locate, decodes=decodes)
         del made
+    carried = CarriedRows()
     while not engine.processes and (window := engine.next_window()) is not None:
         figures.observe(window)
         if isinstance(window, Window):
@@ -248,11 +249,11 @@ def _pull(
             assert isinstance(output, PermutingOutput)
             batches = output.from_kept(window, batch_size)
         elif isinstance(output, PermutingOutput):
-            batches = output.from_stored(window, batch_size, pinned)
-        elif not window.rows:
-            continue
+            batches = output.from_stored(window, batch_size, pinned, carried)
         else:  # an output of another format, such as to_tf()
-            batches = output.from_window(ordered_window(window), batch_size, pinned)
+            ordered = ordered_window(window, carried)
+            batches = output.from_window(ordered, batch_size, pinned) if ordered.rows else iter(())
+            del ordered
         del window
         for number, batch in enumerate(batches):
             if number == 1:
@@ -358,7 +359,9 @@ class EpochFigures:
 
     def observe(self, window: Window | StoredWindow | KeptWindow) -> None:
         """Measure the mixing of a window that is about to be delivered, unless its rows are on a device."""
-        if not self._is_measured and window.rows and not isinstance(window, KeptWindow):
+        if self._is_measured or isinstance(window, KeptWindow):
+            return
+        if window.rows > (window.carried if isinstance(window, StoredWindow) else 0):
             self.mixing.observe(window.arrays if isinstance(window, Window) else window.last(SAMPLE_ROWS))
 
     def begin_wait(self) -> None:

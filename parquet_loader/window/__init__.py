@@ -17,6 +17,7 @@ from parquet_loader.window.assembly import (
 )
 from parquet_loader.window.stored import (
     BlockColumn,
+    CarriedRows,
     KeptWindow,
     StoredSlice,
     StoredWindow,

@@ -16,7 +16,6 @@ from parquet_loader.common import (
     OrderMemory,
     WordArray,
     addresses_of,
-    last_of_words,
     order_of_words,
 )
 from parquet_loader.decode import (
@@ -45,7 +44,7 @@ from parquet_loader.window.fixed_width import (
     join_rows,
 )
 from parquet_loader.window.narrow_columns import NarrowColumns
-from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow, UnsortedOrder
+from parquet_loader.window.stored import BlockColumns, CarriedRows, StoredSlice, StoredWindow, UnsortedOrder
 from parquet_loader.window.variable_width import RaggedRows, Scattered
 
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
@@ -81,7 +80,7 @@ class Remainder:
 
     Attributes:
         rows: Number of rows, less than a batch.
-        fixed: uint8 ``[rows, width]`` by name: wide and narrow columns.
+        fixed: uint8 ``[rows, width]`` by name: wide and narrow columns. Those of a `StoredWindow` are `CarriedRows`.
         ragged: Large binaries by name.
     """
 
@@ -427,9 +426,7 @@ class Assembly:
         self._carry = carry
         if self._words is not None:
             self._total_rows = carry.rows + len(self._words)
-            if self._is_as_planned and not self._left_out and self._delivered_rows >= carry.rows:
-                left = last_of_words(self._words, self._total_rows - self._delivered_rows)
-                self._narrow.set_order(carry.fixed, _after_carried(0, left + carry.rows))
+            if self._is_as_planned and not self._left_out:
                 return
             # Some rows of the order are left out: the CPU sorts it.
             self._order, self._words = order_of_words(self._words), None
@@ -438,9 +435,11 @@ class Assembly:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
         indices = _after_carried(carry.rows, order)
-        columns = [c for part in self._parts.narrow for c in part] + list(self._parts.stored)
-        narrow = [c.name for c in columns if carry.rows]
-        self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
+        if self._stored is not None:
+            self._stored.number_rows(carry.rows, indices)
+        else:
+            narrow = [c.name for part in self._parts.narrow for c in part if carry.rows]
+            self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
         if self._parts.ragged:
             self._left_ragged = self._ragged.set_order(carry.ragged, indices, self._delivered_rows)
 
@@ -485,9 +484,7 @@ class Assembly:
         rows, total = self._delivered_rows, self._total_rows
         carried = {c.name: self._carry.fixed[c.name] for c in self._wide if self._carry.rows}
         direct, left_direct = self._direct.finish(carried, None if self._is_as_planned else self._present, total, rows)
-        left_from = rows if self._words is None else 0
-        stored = None if self._stored is None else self._stored.finish_stored(int(self._ends[-1]), left_from)
-        narrow, left_narrow = self._narrow.finish(rows) if stored is None else ({}, stored[-1])
+        narrow, left_narrow = self._narrow.finish(rows) if self._stored is None else ({}, {})
         self._delivered.update(direct | narrow)
         scattered: dict[str, Scattered] = {}
         if self._parts.ragged:
@@ -505,13 +502,14 @@ class Assembly:
         names = [name for name in all_names if name not in in_block and name not in scattered]
         arrays = {name: self._delivered[name][0] for name in names}
         owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}
+        carried_rows = self._carry.rows
         self._delivered, self._carry, self._left_ragged = {}, Remainder(), {}
-        if stored is None:
+        if self._stored is None:
             return Window(rows, arrays, owners, scattered), carry
-        slots, block, columns, row_numbers, _ = stored
+        slots, block, columns, row_numbers = self._stored.finish_stored(int(self._ends[-1]))
         order: npt.NDArray[Any] | UnsortedOrder = row_numbers
         if self._words is not None:
-            order = UnsortedOrder(self._words, self._words_owner, self._planned_carry)
+            order = UnsortedOrder(self._words, self._words_owner)
         first = slots - int(self._ends[-1])
         slices = tuple(
             StoredSlice(*origin, stop - start, first + start)
@@ -520,7 +518,22 @@ class Assembly:
             )
             if number not in self._missing
         )
-        return StoredWindow(rows, slots, *block, columns, order, scattered, arrays, owners, all_names, slices), carry
+        window = StoredWindow(
+            rows,
+            carry.rows,
+            slots,
+            carried_rows,
+            first - carried_rows,
+            *block,
+            columns,
+            order,
+            scattered,
+            arrays,
+            owners,
+            all_names,
+            slices,
+        )
+        return window, carry
 
     def _present(self) -> IntArray:
         """Return the positions in the order whose rows were read, int64 ``[n]``."""
@@ -537,9 +550,9 @@ def _after_carried(carried: int, order: IntArray) -> npt.NDArray[Any]:
     return indices
 
 
-def ordered_window(stored: StoredWindow) -> Window:
-    """Return a stored window with its rows in the order of delivery."""
-    arrays = stored.ordered()
+def ordered_window(stored: StoredWindow, carried: CarriedRows) -> Window:
+    """Return a stored window with its rows in the order of delivery; see `StoredWindow.ordered`."""
+    arrays = stored.ordered(carried)
     return Window(stored.rows, {name: arrays[name] for name in stored.names}, stored.owners)
 
 

@@ -7,17 +7,17 @@ because all users of a `Window` need its rows in the order of delivery.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import IntArray, WordArray, order_of_words, take_columns
+from parquet_loader.common import IntArray, WordArray, order_of_words
 from parquet_loader.decode import Column
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
-from parquet_loader.window.fixed_width import Rows, padded
+from parquet_loader.window.fixed_width import shift_staged
 from parquet_loader.window.narrow_columns import NarrowColumns
 from parquet_loader.window.variable_width import Scattered
 
@@ -63,16 +63,28 @@ class UnsortedOrder(NamedTuple):
     Attributes:
         words: uint64 ``[rows]``: the random words of the rows that the window reads; see `order_of_words`.
         owner: As in `StoredWindow`.
-        carried: Number of rows in the block before these; they are delivered first.
     """
 
     words: WordArray
     owner: Any
-    carried: int
 
-    def sorted(self) -> IntArray:
-        """Return the number of each row in the block, in the order of delivery: int64 ``[carried + rows]``."""
-        return np.concatenate([np.arange(self.carried), order_of_words(self.words) + self.carried])
+    def sorted(self, carried: int) -> IntArray:
+        """Return the number of each row in the block, in order: int64 ``[carried + rows]``; carried rows are first."""
+        return np.concatenate([np.arange(carried), order_of_words(self.words) + carried])
+
+
+@dataclass(slots=True)
+class CarriedRows:
+    """Rows in the block of a window that fill no batch; the next window delivers them first.
+
+    They stay in the process that delivers batches: on the device, or in ordinary memory after a window that the CPU has
+    permuted. One object serves all windows of an epoch, in order.
+
+    Attributes:
+        columns: The rows of each column, by name: an array of its dtype, ``[rows, ...]``, or what a device keeps.
+    """
+
+    columns: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +93,17 @@ class StoredWindow:
 
     Attributes:
         rows: Rows delivered: a multiple of the batch size, except at the end of the epoch.
+        left: Rows that follow in the order and fill no batch. The next window delivers those of the block first; see
+            `CarriedRows`.
         slots: Rows in the block.
-        block: uint8, the columns of fixed width; only the rows that `order` names are written.
+        carried: Number of rows that the previous window left; they are delivered first. The block has slots for them,
+            but not their values.
+        carried_slot: The slot of the first of them.
+        block: uint8, the columns of fixed width; only rows that the window has read are written.
         owner: The object that owns the memory of the block and from which tensors are made; None if numpy owns it.
         columns: The columns of the block, sorted by `start`.
-        order: int32 or int64 ``[rows]``: the number of each delivered row in the block. Or the words to sort: then the
-            first `rows` rows of the result are delivered, and `ragged` and `arrays` are empty.
+        order: int32 or int64 ``[rows + left]``: the slots of the rows. Or the words to sort: then `ragged`
+            and `arrays` are empty.
         ragged: Columns whose rows are text, bytes, or lists of numbers, by name.
         arrays: The other columns, ``[rows, ...]`` in the order of delivery, by name.
         owners: The objects that own memory of `arrays` not allocated by numpy, by column name.
@@ -95,7 +112,10 @@ class StoredWindow:
     """
 
     rows: int
+    left: int
     slots: int
+    carried: int
+    carried_slot: int
     block: Memory
     owner: Any
     columns: tuple[BlockColumn, ...]
@@ -106,24 +126,35 @@ class StoredWindow:
     names: tuple[str, ...]
     slices: tuple[StoredSlice, ...] = ()
 
-    def ordered(self) -> dict[str, Array]:
-        """Return all columns in the order of delivery; those of the block are copies."""
-        return self._permuted(0) | self.arrays
+    def ordered(self, carried: CarriedRows) -> dict[str, Array]:
+        """Return all columns in the order of delivery; those of the block are copies.
+
+        Args:
+            carried: The rows that the previous window left, as arrays; receives those that this window leaves.
+        """
+        rows = self._permuted(0)
+        for name, column in rows.items():
+            if self.carried:
+                column[: self.carried] = carried.columns[name]
+        # Copies, so that they do not keep the window's memory.
+        carried.columns = {name: column[self.rows :].copy() for name, column in rows.items()} if self.left else {}
+        ragged = {name: column.ordered(0) for name, column in self.ragged.items()}
+        return {name: column[: self.rows] for name, column in rows.items()} | ragged | self.arrays
 
     def last(self, rows: int) -> dict[str, Array]:
-        """Return the last `rows` rows of all columns, in the order of delivery."""
-        start = max(0, self.rows - rows)
+        """Return the last `rows` delivered rows of all columns, in order; fewer if the window has read fewer."""
+        start = max(self.carried, self.rows - rows)
         others = {
-            name: array.slice(start, self.rows) if isinstance(array, Ragged) else array[start:]
+            name: array.slice(start, self.rows) if isinstance(array, Ragged) else array[start : self.rows]
             for name, array in self.arrays.items()
         }
-        return self._permuted(start) | others
-
-    def _permuted(self, start: int) -> dict[str, Array]:
         ragged = {name: column.ordered(start) for name, column in self.ragged.items()}
-        order = self.order.sorted() if isinstance(self.order, UnsortedOrder) else self.order
-        rows = order[start : self.rows]
-        return {c.name: self._stored(c).take(rows, axis=0) for c in self.columns} | ragged
+        return {name: column[: self.rows - start] for name, column in self._permuted(start).items()} | ragged | others
+
+    def _permuted(self, start: int) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of the block from row `start` of the order on; carried rows have any values."""
+        order = self.order.sorted(self.carried) if isinstance(self.order, UnsortedOrder) else self.order
+        return {c.name: self._stored(c).take(order[start:], axis=0) for c in self.columns}
 
     def _stored(self, column: BlockColumn) -> npt.NDArray[Any]:
         return np.ndarray((self.slots, *column.shape), column.dtype, self.block, column.start)
@@ -176,32 +207,25 @@ class BlockColumns(NarrowColumns):
         """Return no blocks: nothing is allocated later."""
         return []
 
-    def finish_stored(
-        self, read_rows: int, delivered: int
-    ) -> tuple[int, Allocation, tuple[BlockColumn, ...], npt.NDArray[Any], dict[str, Rows]]:
-        """Return the number of slots in use, the block, its columns, the order, and the rows left over.
+    def number_rows(self, carried: int, indices: npt.NDArray[Any]) -> None:
+        """Fix the order; `indices` number the `carried` rows first, then the rows that the window reads."""
+        staged = map(self._rows_of, range(len(self._columns)))
+        self._carried_rows += shift_staged(staged, self._carried_rows, carried)
+        begin = self._carried_rows - carried
+        self._indices = indices + indices.dtype.type(begin) if begin else indices
 
-        Args:
-            read_rows: Rows that the window reads, including those of skipped slices.
-            delivered: The first of the rows of `set_order` that is left over.
+    def finish_stored(self, read_rows: int) -> tuple[int, Allocation, tuple[BlockColumn, ...], npt.NDArray[Any]]:
+        """Return the number of slots in use, the block, its columns, and the order.
+
+        `read_rows` is the number of rows that the window reads, including those of skipped slices.
         """
         slots = self._carried_rows + read_rows
         columns = tuple(
             BlockColumn(column.name, _dtype_of(column), column.shape, start, slots * width)
             for column, start, width in zip(self._columns, self._starts.tolist(), self._widths.tolist(), strict=False)
         )
-        more = np.ascontiguousarray(self._indices[delivered:])
-        left = dict[str, Rows]()
-        if len(more):
-            outs: IntArray = np.zeros(len(self._columns) + 1, np.int64)
-            np.cumsum(padded(len(more) * self._widths), out=outs[1:])
-            space = np.empty(outs[-1], np.uint8)
-            take_columns(self._staged, self._starts[:-1], self._widths, more, space, outs[:-1])
-            for column, start, width in zip(self._columns, outs.tolist(), self._widths.tolist(), strict=False):
-                left[column.name] = space[start : start + len(more) * width].reshape(len(more), width)
-        order = self._indices[:delivered]
         block, self._block, self._staged = self._block, Allocation(np.empty(0, np.uint8)), np.empty(0, np.uint8)
-        return slots, block, columns, as_row_numbers(order, slots), left
+        return slots, block, columns, as_row_numbers(self._indices, slots)
 
 
 def _dtype_of(column: Column) -> np.dtype[Any]:

@@ -231,6 +231,17 @@ def test_a_consumer_may_keep_all_batches_or_write_to_them(table: str) -> None:
     assert [values_of(batch) for batch in kept] == expected
 
 
+@pytest.mark.parametrize("columns", [FIXED, ["wide"]])
+def test_a_consumer_that_overwrites_batches_leaves_the_rows_that_fill_none(table: str, columns: list[str]) -> None:
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700, "columns": columns}
+    with on_device(table, 250, **options) as loader, BatchedDataLoader(table, 250, **options) as plain:
+        assert loader.plan().windows == 5  # 600 rows each
+        for batch, expected in zip(loader, plain, strict=True):
+            assert values_of(batch) == values_of(expected)
+            for column in batch.values():
+                column.fill_(-1)
+
+
 @pytest.mark.parametrize("columns", [pytest.param(None, marks=pytest.mark.slow), FIXED])
 def test_row_groups_that_are_skipped_are_left_out_as_on_the_cpu(
     table: str, tmp_path: Path, columns: list[str] | None

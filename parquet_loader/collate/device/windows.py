@@ -12,7 +12,7 @@ permutations are queued on a side stream. Invariants:
   for the window, and the window's tensors are recorded on it. All batches of a column share its memory, so a window's
   memory is freed with its last batch.
 - Unless the caller keeps batches, the device holds at most two windows, and one `CHUNK_BYTES` or one column in its old
-  order: before a window is uploaded, the previous one is released, except its last batch.
+  order: before a window is uploaded, the previous one is released, except its last batch and the rows that fill none.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from parquet_loader.schema import Ragged
 from parquet_loader.window import (
     Allocator,
     BlockColumn,
+    CarriedRows,
     KeptWindow,
     Scattered,
     StoredWindow,
@@ -90,6 +91,7 @@ class DeviceWindows:
         batch_size: int,
         pinned: Allocator | None,
         figures: DeviceFigures,
+        carried: CarriedRows,
         kept: KeptRows | None = None,
     ) -> Iterator[Batch]:
         """Yield a window's batches in order, on the device; see `Output.from_window`.
@@ -101,16 +103,20 @@ class DeviceWindows:
             batch_size: Rows of a batch.
             pinned: Provides the memory that copies read; None for ordinary memory.
             figures: Counts the window.
+            carried: The rows that the previous window left; receives those that this one leaves.
             kept: Keeps the window's rows on the device, in memory that is already allocated; None if no row is kept.
         """
         bounds = [*range(0, window.rows, batch_size), window.rows]
         at_once = _batches_at_once(len(window.names))
         found: tuple[list[_Columns], Upload] | None = None
         with suppress(torch.cuda.OutOfMemoryError):
-            found = self._uploaded(window, bounds, at_once * batch_size, pinned, figures, kept)
+            found = self._uploaded(window, bounds, at_once * batch_size, pinned, figures, carried, kept)
         if found is None:
             figures.count("out of device memory")
-            yield from window_batches(ordered_window(window), batch_size)
+            by_name = {column.name: column for column in window.columns}
+            with self._on_side():
+                carried.columns = {name: _on_host(rows, by_name[name]) for name, rows in carried.columns.items()}
+            yield from window_batches(ordered_window(window, carried), batch_size)
             return
         figures.windows += 1
         figures.cpu_columns = len(window.arrays)
@@ -152,7 +158,7 @@ class DeviceWindows:
         with self._on_side():
             numbers = self._copy(self._source(as_row_numbers(order, kept.rows), None, pinned))
             columns: list[_Columns] = [
-                _select(kept.rows_of(name), [column], kept.rows, numbers, group_rows)
+                _select(_as_words(kept.rows_of(name), [column], kept.rows), [column], numbers, group_rows)
                 for name, column in kept.columns.items()
             ]
             tensors = [tensor for column in columns for tensor in column.tensors()]
@@ -172,19 +178,21 @@ class DeviceWindows:
         group_rows: int,
         pinned: Allocator | None,
         figures: DeviceFigures,
+        carried: CarriedRows,
         kept: KeptRows | None,
     ) -> tuple[list[_Columns], Upload]:
         done: list[_Columns] = []
+        left: dict[str, torch.Tensor] = {}
         self._held.release(most=1)
         self._sources = []
         with self._on_side():
             if window.columns:
-                done.extend(self._permuted(window, group_rows, pinned, kept))
+                done.extend(self._permuted(window, group_rows, pinned, carried, left, kept))
             if kept is not None:
                 figures.kept_rows = kept.complete(window.slices)
-            for name, ragged in window.ragged.items():
+            for name, ragged in window.ragged.items() if window.rows else ():
                 done.append(self._permuted_rows(name, ragged, bounds, pinned))
-            for name, array in window.arrays.items():
+            for name, array in window.arrays.items() if window.rows else ():
                 done.append(self._other(name, array, window.owners.get(name), bounds, group_rows, pinned))
             tensors = [tensor for columns in done for tensor in columns.tensors()]
             upload = Upload(self._device, self._side, tensors)
@@ -192,15 +200,26 @@ class DeviceWindows:
             if self._registered is not None and self._registered.reason and not self._sources:
                 figures.count_copied(self._registered.reason)
             self._sources = []
+            carried.columns = left  # now that the window no longer needs the earlier ones
             return done, upload
 
     def _permuted(
-        self, window: StoredWindow, group_rows: int, pinned: Allocator | None, kept: KeptRows | None
+        self,
+        window: StoredWindow,
+        group_rows: int,
+        pinned: Allocator | None,
+        carried: CarriedRows,
+        left: dict[str, torch.Tensor],
+        kept: KeptRows | None,
     ) -> Iterator[_Fixed]:
-        """Yield the columns of the block with their rows in the order of delivery; keep the rows in `kept`."""
+        """Yield the columns of the block with their rows in the order of delivery.
+
+        Rows that fill no batch are put into `left`, as words, and all rows that the window has read into `kept`.
+        """
         last = window.columns[-1]
         block = self._source(window.block[: last.start + last.nbytes], window.owner, pinned)
         order = self._order(window, pinned)
+        delivered, others = order[: window.rows], order[window.rows :]
         for chunk in _chunks(window.columns):
             start = chunk[0].start
             stored = self._copy(block[start : chunk[-1].start + chunk[-1].nbytes])
@@ -211,15 +230,29 @@ class DeviceWindows:
                 columns = list(alike)
                 first, last = columns[0], columns[-1]
                 rows = stored.narrow(0, first.start - start, last.start + last.nbytes - first.start)
-                yield _select(rows, columns, window.slots, order, group_rows)
+                words = _as_words(rows, columns, window.slots)
+                if window.carried:
+                    before = [self._as_carried(carried.columns[column.name], words) for column in columns]
+                    torch.stack(before, out=words.narrow(1, window.carried_slot, window.carried))
+                yield _select(words, columns, delivered, group_rows)
+                if window.left:
+                    rest = words.index_select(1, others).unbind()
+                    left.update(zip((column.name for column in columns), rest, strict=True))
+
+    def _as_carried(self, rows: Any, words: torch.Tensor) -> torch.Tensor:
+        """Return carried rows as words on the device; they are an array if the CPU has permuted the previous window."""
+        if isinstance(rows, torch.Tensor):
+            return rows
+        tensor = torch.from_numpy(rows.reshape(-1).view(np.uint8)).view(words.dtype)
+        return self._copy(tensor.view(len(rows), words.shape[2]))
 
     def _order(self, window: StoredWindow, pinned: Allocator | None) -> torch.Tensor:
-        """Return the number of each delivered row in the block."""
+        """Return the number of each row in the block, first of those that are delivered."""
         order = window.order
         if not isinstance(order, UnsortedOrder):
             return self._copy(self._source(order, None, pinned)).long()
         words = self._copy(self._source(order.words.view(np.int64), order.owner, pinned))
-        return sorted_order(words, order.carried)[: window.rows]
+        return sorted_order(words, window.carried)
 
     def _permuted_rows(self, name: str, stored: Scattered, bounds: list[int], pinned: Allocator | None) -> _Columns:
         """Upload rows that differ in length, and bring them into the order of delivery.
@@ -443,47 +476,53 @@ def sorted_order(words: torch.Tensor, carried: int = 0) -> torch.Tensor:
     return torch.cat([torch.arange(carried, device=words.device), order.add_(carried)]) if carried else order
 
 
-def _select(
-    stored: torch.Tensor, columns: Sequence[BlockColumn], slots: int, order: torch.Tensor, group_rows: int
-) -> _Fixed:
-    """Return columns with their rows in the order of delivery.
-
-    Rows are permuted as words of 1 to 8 bytes: torch does not permute all dtypes, and copies words faster than bytes.
+def _as_words(stored: torch.Tensor, columns: Sequence[BlockColumn], slots: int) -> torch.Tensor:
+    """Return columns as words of 1 to 8 bytes, ``[columns, slots, words]``: torch does not permute all dtypes.
 
     Args:
         stored: The memory of the columns, uint8.
         columns: Columns of one dtype and shape, at the same distance from each other.
         slots: Rows of each in `stored`.
+    """
+    width = columns[0].nbytes // slots
+    _, word = _dtypes_of(columns[0].dtype, width)
+    each, distance = width // word.itemsize, (columns[-1].start - columns[0].start) // max(1, len(columns) - 1)
+    return stored.view(word).as_strided((len(columns), slots, each), (distance // word.itemsize, each, 1))
+
+
+def _select(words: torch.Tensor, columns: Sequence[BlockColumn], order: torch.Tensor, group_rows: int) -> _Fixed:
+    """Return columns with their rows in the order of delivery.
+
+    Args:
+        words: The columns; see `_as_words`.
+        columns: The same columns.
         order: The number of each delivered row; int64 for several columns.
         group_rows: Rows of a group of batches, except the last one.
     """
     (first, *others), names = columns, [column.name for column in columns]
-    width = first.nbytes // slots
-    dtype, word = _dtypes_of(first.dtype, width)
-    if not width:
-        rows = torch.empty((len(order) * len(columns), *first.shape), dtype=dtype, device=order.device)
-        return _Fixed(names, torch.unsafe_split(rows, group_rows * len(columns)), [rows])
-    words = stored.view(word)
+    _, slots, each = words.shape
+    dtype, _ = _dtypes_of(first.dtype, each * words.dtype.itemsize)
     if not others:
-        is_one = len(words) == slots
-        rows = (words if is_one else words.view(slots, -1)).index_select(0, order).view(dtype)
-        return _Fixed.of_rows(
-            first.name, rows if is_one and not first.shape else rows.view(-1, *first.shape), group_rows
-        )
-    each = width // word.itemsize
-    together = words.as_strided(
-        (len(columns), slots, each), ((others[0].start - first.start) // word.itemsize, each, 1)
-    )
+        rows = words.view(slots, *([each] if each != 1 else [])).index_select(0, order).view(dtype)
+        return _Fixed.of_rows(first.name, rows.view(len(order), *first.shape), group_rows)
     groups, memory = list[torch.Tensor](), list[torch.Tensor]()
     whole = len(order) - len(order) % group_rows
     for some, rows_of_each in ((order[:whole], group_rows), (order[whole:], len(order) - whole)):
         if not len(some):
             continue
         index = some.view(-1, 1, rows_of_each, 1).expand(-1, len(columns), -1, each)
-        rows = together.expand(len(index), -1, -1, -1).gather(2, index).view(dtype)
+        rows = words.expand(len(index), -1, -1, -1).gather(2, index).view(dtype)
         memory.append(rows.view(len(some) * len(columns), *first.shape))
         groups.extend(torch.unsafe_split(memory[-1], rows_of_each * len(columns)))
     return _Fixed(names, groups, memory)
+
+
+def _on_host(rows: Any, column: BlockColumn) -> npt.NDArray[Any]:
+    """Return carried rows as an array."""
+    if isinstance(rows, np.ndarray):
+        return rows
+    found: npt.NDArray[Any] = rows.cpu().numpy().reshape(-1).view(column.dtype).reshape(len(rows), *column.shape)
+    return found
 
 
 @cache
