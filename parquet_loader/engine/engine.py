@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from parquet_loader.common import wait_for_lock
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset
@@ -57,6 +57,8 @@ from parquet_loader.window import (
 # first read, because rows are written to their final slots: a second one ahead would cost much and gain little.
 WINDOWS_AHEAD = 2
 WIDE_WINDOWS_AHEAD = 1
+
+_Finished: TypeAlias = tuple[Window | StoredWindow, Remainder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,7 +474,7 @@ class Engine:
         if window.phase in ("gather", "finish", "busy"):
             return 0
         unread = sum(window.slices[number].rows for number in window.waiting)
-        rows = self._plan.window_rows(window.index) + unread
+        rows = sum(slice_.rows for slice_ in window.slices) + unread
         return int(rows * self._sizing.row.gathered) + (self._arena_bytes() if window.phase == "new" else 0)
 
     def _arena_bytes(self) -> int:
@@ -525,21 +527,27 @@ class Engine:
 
         return Job("permute", run, done, window.fail)
 
-    def _order_job(self, window: WindowTask, remainder: Remainder) -> Job[None]:
+    def _order_job(self, window: WindowTask, remainder: Remainder) -> Job[_Finished | None]:
         self._remainder = None
         self._next_to_order += 1
         window.phase = "busy"
         window.gathered_bytes = self._allocator.taken_bytes(window.decoded_bytes)
         self.usage.reserve(window.gathered_bytes)
 
-        def done(_: None) -> None:
+        def run() -> _Finished | None:
+            window.assembly.begin_gathering(remainder)
+            return None if self._parts.jobs else window.assembly.finish()
+
+        def done(outcome: _Finished | None) -> None:
             window.gathered_bytes += window.assembly.shared_bytes
             self.usage.reserve(window.assembly.shared_bytes)
             window.jobs = list(range(self._parts.jobs))
             window.ungathered = len(window.jobs)
-            window.phase = "gather" if window.jobs else "finish"
+            window.phase = "gather"
+            if outcome is not None:
+                self._finish(window, outcome)
 
-        return Job("gather", lambda: window.assembly.begin_gathering(remainder), done, window.fail)
+        return Job("gather", run, done, window.fail)
 
     def _gather_job(self, window: WindowTask, step: int) -> Job[None]:
         def done(_: None) -> None:
@@ -549,17 +557,16 @@ class Engine:
 
         return Job("gather", lambda: window.assembly.gather(step), done, window.fail)
 
-    def _finish_job(self, window: WindowTask) -> Job[tuple[Window | StoredWindow, Remainder]]:
+    def _finish_job(self, window: WindowTask) -> Job[_Finished]:
         window.phase = "busy"
+        return Job("gather", window.assembly.finish, partial(self._finish, window), window.fail)
 
-        def done(outcome: tuple[Window | StoredWindow, Remainder]) -> None:
-            window.window, self._remainder = outcome
-            window.phase = "ready"
-            self.usage.reserve(-window.decoded_bytes)
-            window.decoded_bytes = 0
-            window.unprocessed = -(-window.window.rows // self._plan.batch_size)
-
-        return Job("gather", window.assembly.finish, done, window.fail)
+    def _finish(self, window: WindowTask, outcome: _Finished) -> None:
+        window.window, self._remainder = outcome
+        window.phase = "ready"
+        self.usage.reserve(-window.decoded_bytes)
+        window.decoded_bytes = 0
+        window.unprocessed = -(-window.window.rows // self._plan.batch_size)
 
     def _taking_windows(self, choose: Callable[[deque[WindowTask]], Job[Any] | None]) -> Job[Any] | None:
         before = len(self._windows)
