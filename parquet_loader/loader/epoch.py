@@ -236,7 +236,8 @@ def _pull(
     figures: EpochFigures,
     locate: Locate,
 ) -> Iterator[Batch]:
-    decodes = engine.processes and isinstance(output, PermutingOutput) and output.decodes
+    permuting = output if isinstance(output, PermutingOutput) else None  # once, because protocols are slow to check
+    decodes = permuting is not None and permuting.decodes
     while engine.processes and (made := engine.next_batch()) is not None:
         yield _from_batch(output, made, pinned, locate, decodes=decodes)
         del made
@@ -246,10 +247,10 @@ def _pull(
         if isinstance(window, Window):
             batches = output.from_window(window, batch_size, pinned)
         elif isinstance(window, KeptWindow):
-            assert isinstance(output, PermutingOutput)
-            batches = output.from_kept(window, batch_size)
-        elif isinstance(output, PermutingOutput):
-            batches = output.from_stored(window, batch_size, pinned, carried)
+            assert permuting is not None
+            batches = permuting.from_kept(window, batch_size)
+        elif permuting is not None:
+            batches = permuting.from_stored(window, batch_size, pinned, carried)
         else:  # an output of another format, such as to_tf()
             ordered = ordered_window(window, carried)
             batches = output.from_window(ordered, batch_size, pinned) if ordered.rows else iter(())
