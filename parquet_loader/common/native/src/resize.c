@@ -118,6 +118,16 @@ INLINE void add(bytes some, int32_t weight, struct sums *sums) {
 }
 
 INLINE void finish(const struct sums *sums, uint8_t *out) {
+#ifdef __SSE2__
+  __m128i four[LANES / 4];
+  for (int h = 0; h < 2; h++) {
+    const eight_ints mean = sums->half[h] >> PLACES;
+    memcpy(four + 2 * h, &mean, sizeof mean);
+  }
+  /* Both clip; means are below 2^15. */
+  const __m128i first = _mm_packs_epi32(four[0], four[1]), last = _mm_packs_epi32(four[2], four[3]);
+  _mm_storeu_si128((__m128i *)out, _mm_packus_epi16(first, last));
+#else
   for (int h = 0; h < 2; h++) {
     const eight_ints mean = sums->half[h] >> PLACES;  /* below 2^15, so the shifts by 31 give masks of its sign */
     const eight_ints clipped = (mean & ~(mean >> 31)) | ((255 - mean) >> 31 & 255);
@@ -125,6 +135,7 @@ INLINE void finish(const struct sums *sums, uint8_t *out) {
     CONVERT(clipped, done, eight_bytes);
     memcpy(out + 8 * h, &done, 8);
   }
+#endif
 }
 
 /* The end of a row may have fewer bytes than a vector. */
