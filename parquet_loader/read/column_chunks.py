@@ -337,6 +337,8 @@ class ColumnChunkSource:
             As `open_chunks` and `ChunkLocation.open` do.
             SourceError: the file has vanished or changed since its footer was read.
         """
+        # A file that has been replaced is not opened: a named pipe in its place would never answer.
+        self.check_unchanged(row_group)
         # A cached copy may be damaged and then fetched again, so its pages are not memoized.
         key = (row_group.index, selection) if keeps_plan and isinstance(location, OwnFile) else None
         known = None if key is None else self._plans.get(key)

@@ -207,16 +207,22 @@ class PageReader:
             return done
         remote = self._snapshot.remote
         threads = self._num_threads
+        by_file = {steps[number].row_group.file_number: steps[number].row_group for number in missing}
+        # A file that has been replaced is not opened: a named pipe in its place would never answer.
+        self._check_unchanged(by_file.values())
         if remote is None:
             self._run(done, steps, missing, threads, None)
         else:
             threads = max(threads, remote.options.max_requests)
             with remote.fetcher(remote.options.max_requests) as fetcher:
                 self._run(done, steps, missing, threads, fetcher)
-        # Before values are delivered, check that the files have not changed since their footers were read.
-        for row_group in {steps[number].row_group.file_number: steps[number].row_group for number in missing}.values():
-            self._reader.chunks.check_unchanged(row_group)
+        self._check_unchanged(by_file.values())  # before values are delivered
         return done
+
+    def _check_unchanged(self, row_groups: Iterable[RowGroupRef]) -> None:
+        """Check that the files of these row groups have not changed since their footers were read."""
+        for row_group in row_groups:
+            self._reader.chunks.check_unchanged(row_group)
 
     def _run(
         self, done: list[Any], steps: Sequence[_Step], missing: Sequence[int], threads: int, fetcher: Fetcher | None

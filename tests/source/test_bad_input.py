@@ -810,6 +810,20 @@ def test_a_file_that_becomes_a_link_to_itself_has_vanished(tmp_path: Path) -> No
             list(loader)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize(
+    "read", [lambda data: list(data.batches(10)), lambda data: data.take([1])], ids=["all", "rows"]
+)
+def test_a_file_that_becomes_a_named_pipe_has_vanished(tmp_path: Path, read: Callable[[ParquetDataset], Any]) -> None:
+    pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")
+    data = ParquetDataset(tmp_path)
+    assert data.num_rows == 100
+    (tmp_path / "a.parquet").unlink()
+    os.mkfifo(tmp_path / "a.parquet")  # whoever opens it waits until somebody writes to it
+    with pytest.raises(SourceError, match=r"a\.parquet, row group 0: the file has vanished"):
+        read(data)
+
+
 @pytest.mark.parametrize("time_s", [-1e9, 2**33 + 0.5, 1e10])
 def test_a_file_of_any_time_can_be_read(tmp_path: Path, time_s: float) -> None:
     pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")
