@@ -8,8 +8,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,19 @@ def test_wrong_keys_are_told_as_such(tmp_path: Path, connections: str) -> None:
 
 
 @contextmanager
+def serving(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run a server with this handler; yield its host and port."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
 def server_that_says(status: int, body: str, headers: dict[str, str] | None = None) -> Iterator[str]:
     """Run a server that answers everything in one way; yield its host and port."""
 
@@ -195,14 +209,8 @@ def server_that_says(status: int, body: str, headers: dict[str, str] | None = No
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as endpoint:
+        yield endpoint
 
 
 REFUSALS = [
@@ -269,6 +277,23 @@ def test_an_http_server_says_what_is_wrong(status: int, told: str) -> None:
     ):
         load(f"http://{endpoint}/a.parquet?signature={SECRET}")
     assert SECRET not in str(e.value)
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+def test_a_server_without_range_requests_is_told_at_once(tmp_path: Path, connections: str) -> None:
+    pytest.importorskip("aiohttp")
+    pq.write_table(pa.table({"id": range(100_000)}), tmp_path / "a.parquet", compression="none")
+
+    class Handler(http.server.SimpleHTTPRequestHandler):  # as in `python -m http.server`
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with (
+        serving(partial(Handler, directory=str(tmp_path))) as endpoint,
+        pytest.raises(SourceError, match=r"a\.parquet, .*it does not support range requests; download") as e,
+    ):
+        load(f"http://{endpoint}/a.parquet", connections)
+    assert "without success" not in str(e.value)  # no request was repeated until the deadline
 
 
 # ---- names ---------------------------------------------------------------------------------------------------------
