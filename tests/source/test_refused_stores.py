@@ -279,6 +279,15 @@ def test_an_http_server_says_what_is_wrong(status: int, told: str) -> None:
     assert SECRET not in str(e.value)
 
 
+def test_redirects_without_end_are_told() -> None:
+    pytest.importorskip("aiohttp")
+    with (
+        server_that_says(302, "", {"Location": "/a.parquet"}) as endpoint,
+        pytest.raises(SourceError, match=r"/a\.parquet: the server redirects the request without end; check the URL"),
+    ):
+        load(f"http://{endpoint}/a.parquet")
+
+
 @pytest.mark.parametrize("connections", CONNECTIONS)
 def test_a_server_without_range_requests_is_told_at_once(tmp_path: Path, connections: str) -> None:
     pytest.importorskip("aiohttp")

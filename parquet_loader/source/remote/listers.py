@@ -311,6 +311,8 @@ def _refused(error: Exception) -> OSError:
 def _http_refusal(url: str, error: FileNotFoundError) -> Exception:
     """Return the server's own answer, because fsspec reports every failure as a missing file."""
     cause = error.__cause__
+    if type(cause).__name__ == "TooManyRedirects":  # its status is 0, and it has no message
+        return SourceError(f"{shown(url)}: the server redirects the request without end; check the URL")
     status = getattr(cause, "status", None)
     if isinstance(status, int) and status not in (404, 410):
         words = f"{status} {getattr(cause, 'message', '')}".strip()
