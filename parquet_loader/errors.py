@@ -33,6 +33,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import Any
 
 
 class ParquetLoaderError(Exception):
@@ -68,6 +69,10 @@ class SystemReadError(SourceError, OSError):
     `errno` holds the system's error number. The error is not about the file's content, so ``on_error="skip"`` does not
     skip it.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make, arguments, state = (*super().__reduce__(), None)[:3]
+        return make, arguments, {**(state or {}), "errno": self.errno}  # OSError's own form is without it
 
 
 class OutOfMemoryError(ParquetLoaderError, MemoryError):

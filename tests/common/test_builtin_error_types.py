@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ from parquet_loader import (
     ConfigurationError,
     MissingDeviceError,
     MissingPackageError,
+    SystemReadError,
     write_dataset,
 )
+from parquet_loader.common import system_error
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +65,12 @@ def test_a_missing_gpu_is_a_runtime_error(data: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="CUDA device") as caught:
         BatchedDataLoader(data, 4, device="cuda:77")
     assert isinstance(caught.value, MissingDeviceError | ConfigurationError)
+
+
+def test_an_error_of_the_system_keeps_its_number_on_the_way_from_another_process() -> None:
+    failure = system_error("a.parquet, row group 3", OSError(errno.EIO, "Input/output error"))
+    assert isinstance(failure, SystemReadError)
+    failure.add_note("in worker 1")
+    again = pickle.loads(pickle.dumps(failure))
+    assert type(again) is SystemReadError
+    assert (again.errno, str(again), again.__notes__) == (errno.EIO, str(failure), ["in worker 1"])
