@@ -75,6 +75,29 @@ def test_a_process_short_of_memory_is_told_and_no_row_is_skipped(folder: Path, s
     )
 
 
+# A limit of the size of files counts for shared memory too; it is set after the output has its file.
+SMALL_FILES = """
+import resource, sys
+from parquet_loader import BatchedDataLoader, OutputOptions, SystemReadError
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    options = {"on_error": "skip", "output_options": OutputOptions(format="numpy")}
+    with BatchedDataLoader(sys.argv[1], 256, isolation="process", **options) as loader:
+        try:
+            next(iter(loader))
+        except SystemReadError as error:
+            print(error.errno, error)
+"""
+
+
+def test_a_limit_of_the_size_of_files_is_told(folder: Path) -> None:
+    command = [sys.executable, "-c", SMALL_FILES, str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    told = r"27 isolation='process': \d+ bytes of shared memory exceed the limit.*ulimit -f.*\n"
+    assert re.fullmatch(told, done.stdout), f"{done.returncode}, {done.stdout}, {done.stderr[-2000:]}"
+
+
 def test_threads_that_cannot_be_started_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 

@@ -13,6 +13,7 @@ segments of the block are in use.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import pickle
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.errors import OutOfMemoryError, UnsupportedError
+from parquet_loader.errors import OutOfMemoryError, SystemReadError, UnsupportedError
 from parquet_loader.window import Arenas, Leases, Memory
 
 ISOLATION = "isolation='process'"
@@ -115,8 +116,10 @@ class SharedMemorySender:
         try:
             os.ftruncate(file, size)
             mapped = map_shared(file, size, self._option)
-        except BaseException:
+        except BaseException as error:
             os.close(file)
+            if isinstance(error, OSError) and error.errno == errno.EFBIG:
+                raise _beyond_file_size(size, self._option) from None
             raise
         with self._lock:
             self._forget_gone()
@@ -377,6 +380,15 @@ def _unmappable(nbytes: int, option: str, error: OSError) -> OutOfMemoryError:
         f"{option}: {nbytes} bytes of shared memory cannot be mapped: {error.strerror}; keep fewer batches, "
         "or raise the limits of the process: ulimit -v, sysctl vm.max_map_count"
     )
+
+
+def _beyond_file_size(nbytes: int, option: str) -> SystemReadError:
+    found = SystemReadError(
+        f"{option}: {nbytes} bytes of shared memory exceed the limit of the size of files; raise it before Python "
+        "starts: ulimit -f unlimited"
+    )
+    found.errno = errno.EFBIG
+    return found
 
 
 _MAP_FIXED = 0x10  # on Linux, on every processor that Python's wheels are built for
