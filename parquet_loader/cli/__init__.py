@@ -62,7 +62,8 @@ def run() -> None:
 def _status() -> int:
     try:
         status = commands(prog_name="parquet-loader", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: it was closed before Python started
+            sys.stdout.flush()
     except click.UsageError as error:
         if error.ctx is not None and type(error).__name__ == "NoArgsIsHelpError":
             click.echo(error.ctx.get_help(), err=True)

@@ -56,6 +56,15 @@ def test_rewrite_and_info_from_a_shell(source: Path, tmp_path: Path) -> None:
     assert "Traceback" not in again.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+def test_a_closed_stdout_is_no_error(source: Path) -> None:
+    command = [sys.executable, "-m", "parquet_loader", "inspect", str(source)]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_every_option_reaches_the_function(source: Path, tmp_path: Path) -> None:
     from parquet_loader.cli import commands
 
