@@ -443,6 +443,21 @@ def test_a_wrong_length_names_the_row(tmp_path: Path) -> None:
         list(loader)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("kind", [pa.list_(pa.uint64()), pa.list_(pa.uint64(), 2)])
+def test_an_unsigned_token_that_does_not_fit_int64_names_the_row(tmp_path: Path, kind: Any, shuffle: bool) -> None:
+    largest = 2**63 - 1
+    ids = [[5, largest], [1, 0], [7, largest + 1], [2, 3]]
+    pq.write_table(pa.table({"input_ids": pa.array(ids, kind)}), tmp_path / "a.parquet", row_group_size=3)
+    arguments: dict[str, Any] = {"length": 2, "batch_size": 1, "shuffle": shuffle, "output_options": NUMPY}
+    message = rf"a\.parquet, row group 0, row 2 .*'input_ids' has the token {largest + 1}, which does not fit int64"
+    with TokenLoader(tmp_path, **arguments) as loader, pytest.raises(DataError, match=message):
+        list(loader)
+    pq.write_table(pa.table({"input_ids": pa.array(ids[:2], kind)}), tmp_path / "a.parquet")
+    with TokenLoader(tmp_path, **arguments) as loader:
+        assert sorted(batch["input_ids"].tolist() for batch in loader) == [[[1, 0]], [[5, largest]]]
+
+
 def test_columns_that_are_not_aligned_name_the_row(tmp_path: Path) -> None:
     table = pa.table({"input_ids": [[1, 2], [3], [4, 5, 6]], "mask": [[1, 1], [], [1, 1, 1]]})
     pq.write_table(table, tmp_path / "a.parquet")

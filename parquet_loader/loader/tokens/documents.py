@@ -133,7 +133,8 @@ class WindowPacker:
             encoded: The tokens of its chunks, if it holds text.
 
         Raises:
-            DataError: Its documents do not have the lengths of the plan, or columns are not aligned.
+            DataError: Its documents do not have the lengths of the plan, columns are not aligned, or a token does not
+                fit int64.
         """
         form = self.form
         encoder = form.encoder
@@ -145,7 +146,7 @@ class WindowPacker:
         if not np.array_equal(lengths, expected):
             self._refuse_lengths(number, lengths, expected)
         if values.dtype not in TOKEN_TYPES:
-            values = values.astype(np.int64)
+            values = self._signed(values, number, begins, lengths)
         columns = {}
         for name in form.token_columns:
             column, own_begins, own_lengths = _lists_of(window, name)
@@ -187,6 +188,25 @@ class WindowPacker:
             f"{self._named(window, row)}: {column} {expected[row]} tokens, column {form.tokens!r} has {found[row]}; "
             f"{'correct it, or leave lengths= out' if form.lengths is not None else 'make the loader again'}"
         )
+
+    def _signed(
+        self, values: npt.NDArray[np.uint64], window: int, begins: IntArray, lengths: IntArray
+    ) -> npt.NDArray[np.int64]:
+        """Return unsigned 64-bit tokens as int64.
+
+        Raises:
+            DataError: A token does not fit.
+        """
+        signed = values.astype(np.int64)
+        if len(signed) and signed.min() < 0:
+            for row, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
+                largest = values[begin : begin + length].max(initial=0)
+                if largest >= 2**63:
+                    raise DataError(
+                        f"{self._named(window, row)}: column {self.form.tokens!r} has the token {largest}, which does "
+                        "not fit int64; a batch holds tokens as int64"
+                    )
+        return signed
 
     def _check_aligned(self, name: str, window: int, tokens: IntArray, found: IntArray) -> None:
         if not np.array_equal(tokens, found):
