@@ -443,6 +443,15 @@ def test_a_wrong_length_names_the_row(tmp_path: Path) -> None:
         list(loader)
 
 
+@pytest.mark.parametrize("wrong", [-1, 2**31, 2**63])
+def test_a_length_that_no_document_has_names_the_row(tmp_path: Path, wrong: int) -> None:
+    kind = pa.uint64() if wrong > 0 else pa.int64()
+    table = pa.table({"input_ids": [[1], [1, 2], [3], [4, 5]], "length": pa.array([1, 2, 1, wrong], kind)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    with pytest.raises(DataError, match=rf"a\.parquet, row group 1, row 0 .*column 'length' says {wrong} tokens"):
+        TokenLoader(tmp_path, length=4, batch_size=1, lengths="length")
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("kind", [pa.list_(pa.uint64()), pa.list_(pa.uint64(), 2)])
 def test_an_unsigned_token_that_does_not_fit_int64_names_the_row(tmp_path: Path, kind: Any, shuffle: bool) -> None:

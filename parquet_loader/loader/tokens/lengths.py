@@ -101,6 +101,15 @@ def read_lengths(
             at = 0
             for batch in loader:
                 some = _lengths_in(batch[column], column)[: len(own) - at]
+                wrong = np.flatnonzero((some < 0) | (some >= 2**31))
+                if len(wrong):
+                    row = bounds[rank] + at + int(wrong[0])
+                    number = int(np.searchsorted(begins, row, side="right")) - 1
+                    group = loader._dataset.snapshot.row_group(number)
+                    raise DataError(
+                        f"{group.file.name}, row group {group.number}, row {row - int(begins[number])} of those that "
+                        f"pass: column {column!r} says {some[wrong[0]]} tokens; expected from 0 to {2**31 - 1}"
+                    )
                 own[at : at + len(some)] = some
                 at += len(some)
             if at != len(own):
@@ -134,11 +143,6 @@ def _lengths_in(array: Any, column: str) -> npt.NDArray[Any]:
         raise SchemaError(
             f"column {column!r}: lengths are integers, or the lengths of lists of token ids; this column has "
             f"neither{text}"
-        )
-    if len(lengths) and (lengths.min() < 0 or lengths.max() >= 2**31):
-        raise DataError(
-            f"column {column!r}: a document has {lengths.min() if lengths.min() < 0 else lengths.max()} tokens; "
-            f"expected from 0 to {2**31 - 1}"
         )
     return lengths
 
