@@ -445,12 +445,19 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path, tokenizer: Any) -> None:
         (SchemaError, "pass tokenizer= for text", "text", {"lengths": "count"}),
         (SchemaError, "pass tokenizer= if it holds the text of documents", "text", {}),
         (SchemaError, "column of text", "ids", {"tokenizer": tokenizer, "lengths": "count"}),
+        (SchemaError, "tokens='ids': expected a column of text", "ids", {"tokenizer": tokenizer}),
         (ConfigurationError, "no such token", "text", {"tokenizer": TokenizerOptions(tokenizer, bos="<none>")}),
         (ConfigurationError, "no such token", "text", {"tokenizer": TokenizerOptions(tokenizer, eos=-1)}),
         (ConfigurationError, "expected a tokenizers.Tokenizer", "text", {"tokenizer": 3}),
         (ConfigurationError, "not a tokenizer.json", "text", {"tokenizer": tmp_path / "broken.json"}),
         (ConfigurationError, "not a tokenizer.json", "text", {"tokenizer": "missing.json"}),
         (ConfigurationError, "dropout", "text", {"tokenizer": drops}),
+        (
+            ConfigurationError,
+            "vocabulary is empty",
+            "text",
+            {"tokenizer": tokenizers.Tokenizer(tokenizers.models.BPE())},
+        ),
         (UnsupportedError, "threads of this process", "text", {"tokenizer": tokenizer, "isolation": "process"}),
     ]
     for kind, text, column, arguments in wrong:

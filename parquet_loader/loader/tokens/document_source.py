@@ -57,8 +57,9 @@ def document_source(
     """
     shard = listed._shard if shard is None else shard
     origin: TextOrigin | None = None
+    if encoder is not None:
+        _check_text(listed._with_columns(columns).schema, tokens)
     if encoder is not None and encoder.cache is not None:
-        check_text(listed._with_columns(columns).schema, tokens)
         ranks = ranks_to_agree_with(shard)
         try:
             cached = cached_tokens(
@@ -91,7 +92,7 @@ def document_source(
     return DocumentSource(listed._with_columns(columns), found, lengths, origin)
 
 
-def check_text(schema: Schema, tokens: str) -> None:
+def _check_text(schema: Schema, tokens: str) -> None:
     """Check that a tokenizer's column holds text.
 
     Raises:

@@ -42,7 +42,7 @@ from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
-from parquet_loader.loader.tokens.document_source import DocumentSource, check_text, document_source
+from parquet_loader.loader.tokens.document_source import DocumentSource, document_source
 from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, WindowPacker
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
 from parquet_loader.loader.tokens.lengths import check_lengths_fit
@@ -285,8 +285,6 @@ class TokenLoader(BatchedDataLoader):
         self._tokenizer = None if encoder is None else encoder.identity
         if is_cached:
             encoder = None
-        elif encoder is not None:
-            check_text(opened.schema, tokens)
         aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=self._tokenizer is not None)
         self._form = BatchForm(
             tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, multiple, encoder, chosen_keys

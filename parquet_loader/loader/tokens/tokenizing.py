@@ -53,7 +53,7 @@ class DocumentEncoder:
         dtype: uint16 if that holds every id, else int32.
 
     Raises:
-        ConfigurationError: The tokenizer or a token does not exist, or the tokenizer is not deterministic.
+        ConfigurationError: The tokenizer or a token does not exist, or the tokenizer is empty or not deterministic.
         MissingPackageError: The package tokenizers is not installed.
     """
 
@@ -70,7 +70,12 @@ class DocumentEncoder:
         self._bos, self._eos = (
             _id_of(self._tokenizer, name, token) for name, token in (("bos", options.bos), ("eos", options.eos))
         )
-        largest = max([*self._tokenizer.get_vocab(with_added_tokens=True).values(), *self._bos, *self._eos])
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise ConfigurationError(
+                "tokenizer=: its vocabulary is empty, so text has no tokens; train it, or load one"
+            )
+        largest = max([*vocabulary.values(), *self._bos, *self._eos])
         self.dtype: Any = np.dtype(np.uint16 if largest < 2**16 else np.int32)
         self.identity = f"{digest(self._tokenizer.to_str().encode())} {self._bos} {self._eos}"
 
