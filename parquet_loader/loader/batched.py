@@ -442,7 +442,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         fields = fields_of(self._delivered_schema(), output_signature)
         self._take_back_unused()
         first_batch = self._next_batch
-        is_counted = not self._options.skips and self._following is None
+        is_counted = not (self._options.skips or self._changes or self._steps_differ)
         return tf_dataset(
             lambda output: self._begin_at(first_batch, output),
             fields,

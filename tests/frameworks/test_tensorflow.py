@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import (
@@ -338,6 +340,28 @@ def test_packed_tokens_need_a_signature(tf: Any, tmp_path: Path) -> None:
         for expected, batch in zip(arrays, loader.to_tf(output_signature=signature), strict=True):
             for name, value in expected.items():
                 np.testing.assert_array_equal(batch[name].numpy(), value)
+
+
+def test_epochs_of_packed_tokens_that_differ_in_length_are_whole(tf: Any, tmp_path: Path) -> None:
+    from parquet_loader import TokenLoader
+
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(2, 1, 300).astype(int)
+    table = pa.table({"input_ids": [rng.integers(1, 1000, n) for n in lengths]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=20)
+    arguments: dict[str, Any] = {
+        "length": 16,
+        "batch_size": 2,
+        "window_rows": 40,
+        "shuffle": True,
+        "keys": ["input_ids"],
+    }
+    with TokenLoader(str(tmp_path), output_options=NUMPY, **arguments) as loader:
+        expected = [[batch["input_ids"].tolist() for batch in loader] for _ in range(4)]
+        assert len({len(epoch) for epoch in expected}) > 1
+        loader.set_epoch(0)
+        dataset = loader.to_tf(output_signature={"input_ids": tf.TensorSpec((None, 16), tf.int64)})
+        assert [[batch["input_ids"].numpy().tolist() for batch in dataset] for _ in range(4)] == expected
 
 
 STRATEGY_WORKER = """
