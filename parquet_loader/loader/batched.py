@@ -468,13 +468,18 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
 
         Raises:
             MissingPackageError: Keras is not installed.
-            UnsupportedError: The source changes from epoch to epoch.
+            UnsupportedError: Epochs may differ in their number of batches.
         """
         self._check_open()
         if self._following is not None:
             raise UnsupportedError(
                 "to_keras: the source changes from epoch to epoch, and a PyDataset has as many batches in each; "
                 "iterate over the loader, and call train_on_batch"
+            )
+        if self._steps_differ:
+            raise UnsupportedError(
+                "to_keras: epochs of a shuffled TokenLoader may differ by a few batches, and a PyDataset has as many "
+                "batches in each; iterate over the loader, and call train_on_batch"
             )
         self._take_back_unused()
 

@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, MixedLoader, OutputOptions, PerformanceWarning
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    MixedLoader,
+    OutputOptions,
+    PerformanceWarning,
+    TokenLoader,
+    UnsupportedError,
+    write_dataset,
+)
 from tests.support.datasets import write_numbered
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(300)]
@@ -76,6 +85,22 @@ def test_a_dataset_within_an_epoch_is_the_rest_of_it(data: str) -> None:
         with pytest.raises(ConfigurationError, match=r"from batch 6 on; call to_keras\(\) again"):
             rest[0]
         assert loader.state_dict()["batch"] == 0
+
+
+def test_a_loader_whose_epochs_differ_in_length_is_refused(data: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "documents")
+    write_dataset({"input_ids": [[number] * (number % 9 + 1) for number in range(40)]}, folder)
+    arguments: dict[str, Any] = {"length": 8, "batch_size": 2, "output_options": NUMPY}
+    with (
+        TokenLoader(folder, shuffle=True, **arguments) as loader,
+        pytest.raises(UnsupportedError, match="to_keras: epochs of a shuffled TokenLoader may differ"),
+    ):
+        loader.to_keras()
+    with TokenLoader(folder, **arguments) as loader:
+        expected = [batch["input_ids"].tolist() for batch in loader]
+        batches = loader.to_keras(lambda batch: batch["input_ids"].tolist())
+        for _ in range(2):
+            assert [batches[number] for number in range(len(batches))] == expected
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
