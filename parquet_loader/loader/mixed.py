@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Stop: TypeAlias = Literal["first_exhausted", "all_exhausted", "repeat"]
 MIXTURE_METHOD = "strides-1"
 STATE_VERSION = 1
+# The most batches of an epoch, whose order takes about 32 bytes a batch while it is made.
+_MOST_BATCHES = 10**8
 
 
 def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop) -> IntArray:
@@ -37,6 +39,9 @@ def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop
         batches: Batches of each loader's epoch.
         weights: Weight of each loader; they need not sum to 1.
         stop: As in `MixedLoader`.
+
+    Raises:
+        ConfigurationError: The weights are so far apart that an epoch has more than `_MOST_BATCHES` batches.
     """
     lengths, shares = [batches[name] for name in batches], [weights[name] for name in batches]
     if not all(lengths):
@@ -46,6 +51,11 @@ def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop
         counts = [_due_before(end, share, length) for length, share in zip(lengths, shares, strict=True)]
     elif stop == "repeat":
         end = max((length - 0.5) / share for length, share in zip(lengths, shares, strict=True))
+        if end * sum(shares) > _MOST_BATCHES:
+            raise ConfigurationError(
+                f"stop='repeat': with weights={dict(weights)}, an epoch would have more than {_MOST_BATCHES:,} batches "
+                "until each loader has delivered its own; choose weights that are less far apart"
+            )
         counts = [max(length, _due_before(end, share)) for length, share in zip(lengths, shares, strict=True)]
     else:
         counts = lengths

@@ -375,6 +375,16 @@ def test_weights_and_stages_of_numpy_are_those_of_python(roots: dict[str, str]) 
     assert states[2] == states[3]
 
 
+def test_weights_that_make_an_epoch_endless_are_refused(roots: dict[str, str]) -> None:
+    loaders = {name: BatchedDataLoader(root, 8) for name, root in roots.items()}
+    weights = {name: 1e-300 if name == "a" else 1.0 for name in loaders}
+    with MixedLoader(loaders, weights, stop="repeat") as mixed:
+        with pytest.raises(ConfigurationError, match=r"stop='repeat': with weights=.* more than 100,000,000 batches"):
+            len(mixed)
+        with pytest.raises(ConfigurationError, match="less far apart"):
+            next(iter(mixed))
+
+
 def test_each_name_has_a_loader_of_its_own(roots: dict[str, str]) -> None:
     with BatchedDataLoader(roots["a"], 4) as loader:
         with pytest.raises(ConfigurationError, match="two names have the same loader"):
