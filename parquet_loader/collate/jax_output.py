@@ -197,15 +197,20 @@ def _blocks(sharding: Any) -> dict[int, set[Rows]]:
     return blocks
 
 
-def _fitted(name: str, column: Any) -> Any:
+def _fitted(name: str, column: Any, field: str = "") -> Any:
     """Return a column in dtypes that JAX has without 64 bits: integers as 32 bits if all of them fit.
+
+    Args:
+        name, column: The column.
+        field: The field that reads it as float32, if it does not follow from `column`.
 
     Raises:
         DataError: An integer does not fit.
         ConfigurationError: The column holds float64 or complex128.
     """
     if isinstance(column, Ragged):
-        return Ragged(_fitted(name, column.values), _fitted(name, column.offsets), column.kind)
+        values = _fitted(name, column.values, field or _field_of(column))
+        return Ragged(values, _fitted(name, column.offsets), column.kind)
     if isinstance(column, list):
         return [_fitted(name, array) for array in column]
     narrow = NARROWER.get(column.dtype.name)
@@ -221,9 +226,16 @@ def _fitted(name: str, column: Any) -> Any:
         raise ConfigurationError(
             f"column {name!r} is {column.dtype}, which JAX does not have by default; set "
             f"jax.config.update('jax_enable_x64', True), or read it as float32: schema=Schema({{{name!r}: "
-            "Scalar('float32')}, extra='infer')"
+            f"{field or _field_of(column)}}}, extra='infer'); a transform returns it with astype('float32')"
         )
     return column
+
+
+def _field_of(column: Any) -> str:
+    """Return the field that reads a column as float32, as Python code."""
+    if isinstance(column, Ragged):
+        return f"RaggedList({_field_of(column.values)})"
+    return "Scalar('float32')" if column.ndim == 1 else f"Tensor('float32', {column.shape[1:]})"
 
 
 def _collect(column: Any, into: list[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import (
@@ -19,10 +22,15 @@ from parquet_loader import (
     ConfigurationError,
     DataError,
     OutputOptions,
+    RaggedList,
+    Scalar,
+    Schema,
     Shard,
+    Tensor,
     WriteOptions,
     write_dataset,
 )
+from parquet_loader.schema import Field
 from tests.support.datasets import write_numbered
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install '.[frameworks]'")
@@ -91,6 +99,35 @@ def test_floats_of_64_bits_are_an_error(tmp_path: Path) -> None:
         next(iter(loader))
     with jax.enable_x64(True), BatchedDataLoader(str(tmp_path), 1, output_options=JAX) as loader:
         assert next(iter(loader))["x"].tolist() == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("column", "code", "field"),
+    [
+        (
+            pa.array([[0.5, 1.5], [2.5, 3.5]], pa.list_(pa.float64(), 2)),
+            "Tensor('float32', (2,))",
+            Tensor("float32", (2,)),
+        ),
+        (pa.array([[0.5], [1.5, 2.5]]), "RaggedList(Scalar('float32'))", RaggedList(Scalar("float32"))),
+        (
+            pa.array([[[0.5], []], [[1.5, 2.5]]]),
+            "RaggedList(RaggedList(Scalar('float32')))",
+            RaggedList(RaggedList(Scalar("float32"))),
+        ),
+    ],
+)
+def test_the_field_in_an_error_about_64_bits_reads_the_column(
+    tmp_path: Path, column: pa.Array, code: str, field: Field
+) -> None:
+    pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet")
+    with (
+        BatchedDataLoader(str(tmp_path), 2, output_options=JAX) as loader,
+        pytest.raises(ConfigurationError, match=re.escape(f"schema=Schema({{'x': {code}}}, extra='infer')")),
+    ):
+        next(iter(loader))
+    with BatchedDataLoader(str(tmp_path), 2, schema=Schema({"x": field}), output_options=JAX) as loader:
+        assert len(next(iter(loader))["x"]) == 2
 
 
 def test_a_donated_batch_does_not_change_others(tmp_path: Path) -> None:
