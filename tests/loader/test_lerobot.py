@@ -218,6 +218,40 @@ def test_metadata_that_makes_no_sense_is_refused(root: Path, change: Any, error:
         LeRobotDataset(root)
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("episode_index", ["three", "four"], "does not hold int64"),
+        ("length", [60.0, float("nan")], "does not hold int64"),
+        (f"videos/{TOP}/chunk_index", ["x", "y"], "does not hold int64"),
+        (f"videos/{TOP}/from_timestamp", ["x", "y"], "does not hold double"),
+    ],
+)
+def test_metadata_of_another_type_names_the_file_and_the_column(
+    root: Path, column: str, values: list[Any], message: str
+) -> None:
+    path = root / "meta" / "episodes" / "chunk-000" / "file-001.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(column), column, pa.array(values)), path)
+    with pytest.raises(SourceError, match=rf"file-001\.parquet: column '{column}' {message}"):
+        LeRobotDataset(root)
+
+
+def test_files_of_metadata_may_have_numbers_of_different_width(root: Path) -> None:
+    def samples() -> list[Any]:
+        data = LeRobotDataset(root)
+        with data.batches(16, episodes=data.samples(deltas={TOP: [0.0]}), output_options=NUMPY) as loader:
+            return [batch[f"{TOP}_timestamp"].tolist() for batch in loader]
+
+    expected = samples()
+    path = root / "meta" / "episodes" / "chunk-000" / "file-001.parquet"
+    table = pq.read_table(path)
+    for name in ("episode_index", "length", f"videos/{TOP}/file_index"):
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.int32()))
+    pq.write_table(table, path)
+    assert samples() == expected
+
+
 def test_the_directory_as_plain_parquet_is_refused_with_the_remedy(root: Path) -> None:
     with pytest.raises(SchemaError, match=r"read it with LeRobotDataset\(path\), or pass path/data"):
         ParquetDataset(str(root))
@@ -227,6 +261,8 @@ def test_the_directory_as_plain_parquet_is_refused_with_the_remedy(root: Path) -
 def test_what_is_missing_is_named(root: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"info\.json: cannot be read"):
         LeRobotDataset(tmp_path)
+    with pytest.raises(ConfigurationError, match="episodes=3: expected a list of episode numbers"):
+        LeRobotDataset(root, 3)  # type: ignore[arg-type]
     (root / "meta" / "info.json").write_text("{")
     with pytest.raises(SourceError, match="is not JSON"):
         LeRobotDataset(root)

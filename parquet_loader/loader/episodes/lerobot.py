@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -20,7 +20,7 @@ from parquet_loader.collate import Batch
 from parquet_loader.common import Shard, check_int
 from parquet_loader.dataset import default_num_threads
 from parquet_loader.decode import BlobProblem, RangeFile, decode_frames
-from parquet_loader.errors import ConfigurationError, DataError, SourceError, UnsupportedError
+from parquet_loader.errors import ArgumentTypeError, ConfigurationError, DataError, SourceError, UnsupportedError
 from parquet_loader.loader.episodes.episodes import Episodes
 from parquet_loader.loader.episodes.video_frames import FilePart, VideoFrames
 from parquet_loader.loader.parquet_dataset import ParquetDataset
@@ -77,6 +77,8 @@ class LeRobotDataset(ParquetDataset):
         super().__init__(str(self.root / "data"), columns=columns, filters=filters, shard=shard)
         self._videos = _videos(self.root, self.info, self.cameras)
         if episodes is not None:
+            if isinstance(episodes, str) or not isinstance(episodes, Iterable):
+                raise ArgumentTypeError(f"episodes={episodes!r:.80}: expected a list of episode numbers")
             chosen = [check_int("episodes", number, 0, 2**62) for number in episodes]
             missing = sorted(set(chosen) - set(self._videos.ids.tolist()))
             if missing:
@@ -219,20 +221,37 @@ def _videos(root: Path, info: dict[str, Any], cameras: Sequence[str]) -> VideoFr
         raise SourceError(f"{root / 'meta' / 'episodes'}: there are no Parquet files")
     names = ["episode_index", "length"]
     names += [f"videos/{camera}/{name}" for camera in cameras for name in _OF_CAMERA]
-    table = pa.concat_tables([_table(file, names) for file in files])
+    types = {name: pa.float64() if name.endswith("/from_timestamp") else pa.int64() for name in names}
+    table = pa.concat_tables([_numbers(file, types) for file in files])
     table = table.sort_by("episode_index")
     numbers = {name: table[name].to_numpy() for name in names}
-    ids = numbers["episode_index"].astype(np.int64)
+    ids = numbers["episode_index"]
     if (np.diff(ids) <= 0).any():
         raise SourceError(f"{root / 'meta' / 'episodes'}: an episode_index is there twice")
     paths: dict[str, int] = {}
     parts = {}
     for camera in cameras:
         chunk, file, begin = (numbers[f"videos/{camera}/{name}"] for name in _OF_CAMERA)
-        named = [_path(root, info, camera, int(c), int(f)) for c, f in zip(chunk, file, strict=True)]
+        named = [_path(root, info, camera, c, f) for c, f in zip(chunk.tolist(), file.tolist(), strict=True)]
         path = np.array([paths.setdefault(name, len(paths)) for name in named], np.int64)
-        parts[camera] = FilePart(path, begin.astype(np.float64))
-    return VideoFrames(float(info["fps"]), ids, numbers["length"].astype(np.int64), tuple(paths), parts)
+        parts[camera] = FilePart(path, begin)
+    return VideoFrames(float(info["fps"]), ids, numbers["length"], tuple(paths), parts)
+
+
+def _numbers(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """Read columns of numbers of a file of metadata.
+
+    Raises:
+        SourceError: As `_table`, or a value has another type.
+    """
+    table = _table(path, list(types))
+    arrays = []
+    for name, kind in types.items():
+        try:
+            arrays.append(table[name].cast(kind))
+        except pa.ArrowException as error:
+            raise SourceError(f"{path}: column {name!r} does not hold {kind}: {error}") from error
+    return pa.table(arrays, names=list(types))
 
 
 def _table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
