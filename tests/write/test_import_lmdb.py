@@ -52,6 +52,13 @@ def test_keys_and_values_that_are_no_text_stay_bytes(tmp_path: Path) -> None:
     assert dict(ParquetDataset(str(tmp_path / "out")).schema) == {"key": Bytes(), "value": Bytes()}
 
 
+@pytest.mark.parametrize("values", [[b"P1 is text", b"text"], [b"text", b"P6 " + "é".encode() * 20]])
+def test_text_that_begins_like_an_image_is_text(values: list[bytes], tmp_path: Path) -> None:
+    path = database(tmp_path / "x.lmdb", dict(zip([b"a", b"b"], values, strict=True)))
+    import_lmdb(path, tmp_path / "out")
+    assert ParquetDataset(str(tmp_path / "out")).schema["value"] == Text()
+
+
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_pickles_are_refused_by_name(protocol: int, tmp_path: Path) -> None:
     path = database(tmp_path / "x.lmdb", {b"a": b"1", b"b": pickle.dumps({"x": 1}, protocol)})

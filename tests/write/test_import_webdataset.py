@@ -155,6 +155,26 @@ def test_numbers_are_numbers_if_all_of_them_are_written_so(values: list[bytes], 
     assert found == [kept(value) for value in values]
 
 
+@pytest.mark.parametrize("reverses", [False, True])
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (b"P1 is the first patient", Text()),
+        (b"P6 " + "é".encode() * 20, Text()),
+        (b"GIF89a is the name of a format", Text()),
+        (b"P6 is text up to here, and no further: \xff", Bytes()),
+    ],
+)
+def test_text_that_begins_like_an_image_is_inspected_to_its_end(
+    value: bytes, field: Any, reverses: bool, tmp_path: Path
+) -> None:
+    texts = [value, b"plain text"][:: -1 if reverses else 1]
+    (tmp_path / "x.tar").write_bytes(tar_of([(f"{n}.txt", text) for n, text in enumerate(texts)]))
+    import_webdataset(tmp_path / "x.tar", tmp_path / "out")
+    assert ParquetDataset(str(tmp_path / "out")).schema["txt"] == field
+    assert pq.read_table(tmp_path / "out").column("txt").cast(pa.binary()).to_pylist() == texts
+
+
 @pytest.mark.parametrize(
     ("arrays", "field"),
     [

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parquet_loader.common import SIGNATURE_BYTES, PathLike, image_kind, needs_package
+from parquet_loader.common import SIGNATURE_BYTES, PathLike, needs_package
 from parquet_loader.errors import SourceError
 from parquet_loader.write.imports.importing import run_import
 from parquet_loader.write.imports.report import ImportReport
 from parquet_loader.write.imports.sharded import Record, ShardedSource
+from parquet_loader.write.imports.values import is_image_alone
 from parquet_loader.write.options import WriteOptions
 
 _DATABASE_BYTES = 48  # bytes of a named database's entry in the main database
@@ -102,7 +103,7 @@ def _record(path: str, key: bytes, value: memoryview, *, scans: bool) -> Record:
         )
     head = bytes(value[:SIGNATURE_BYTES])
     # Copied: the memory of the database is valid until the cursor moves on.
-    content = head if scans and image_kind(head) else bytes(value)
+    content = head if scans and is_image_alone(head) else bytes(value)
     return Record({"key": key, "value": content}, len(key) + len(value))
 
 

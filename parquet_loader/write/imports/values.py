@@ -84,7 +84,7 @@ class ColumnValues:
             self.kinds.add("bytes")
             self.are_numbers = self.are_numbers and isinstance(value, Digits) and whole_number(value) is not None
             self.are_images = self.are_images and image_kind(bytes(value[:SIGNATURE_BYTES])) is not None
-            self.are_text = self.are_text and not self.are_images and _is_text(value)
+            self.are_text = self.are_text and _is_text(value)
         elif isinstance(value, str):
             self.kinds.add("text")
         elif isinstance(value, int):
@@ -218,6 +218,11 @@ def _encoded(value: Any, one: Field) -> Any:
     if isinstance(one, Scalar) and isinstance(value, np.ndarray):
         return value[()]
     return value
+
+
+def is_image_alone(head: bytes) -> bool:
+    """Return whether a value that begins with `head` is an image and no text: then only its beginning is inspected."""
+    return image_kind(head) is not None and b"\0" in head
 
 
 def _is_text(value: bytes | memoryview) -> bool:

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from parquet_loader.common import SIGNATURE_BYTES, PathLike, image_kind
+from parquet_loader.common import SIGNATURE_BYTES, PathLike
 from parquet_loader.errors import SourceError
 from parquet_loader.write.imports.importing import run_import
 from parquet_loader.write.imports.report import ImportReport
 from parquet_loader.write.imports.sharded import Record, ShardedSource, files_of
-from parquet_loader.write.imports.values import Digits
+from parquet_loader.write.imports.values import Digits, is_image_alone
 from parquet_loader.write.options import WriteOptions
 
 KEY = "__key__"
@@ -117,7 +117,7 @@ def _value(where: str, extension: str, size: int, file: Any, *, scans: bool) -> 
             "write such columns as .npy or .json"
         )
     head = _bytes(where, file, min(size, SIGNATURE_BYTES))
-    if scans and image_kind(head):
+    if scans and is_image_alone(head):
         return head
     data = head + _bytes(where, file, size - len(head))
     if extension in _NUMBERS:
