@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import tempfile
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def video(
     container_options: dict[str, str] | None = None,
     noise: float = 0.0,
     sound_first: bool = False,
+    times_ms: Sequence[int] | None = None,
 ) -> bytes:
     """Return a video whose frames show their numbers, in black and white squares of 16 x 16 in the first rows.
 
@@ -67,6 +69,7 @@ def video(
         format_, codec, options, container_options: As FFmpeg calls them.
         noise: Strength of noise below the first rows, which makes files large.
         sound_first: Whether there is a track of sound before, of 3 s, whose packets lie between those of the video.
+        times_ms: The time of each frame; None for frames at `rate` from 0 on.
     """
     av = importlib.import_module("av")
     height, width = size
@@ -83,21 +86,26 @@ def video(
         track = container.add_stream("aac", rate=16000, layout="mono") if sound_first else None
         stream = container.add_stream(codec, rate=rate, options=given)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        if times_ms is not None:
+            stream.codec_context.time_base = Fraction(1, 1000)
         for number in range(frames):
             pixels = np.full((height, width, 3), 128, np.uint8)
             if noise:
                 pixels[16:] = np.clip(128 + noise * rng.standard_normal((height - 16, width, 1)), 0, 255)
             for bit in range(min(CODED_BITS, width // 16)):
                 pixels[:16, 16 * bit : 16 * bit + 16] = 255 if number >> bit & 1 else 0
-            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            if times_ms is not None:
+                frame.pts, frame.time_base = times_ms[number], Fraction(1, 1000)
+            for packet in stream.encode(frame):
                 container.mux(packet)
         for packet in stream.encode(None):
             container.mux(packet)
         if track is not None:
             silence = av.AudioFrame.from_ndarray(np.zeros((1, 48_000), np.float32), format="fltp", layout="mono")
             silence.sample_rate = 16000
-            for frame in (silence, None):
-                for packet in track.encode(frame):
+            for sound in (silence, None):
+                for packet in track.encode(sound):
                     container.mux(packet)
         container.close()
         return Path(out.name).read_bytes()

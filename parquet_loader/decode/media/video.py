@@ -195,6 +195,8 @@ class _Decoder:
         if not rate or not 0 < float(rate) < 1e5:
             raise BlobProblem("has no frame rate")
         self.rate = float(rate)
+        # Timestamps are rounded to units; the frame times of an irregular video may lie much closer than 1 / rate.
+        self._slack = min(0.05 / self.rate, self._unit)
         self._origin = stream.start_time or 0
         seconds, is_of_stream = self._duration()
         self._is_exact = bool(stream.frames) or is_of_stream
@@ -266,10 +268,9 @@ class _Decoder:
 
     def _nearest(self, time: float, end: float) -> Any:
         """Return the frame nearest to a time. Times ascend from call to call, without a gap up to `end`."""
-        slack = 0.05 / self.rate
         if self._after is None or self._is_far(time):
             self._seek(time, end)
-        while self._after is not None and self._time(self._after) < time - slack:
+        while self._after is not None and self._time(self._after) < time - self._slack:
             self._before, self._after = self._after, self._next()
         before, after = self._before, self._after
         if after is None:
@@ -294,17 +295,17 @@ class _Decoder:
 
     def _seek(self, time: float, end: float) -> None:
         """Seek, so that `_after` is a key frame at or before a time, or the first frame."""
-        back, slack = 0.0, 0.05 / self.rate
+        back = 0.0
         while True:
             goal = max(time - back, 0.0)
             if self._index is not None and self._file is not None:
                 self._load(goal, end)
             self._container.seek(
-                self._origin + math.floor((goal + slack) / self._unit), stream=self._stream, backward=True
+                self._origin + math.floor((goal + self._slack) / self._unit), stream=self._stream, backward=True
             )
             self._frames = self._decoded()
             self._before, self._after = None, self._next()
-            if goal == 0.0 or (self._after is not None and self._time(self._after) <= time + slack):
+            if goal == 0.0 or (self._after is not None and self._time(self._after) <= time + self._slack):
                 break
             back = back * 2 or 1.0
         if self._after is None:

@@ -83,6 +83,16 @@ def test_one_clip_has_no_axis_of_its_own_and_is_written_to_the_given_memory() ->
     assert times.shape == (5,)
 
 
+@pytest.mark.parametrize("format_", ["mp4", "matroska"])
+def test_the_nearest_frame_of_a_video_with_a_long_gap_is_found(format_: str) -> None:
+    times_ms = [40 * number + (60_000 if number >= 15 else 0) for number in range(30)]
+    data = video(30, format_=format_, key_every=10, times_ms=times_ms)
+    for source in (data, ranges(data)):
+        frames, times = decode_frames(source, [time / 1000 for time in times_ms])
+        assert numbers_of(frames) == list(range(30))
+        assert np.abs(times * 1000 - times_ms).max() < 1.1
+
+
 def test_a_short_video_repeats_its_last_frame() -> None:
     frames, times = decode_clips(video(3), Video(6, SIZE, step=1), 77)
     assert numbers_of(frames) == [0, 1, 2, 2, 2, 2]
