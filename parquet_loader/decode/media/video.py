@@ -214,11 +214,14 @@ class _Decoder:
         stream = self._stream
         if stream.duration is not None:
             return float(stream.duration) * self._unit, True
+        # FFmpeg's durations in Matroska include the time before the first frame; those of other programs do not.
+        is_from_zero = self._container.metadata.get("ENCODER", "").startswith("Lavf")
+        before = max(self._origin * self._unit, 0.0) if is_from_zero else 0.0
         try:  # Matroska
             hours, minutes, seconds = stream.metadata["DURATION"].split(":")
-            return int(hours) * 3600 + int(minutes) * 60 + float(seconds), True
+            return int(hours) * 3600 + int(minutes) * 60 + float(seconds) - before, True
         except (KeyError, ValueError):
-            return (self._container.duration or 0) / 1e6, False
+            return (self._container.duration or 0) / 1e6 - before, False
 
     def _read_index(self) -> _Index | None:
         entries = self._stream.index_entries

@@ -93,6 +93,14 @@ def test_the_nearest_frame_of_a_video_with_a_long_gap_is_found(format_: str) -> 
         assert np.abs(times * 1000 - times_ms).max() < 1.1
 
 
+@pytest.mark.parametrize("container", ["mp4", "mkv", "webm"])
+def test_a_video_whose_first_frame_is_late_has_no_more_frames(container: str) -> None:
+    data = video(60, times_ms=[5000 + round(number * 1000 / 30) for number in range(60)], **CONTAINERS[container])
+    pixels, times = decode_clips(data, Video(2, SIZE, clips=5, at="regular"), 0)
+    assert numbers_of(pixels.reshape(-1, *SIZE, 3)) == [5, 6, 17, 18, 29, 30, 40, 41, 52, 53]
+    assert np.abs(times.ravel()[[0, -1]] - [5 / 30, 53 / 30]).max() < 1.1e-3
+
+
 def test_a_short_video_repeats_its_last_frame() -> None:
     frames, times = decode_clips(video(3), Video(6, SIZE, step=1), 77)
     assert numbers_of(frames) == [0, 1, 2, 2, 2, 2]
