@@ -222,6 +222,12 @@ def test_records_without_any_feature_are_nothing_to_import(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["x.tfrecord"]
 
 
+def test_a_feature_without_a_name_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x.tfrecord").write_bytes(frames([example({"n": [1]}), example({"": [1]})]))
+    with pytest.raises(SourceError, match=r"x\.tfrecord: record 1 has a value whose name is empty"):
+        import_tfrecord(tmp_path / "x.tfrecord", tmp_path / "out")
+
+
 def test_features_of_several_types_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.tfrecord").write_bytes(frames([example({"n": [1]}), example({"n": [1.5]})]))
     with pytest.raises(SourceError, match="column 'n': lists are of several types"):

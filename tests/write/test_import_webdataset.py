@@ -223,7 +223,7 @@ def test_entries_that_are_no_samples_are_counted(tmp_path: Path) -> None:
             info = tarfile.TarInfo(name)
             info.type, info.linkname = kind, "/etc/passwd"
             tar.addfile(info)
-        for name in ("README", "._a.jpg", "./a.jpg"):
+        for name in ("README", "._a.jpg", "./a.jpg", "a."):
             info = tarfile.TarInfo(name)
             info.size = len(JPEG)
             tar.addfile(info, io.BytesIO(JPEG))
@@ -232,7 +232,7 @@ def test_entries_that_are_no_samples_are_counted(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "out") == [{"__key__": "a", "jpg": JPEG}]
     assert {(s.reason, s.examples) for s in report.skipped} == {
         ("not a file", ("x.tar: link.jpg",)),
-        ("its name has no extension", ("x.tar: README", "x.tar: ._a.jpg")),
+        ("its name has no extension", ("x.tar: README", "x.tar: ._a.jpg", "x.tar: a.")),
     }
 
 

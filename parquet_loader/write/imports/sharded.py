@@ -87,11 +87,13 @@ class ShardedSource(ImportSource):
         found: dict[str, ColumnValues] = {}
         rows = 0
         for path in self.files:
-            for record in self._opened(path, scans=True):
+            for number, record in enumerate(self._opened(path, scans=True)):
                 if record.reason:
                     continue
                 rows += 1
                 for name, value in record.values.items():
+                    if not name:
+                        raise SourceError(f"{path}: record {number} has a value whose name is empty")
                     found.setdefault(name, ColumnValues()).add(value)
         missing = [name for name in self.columns or () if name not in found]
         if missing and rows:

@@ -28,7 +28,7 @@ from parquet_loader.write.options import WriteOptions
 
 KEY = "__key__"
 
-_NAME = re.compile(r"((?:.*/|)[^./]+)\.([^/]*)", re.DOTALL)
+_NAME = re.compile(r"((?:.*/|)[^./]+)\.([^/]+)", re.DOTALL)
 _NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 _PICKLES = frozenset(("pkl", "pickle", "pyd", "pth", "pt", "ckpt", "joblib"))
 _OPENERS: tuple[tuple[bytes, Any], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open))
