@@ -94,7 +94,10 @@ class ShardedSource(ImportSource):
                 for name, value in record.values.items():
                     if not name:
                         raise SourceError(f"{path}: record {number} has a value whose name is empty")
-                    found.setdefault(name, ColumnValues()).add(value)
+                    try:
+                        found.setdefault(name, ColumnValues()).add(value)
+                    except ValueError as error:
+                        raise SourceError(f"{path}: record {number}, column {name!r}: {error}") from None
         missing = [name for name in self.columns or () if name not in found]
         if missing and rows:
             raise SourceError(f"{self.path}: no record has {', '.join(missing)}; there are {', '.join(found)}")

@@ -63,7 +63,7 @@ class ColumnValues:
         count: Number of values.
         kinds: The kinds found: ``"bytes"``, ``"text"``, ``"int"``, ``"list"`` or ``"array"``.
         are_images, are_text, are_numbers: Whether all bytes are images, UTF-8, or integers in decimal digits.
-        dtypes, shapes: Dtypes and shapes of arrays; at most two shapes are kept.
+        dtypes, shapes: The dtype of lists or arrays, and the shapes of arrays; at most two shapes are kept.
     """
 
     count: int = 0
@@ -78,7 +78,11 @@ class ColumnValues:
     lengths: set[int] = field(default_factory=set)
 
     def add(self, value: Any) -> None:
-        """Inspect a value."""
+        """Inspect a value.
+
+        Raises:
+            ValueError: Its numbers have another type than those of earlier values.
+        """
         self.count += 1
         if isinstance(value, bytes | memoryview):
             self.kinds.add("bytes")
@@ -96,7 +100,7 @@ class ColumnValues:
 
     def _add_list(self, value: ValueList) -> None:
         self.kinds.add("list")
-        self.dtypes.add(value.dtype)
+        self._add_type(value.dtype)
         if len(self.lengths) < 2:
             self.lengths.add(len(value.items))
         if value.dtype == "bytes":
@@ -104,9 +108,14 @@ class ColumnValues:
                 self.are_images = self.are_images and image_kind(item[:SIGNATURE_BYTES]) is not None
                 self.are_text = self.are_text and _is_text(item)
 
+    def _add_type(self, dtype: str) -> None:
+        if others := self.dtypes - {dtype}:
+            raise ValueError(f"holds {dtype}, and earlier records hold {others.pop()}; leave it out by --columns")
+        self.dtypes.add(dtype)
+
     def _add_array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.kinds.add("array")
-        self.dtypes.add(dtype.name)
+        self._add_type(dtype.name)
         for known, found in ((self.shapes, shape), (self.tails, shape[1:])):
             if len(known) < 2:
                 known.add(found)
@@ -136,12 +145,10 @@ class ColumnValues:
             return Text(null=null)
         if kind == "int":
             return Scalar("int64", null=null)
-        return self._list_field(where, null) if kind == "list" else self._array_field(where, null)
+        return self._list_field(null) if kind == "list" else self._array_field(where, null)
 
-    def _list_field(self, where: str, null: Any) -> Field:
+    def _list_field(self, null: Any) -> Field:
         """Return the field of lists: a scalar if all lists have one value, a tensor if one length, else lists."""
-        if len(self.dtypes) > 1:
-            raise SourceError(f"{where}: lists are of several types ({', '.join(sorted(self.dtypes))})")
         (dtype,) = self.dtypes
         if dtype == "bytes":
             item = Text if self.are_text else Bytes
@@ -157,8 +164,6 @@ class ColumnValues:
         return RaggedList(dtype)
 
     def _array_field(self, where: str, null: Any) -> Field:
-        if len(self.dtypes) > 1:
-            raise SourceError(f"{where}: arrays are of several types ({', '.join(sorted(self.dtypes))})")
         (dtype,) = self.dtypes
         if dtype not in _ARRAYS:
             raise SourceError(f"{where}: arrays of {dtype} are not imported; only bool, integers and floats are")
