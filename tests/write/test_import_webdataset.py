@@ -203,6 +203,14 @@ def test_arrays_of_other_types_are_refused_by_name(array: Any, tmp_path: Path) -
         import_webdataset(tmp_path / "x.tar", tmp_path / "out")
 
 
+@pytest.mark.parametrize("replaced", [b"\0", b"-", b"'", b"("])
+def test_an_array_with_a_damaged_header_is_refused(replaced: bytes, tmp_path: Path) -> None:
+    content = npy(np.zeros(3)).replace(b"{", replaced, 1)
+    (tmp_path / "x.tar").write_bytes(tar_of([("a.npy", content)]))
+    with pytest.raises(SourceError, match=r"x.tar: a.npy: not an array that is imported"):
+        import_webdataset(tmp_path / "x.tar", tmp_path / "out")
+
+
 def test_an_array_that_claims_more_memory_than_there_is_is_refused(tmp_path: Path) -> None:
     head = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,)}"
     (tmp_path / "x.tar").write_bytes(tar_of([("a.npy", head.ljust(127) + b"\n")]))

@@ -13,6 +13,7 @@ import lzma
 import os
 import re
 import tarfile
+import tokenize
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -125,7 +126,7 @@ def _value(where: str, extension: str, size: int, file: Any, *, scans: bool) -> 
     if extension == "npy":
         try:
             return np.load(io.BytesIO(data), allow_pickle=False)
-        except (ValueError, EOFError, OSError, SyntaxError, MemoryError) as error:
+        except (ValueError, EOFError, OSError, SyntaxError, MemoryError, tokenize.TokenError) as error:
             raise SourceError(f"{where}: not an array that is imported ({error})") from None
     return data
 
