@@ -202,6 +202,10 @@ class _PlainWav:
             begin += size + (size & 1)
         return None
 
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
     def seek(self, frame: int) -> None:
         """Go to a sample."""
         self._position = frame
@@ -245,7 +249,7 @@ def _samples(file: Any, kind: str, field: Audio, word: int, soxr: Any) -> Sample
 
 def _read(file: Any, kind: str, begin: int, end: int) -> Samples:
     """Return the samples ``begin`` to ``end`` as stored, ``[samples, channels]``."""
-    origin = begin if kind in ("wav", "flac") else 0
+    origin = begin if kind in ("wav", "flac") and file.seekable() else 0  # not in WAV of GSM or G.721
     if origin:
         file.seek(origin)
     read: Samples = file.read(end - origin, dtype="float32", always_2d=True)

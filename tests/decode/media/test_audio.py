@@ -101,6 +101,19 @@ def test_every_wav_of_numbers_gives_the_samples_of_libsndfile(channels: int, bit
     np.testing.assert_array_equal(cut.reshape(channels, 80).T, expected[first : first + 80])
 
 
+@pytest.mark.parametrize("subtype", ["GSM610", "G721_32", "NMS_ADPCM_16", "IMA_ADPCM", "ULAW"])
+def test_cuts_of_every_kind_of_wav_are_those_of_the_whole(subtype: str) -> None:
+    if subtype not in soundfile.available_subtypes("WAV"):
+        pytest.skip("this libsndfile does not write it")
+    data = sound(tones(1.1, 8000), 8000, subtype=subtype)
+    whole, length = decode_audio(data, Audio(8000), 0)
+    field = Audio(8000, seconds=0.1, at="random")
+    for word in (2**62, 2**64 - 1):
+        cut, _ = decode_audio(data, field, word)
+        begin = word * (length - 800 + 1) >> 64
+        assert np.array_equal(cut, whole[begin : begin + 800])
+
+
 def test_short_recordings_are_followed_by_zeros_and_tell_their_length() -> None:
     out = np.full((2, 8000), np.nan, np.float32)
     samples, length = decode_audio(sound(tones(0.25, 8000), 8000), Audio(8000, seconds=1, channels=2), 5, out)
