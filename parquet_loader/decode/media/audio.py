@@ -90,7 +90,8 @@ def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples
     except (soundfile.SoundFileError, RuntimeError, ValueError, OverflowError, MemoryError, AssertionError) as error:
         if isinstance(error, BlobProblem):
             raise
-        raise BlobProblem(f"the {_NAMES[kind]} recording cannot be decoded: {error}") from error
+        reason = getattr(error, "error_string", error)  # without the address of the file object
+        raise BlobProblem(f"the {_NAMES[kind]} recording cannot be decoded: {reason}") from error
     length = len(samples)
     if field.samples is None:
         return (samples[:, 0] if field.channels == 1 else samples), length
