@@ -208,6 +208,16 @@ def test_names_that_are_not_utf8_are_imported(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "out") == [{"image": image(0), "path": "\\xff\\xfe.png"}]
 
 
+def test_classes_of_one_name_after_escaping_are_refused(tmp_path: Path) -> None:
+    for name in (b"\xff", b"\\xff"):
+        folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/photos/" + name))
+        folder.mkdir(parents=True)
+        (folder / "0.png").write_bytes(image(0))
+    with pytest.raises(SourceError, match=r"photos: two directories become the class '\\\\xff' after bytes"):
+        import_images(tmp_path / "photos", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
 def contents(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import stat
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -115,6 +115,11 @@ class ImageFolder(ImportSource):
         features: dict[str, Any] = {"image": {"_type": "Image"}}
         if classes is not None:
             names = [_text(name) for name in classes]
+            if repeated := [name for name, count in Counter(names).items() if count > 1]:
+                raise SourceError(
+                    f"{self.path}: two directories become the class {repeated[0]!r} after bytes that are not UTF-8 are "
+                    "escaped; rename one of them"
+                )
             fields["label"] = Scalar("int64", names=names)
             features["label"] = {"_type": "ClassLabel", "names": names}
         fields["path"] = Text()
