@@ -246,6 +246,24 @@ def test_names_of_files_elsewhere_are_refused(name: str, tmp_path: Path) -> None
         import_mosaicml(folder, tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"raw_data": {"basename": "shard.00000.mds.gz", "bytes": "many"}},
+        {"raw_data": {"basename": "shard.00000.mds.gz", "bytes": 100, "hashes": 1.5}},
+        {"column_names": [1]},
+        {"column_encodings": [None]},
+    ],
+)
+def test_values_of_another_type_in_the_index_are_refused(damage: dict[str, Any], tmp_path: Path) -> None:
+    folder = write(tmp_path / "mds", [[{"id": struct.pack("<q", 1)}]], {"id": "int"}, "gz")
+    index = json.loads((folder / "index.json").read_text())
+    index["shards"][0] |= damage
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(SourceError, match=r"index\.json: not an index of MDS shards"):
+        import_mosaicml(folder, tmp_path / "out")
+
+
 def test_a_directory_of_splits_names_them(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write(tmp_path / "mds" / split, [[{"id": struct.pack("<q", 1)}]], {"id": "int"})

@@ -164,6 +164,11 @@ def _checked(shard: dict[str, Any]) -> dict[str, Any]:
     names, sizes, encodings = shard["column_names"], shard["column_sizes"], shard["column_encodings"]
     if not len(names) == len(sizes) == len(encodings) == len(set(names)):
         raise ValueError("names, sizes and encodings of columns do not fit together")
+    if not all(isinstance(name, str) for name in (*names, *encodings)):
+        raise ValueError("names and encodings of columns are not text")
+    parts = (shard["raw_data"], shard.get("zip_data") or shard["raw_data"])
+    if not all(isinstance(part["bytes"], int) and isinstance(part.get("hashes") or {}, dict) for part in parts):
+        raise ValueError("size or hashes of a file are damaged")
     if not all(size is None or (isinstance(size, int) and size >= 0) for size in sizes):
         raise ValueError("sizes of columns are not numbers")
     if not isinstance(shard["samples"], int) or not 0 <= shard["samples"] < 2**31:
