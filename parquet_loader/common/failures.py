@@ -15,7 +15,7 @@ from parquet_loader.errors import OpenFilesError, OutOfMemoryError, SystemReadEr
 
 # A system call raises these if a damaged file led to its arguments.
 _OF_DAMAGE = frozenset({errno.EINVAL, errno.EOVERFLOW, errno.EFBIG})
-# Texts of errors by which C++, Python's locks and torch's allocator report that memory ran out.
+# What errors say if memory ran out in C++, in Python's locks or in torch's allocator, which do not raise MemoryError.
 _OUT_OF_MEMORY = ("std::bad_alloc", "can't allocate lock", "can't allocate memory: you tried")
 _ADVICE = {
     errno.ENOSPC: "; free space on the disk",

@@ -519,19 +519,20 @@ class Assembly:
             if number not in self._missing
         )
         window = StoredWindow(
-            rows,
-            carry.rows,
-            slots,
-            carried_rows,
-            first - carried_rows,
-            *block,
-            columns,
-            order,
-            scattered,
-            arrays,
-            owners,
-            all_names,
-            slices,
+            rows=rows,
+            left=carry.rows,
+            slots=slots,
+            carried=carried_rows,
+            carried_slot=first - carried_rows,
+            block=block.array,
+            owner=block.owner,
+            columns=columns,
+            order=order,
+            ragged=scattered,
+            arrays=arrays,
+            owners=owners,
+            names=all_names,
+            slices=slices,
         )
         return window, carry
 

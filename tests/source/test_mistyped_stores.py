@@ -8,8 +8,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -18,6 +16,7 @@ import pytest
 from parquet_loader import BatchedDataLoader, ConfigurationError, ReadOptions, RemoteError, RemoteOptions, SourceError
 from parquet_loader.common import probe
 from parquet_loader.common.storage.filesystem import resolve
+from tests.support.http_server import serving
 
 CONNECTIONS = ["obstore", "native"]
 
@@ -44,19 +43,6 @@ class _Console(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def console() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Console)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def opened(source: object, connections: str = "obstore", deadline_s: float = 20.0, **options: object) -> None:
     remote = RemoteOptions(connections=connections, deadline_s=deadline_s)  # type: ignore[arg-type]
     BatchedDataLoader(source, 4, read_options=ReadOptions(remote=remote), **options).close()  # type: ignore[arg-type]
@@ -70,7 +56,7 @@ def at(endpoint: str, more: str = "&scheme=http") -> str:
 def test_a_server_of_plain_http_that_is_asked_in_https_is_told_within_seconds(connections: str) -> None:
     began = time.monotonic()
     with (
-        console() as endpoint,
+        serving(_Console) as endpoint,
         pytest.raises(RemoteError, match=r"was asked in https; add scheme=http"),
     ):
         opened(at(endpoint, ""), connections)
@@ -92,7 +78,10 @@ def test_a_store_that_speaks_https_is_not_refused_for_it() -> None:
 
 
 def test_a_server_that_is_no_object_store_is_told_as_such() -> None:
-    with console() as endpoint, pytest.raises(SourceError, match="no object store answers there; check the endpoint"):
+    with (
+        serving(_Console) as endpoint,
+        pytest.raises(SourceError, match="no object store answers there; check the endpoint"),
+    ):
         opened(at(endpoint))
 
 

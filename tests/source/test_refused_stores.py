@@ -6,9 +6,8 @@ import http.server
 import logging
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteError, RemoteOptions, SourceError
 from parquet_loader.common.storage.endpoints import endpoint_of, endpoint_of_url, remedy
+from tests.support.http_server import serving
 
 SECRET = "SECRETsecretSECRET"
 CREDENTIALS = f"testing:{SECRET}@"
@@ -174,19 +174,6 @@ def test_wrong_keys_are_told_as_such(tmp_path: Path, connections: str) -> None:
             load("bucket", connections, rclone_store(server.endpoint, SECRET))
         assert time.monotonic() - began < 10
     assert SECRET not in str(caught.value)
-
-
-@contextmanager
-def serving(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Run a server with this handler; yield its host and port."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Loads the compiled kernels with `ctypes`; calls release the GIL, except those that end at once."""
+"""Loads the compiled kernels with `ctypes`; calls release the GIL."""
 
 from __future__ import annotations
 
@@ -30,15 +30,12 @@ def _load(path: Path) -> tuple[Any, str]:
         reason = "it was not compiled when the package was installed"
         return None, reason if has_compiler else f"{reason}, and there is no C compiler"
     try:
-        library, held = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        library = ctypes.CDLL(str(path))
         library.kernels_digest.restype = ctypes.c_char_p
         if library.kernels_digest() != digest().encode():
             return None, "it was compiled from the source of another version"
     except (OSError, AttributeError) as error:
         return None, f"it cannot be loaded: {error}"
-    # Releasing the GIL and waiting for it again would take longer than these calls.
-    for name in ("chunks_release", "chunks_dictionaries"):
-        setattr(library, name, getattr(held, name))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.chunks_open.argtypes = (ctypes.c_int, pointer, number, pointer, number)
     library.chunks_open.restype = pointer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader.common import IS_BUILT
-from parquet_loader.common.native.build import build
+from parquet_loader.common.native.build import build, compilers
 from parquet_loader.decode.media import resizing
 from tests.support.examples import examples
 
@@ -120,6 +121,9 @@ def test_pillow_resizes_alike_without_kernels(
 
 
 @needs_kernels
+@pytest.mark.skipif(
+    not any(shutil.which(command.partition(" ")[0]) for command in compilers()), reason="there is no C compiler"
+)
 @pytest.mark.slow
 def test_processors_without_avx2_get_the_same_pixels(tmp_path: Path) -> None:
     """Repeats the tests above with kernels that are compiled for the oldest processors only."""
@@ -131,4 +135,4 @@ def test_processors_without_avx2_get_the_same_pixels(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
-    assert "10 passed" in ended.stdout, ended.stdout[-400:]
+    assert "skipped" not in ended.stdout, ended.stdout[-400:]
