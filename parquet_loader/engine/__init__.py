@@ -6,7 +6,7 @@ from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformProcesses, check_transform_workers, transform_option
-from parquet_loader.engine.cut_batches import CutBatches, HeldWindow
+from parquet_loader.engine.cut_batches import CutBatches, HeldWindow, batches_at_once
 from parquet_loader.engine.encoded_images import EncodedImages
 from parquet_loader.engine.engine import (
     WIDE_WINDOWS_AHEAD,

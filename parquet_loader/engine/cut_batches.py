@@ -21,6 +21,11 @@ _JOB_BYTES = 8 * 2**20
 P = TypeVar("P")
 
 
+def batches_at_once(most_ahead: int, batch_bytes: int) -> int:
+    """Return the most batches that one job writes, if `most_ahead` of `batch_bytes` may be in progress or ready."""
+    return max(1, min(most_ahead // 2, _JOB_BYTES // max(1, batch_bytes)))
+
+
 @dataclass(slots=True, eq=False)
 class HeldWindow:
     """A window, until its last batch is written and the engine does not need it any more.
@@ -77,7 +82,7 @@ class CutBatches(Batches, Generic[P, H]):
         self._write = write
         self._batch_bytes = batch_bytes
         self._most_ahead = most_ahead
-        self._at_once = at_once or max(1, min(most_ahead // 2, _JOB_BYTES // max(1, batch_bytes)))
+        self._at_once = at_once or batches_at_once(most_ahead, batch_bytes)
         self._held: dict[int, H] = {}
         self._waiting: Collection[int] = ()
         self._cut: deque[Sequence[P]] = deque()

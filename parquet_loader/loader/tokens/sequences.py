@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from parquet_loader.window import Allocator
 
 _LINE_BYTES = 64
 _INT32 = np.dtype(np.int32)
-TOKEN_BYTES = 32
-"""Bytes of a position of a batch without carried columns: 24, and up to 8 for the lengths and ends of pieces."""
 _ROWS_OF_TOKENS: dict[str, Any] = {
     "input_ids": np.dtype(np.int64),
     "labels": np.dtype(np.int64),
@@ -27,6 +25,11 @@ _ROWS_OF_TOKENS: dict[str, Any] = {
     "document_ids": np.dtype(np.int32),
 }
 _WRITTEN = (*_ROWS_OF_TOKENS, "seq_lens", "cu_seqlens")  # as `TokenRows`
+
+
+def token_bytes(keys: Collection[str]) -> int:
+    """Return the most bytes of a position of a batch with these keys; each position may be a piece of its own."""
+    return sum(_ROWS_OF_TOKENS.get(name, _INT32).itemsize for name in _WRITTEN if name in keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,28 @@ class BatchCutter:
         return made
 
 
+class _Figures(NamedTuple):
+    """The size of a batch: the width of its rows, and `SequenceRange.sizes` of each part and of all parts together."""
+
+    width: int
+    of_parts: list[tuple[int, int, int]]
+    rows: int
+    pieces: int
+    ends: int
+
+
+_Shapes: TypeAlias = dict[str, tuple[tuple[int, ...], Any]]
+
+
+class _BatchMemory(NamedTuple):
+    """The arrays of a batch by name, their addresses, the owners of the memory, and its bytes."""
+
+    arrays: dict[str, Any]
+    addresses: dict[str, int]
+    owners: dict[str, Any]
+    nbytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class BatchWriter:
     """Writes batches; immutable, any thread may use it.
@@ -115,44 +140,55 @@ class BatchWriter:
     memory: Allocator
 
     def __call__(self, batches: Sequence[BatchParts]) -> list[ProcessedBatch]:
-        """Return the batches of these sequences."""
-        # One call of the kernel for all: each waits for the GIL when it returns.
-        tokens = TokenWriter(masks_boundaries=self.form.masks_boundaries, padding=self.form.padding)
-        begun = [self._begun(parts, tokens) for parts in batches]
+        """Return the batches of these sequences, in one block of memory."""
+        form = self.form
+        figures = [self._figures(parts) for parts in batches]
+        shapes = [self._shapes(parts, found) for parts, found in zip(batches, figures, strict=True)]
+        # One block and one call of the kernel for all: each call waits for the GIL when it returns.
+        tokens = TokenWriter(masks_boundaries=form.masks_boundaries, padding=form.padding)
+        made = [
+            self._begun(parts, found, memory, tokens)
+            for parts, found, memory in zip(batches, figures, _allocated(self.memory, shapes), strict=True)
+        ]
         longest = tokens.write()
-        if "max_seqlen" in self.form.keys:
+        if "max_seqlen" in form.keys:
             at = 0
-            for batch, parts in zip(begun, batches, strict=True):
+            for batch, parts in zip(made, batches, strict=True):
                 arrays: dict[str, Any] = batch.arrays
                 arrays["max_seqlen"] = max(longest[at : at + len(parts)])
                 at += len(parts)
-        return begun
+        return made
 
-    def _begun(self, parts: BatchParts, tokens: TokenWriter) -> ProcessedBatch:
-        """Return a batch whose tokens are not written yet, but added to `tokens`."""
+    def _figures(self, parts: BatchParts) -> _Figures:
         form, width = self.form, self.length
         if form.multiple is not None:
             filled = np.concatenate([part.documents.filled[part.first : part.last] for part in parts])
             width = -(-int(filled.max()) // form.multiple) * form.multiple
         sizes = [part.sizes(None if form.multiple is None else width) for part in parts]
-        rows, pieces, ends = sizes[0] if len(sizes) == 1 else map(sum, zip(*sizes, strict=True))
-        shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
-        for name in form.keys:
+        return _Figures(width, sizes, *(sizes[0] if len(sizes) == 1 else map(sum, zip(*sizes, strict=True))))
+
+    def _shapes(self, parts: BatchParts, figures: _Figures) -> _Shapes:
+        shapes: _Shapes = {}
+        for name in self.form.keys:
             if name in _ROWS_OF_TOKENS:
-                shapes[name] = (rows, width), _ROWS_OF_TOKENS[name]
+                shapes[name] = (figures.rows, figures.width), _ROWS_OF_TOKENS[name]
             elif name != "max_seqlen":
-                shapes[name] = (pieces if name == "seq_lens" else ends + 1,), _INT32
+                shapes[name] = (figures.pieces if name == "seq_lens" else figures.ends + 1,), _INT32
         for name, values in parts[0].documents.columns.items():
-            shapes[name] = (rows, width, *values.shape[1:]), values.dtype
-        arrays, addresses, owners, nbytes = _allocated(self.memory, shapes)
+            shapes[name] = (figures.rows, figures.width, *values.shape[1:]), values.dtype
+        return shapes
+
+    def _begun(self, parts: BatchParts, figures: _Figures, memory: _BatchMemory, tokens: TokenWriter) -> ProcessedBatch:
+        """Return a batch whose tokens are not written yet, but added to `tokens`."""
+        arrays, rows = memory.arrays, figures.rows
         ids, labels, positions, numbers, lengths, bounds = map(arrays.get, _WRITTEN)
-        written = [addresses.get(name, 0) for name in _WRITTEN]
+        written = [memory.addresses.get(name, 0) for name in _WRITTEN]
         if bounds is not None:
             bounds[0] = 0
             bounds, written[-1] = bounds[1:], written[-1] + _INT32.itemsize
         made = TokenRows(ids, labels, positions, numbers, lengths, bounds)  # type: ignore[arg-type]
         row = piece = end = 0
-        for part, (own_rows, own_pieces, own_ends) in zip(parts, sizes, strict=True):
+        for part, (own_rows, own_pieces, own_ends) in zip(parts, figures.of_parts, strict=True):
             documents, chosen = part.documents, part.documents.pieces.between(part.first, part.last)
             is_whole = own_rows == rows
             out = made if is_whole else made.between(
@@ -164,32 +200,36 @@ class BatchWriter:
             for name, values in documents.columns.items():
                 write_column(values, chosen, arrays[name][row : row + own_rows])
             row, piece, end = row + own_rows, piece + own_pieces, end + own_ends
-        for name in form.document_columns:
+        for name in self.form.document_columns:
             carried = [
                 part.documents.arrays[name][part.documents.document[part.documents.pieces.rows[part.first] :][:count]]
-                for part, (_, count, _) in zip(parts, sizes, strict=True)
+                for part, (_, count, _) in zip(parts, figures.of_parts, strict=True)
             ]
             arrays[name] = _joined(carried)
-        return ProcessedBatch(rows, arrays, owners, nbytes)
+        return ProcessedBatch(rows, arrays, memory.owners, memory.nbytes)
 
 
-def _allocated(
-    memory: Allocator, shapes: Mapping[str, tuple[tuple[int, ...], Any]]
-) -> tuple[dict[str, Any], dict[str, int], dict[str, Any], int]:
-    """Return arrays in one block of memory, their addresses, the owners of the memory by name, and its bytes."""
-    begins: list[tuple[str, int, int]] = []
+def _allocated(memory: Allocator, batches: Sequence[_Shapes]) -> list[_BatchMemory]:
+    """Return the memory of several batches, all in one block."""
+    begins: list[dict[str, int]] = []
     nbytes = 0
-    for name, (shape, dtype) in shapes.items():
-        size = math.prod(shape) * dtype.itemsize
-        begins.append((name, nbytes, size))
-        nbytes += -(-size // _LINE_BYTES) * _LINE_BYTES
+    ends = [0]
+    for shapes in batches:
+        own = {}
+        for name, (shape, dtype) in shapes.items():
+            own[name] = nbytes
+            nbytes += -(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) * _LINE_BYTES
+        begins.append(own)
+        ends.append(nbytes)
     block = memory.allocate(max(1, nbytes))
     array, owner = block.array, block.owner
     first = array.ctypes.data
-    addresses = {name: first + begin for name, begin, _ in begins}
-    arrays: dict[str, Any] = {name: np.ndarray(*shapes[name], array, begin) for name, begin, _ in begins}
-    owners = {} if owner is None else {name: owner[begin : begin + size] for name, begin, size in begins}
-    return arrays, addresses, owners, nbytes
+    found = []
+    for shapes, own, begin, end in zip(batches, begins, ends, ends[1:], strict=False):
+        arrays: dict[str, Any] = {name: np.ndarray(*shapes[name], array, at) for name, at in own.items()}
+        owners = {} if owner is None else {name: owner[at : at + arrays[name].nbytes] for name, at in own.items()}
+        found.append(_BatchMemory(arrays, {name: first + at for name, at in own.items()}, owners, end - begin))
+    return found
 
 
 def _joined(arrays: list[Any]) -> Any:

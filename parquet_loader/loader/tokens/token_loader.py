@@ -29,7 +29,7 @@ from parquet_loader.common import (
     parse_bytes,
 )
 from parquet_loader.dataset import Dataset, ListedDataset, ReservedMemory
-from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage
+from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage, batches_at_once
 from parquet_loader.errors import (
     ConfigurationError,
     MemoryLimitError,
@@ -48,7 +48,7 @@ from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
 from parquet_loader.loader.tokens.lengths import check_lengths_fit
 from parquet_loader.loader.tokens.packed_output import PackedOutput
 from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
-from parquet_loader.loader.tokens.sequences import TOKEN_BYTES, BatchWriter
+from parquet_loader.loader.tokens.sequences import BatchWriter, token_bytes
 from parquet_loader.loader.tokens.tokenizing import encoder_of
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
 from parquet_loader.read import Filters, LocalCache
@@ -290,7 +290,7 @@ class TokenLoader(BatchedDataLoader):
             tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, multiple, encoder, chosen_keys
         )  # fmt: skip
         widths = [_token_bytes(opened.schema[name]) for name in aligned]
-        self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * (TOKEN_BYTES + sum(widths))
+        self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * (token_bytes(chosen_keys) + sum(widths))
         self._batches_ahead = _batches_ahead(self._batch_bytes, limit)
         self._limit_bytes = limit
         super().__init__(
@@ -320,7 +320,7 @@ class TokenLoader(BatchedDataLoader):
 
     @property
     def _own_bytes(self) -> int:
-        """The part of the memory limit for lengths, batches ahead, and one batch in progress."""
+        """The part of the memory limit for lengths, batches ahead, and the block of the last batch delivered."""
         return _own_bytes(self._lengths.tokens.nbytes, self._batch_bytes, self._limit_bytes)
 
     def _counters(self) -> LoaderStats:
@@ -679,8 +679,9 @@ def _ahead(batch_bytes: int, limit_bytes: int) -> int:
 
 
 def _own_bytes(lengths_bytes: int, batch_bytes: int, limit_bytes: int) -> int:
-    """Return the bytes of a limit for lengths, batches ahead, and one batch in progress."""
-    return lengths_bytes + (_ahead(batch_bytes, limit_bytes) + 1) * batch_bytes
+    """Return the bytes of a limit for lengths, batches ahead, and the block of the last batch delivered."""
+    ahead = _ahead(batch_bytes, limit_bytes)
+    return lengths_bytes + (ahead + batches_at_once(ahead, batch_bytes)) * batch_bytes
 
 
 def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, lengths: str | None) -> list[str]:
