@@ -25,8 +25,9 @@ from parquet_loader.schema import (
 )
 from parquet_loader.source import Snapshot
 
-# The most columns, and kinds of files for each, that one error names.
+# The most columns that one error names, those of them that it explains, and the kinds of files for each.
 _COLUMNS_SHOWN = 20
+_EXPLAINED = 4
 _VARIANTS_SHOWN = 4
 
 
@@ -135,17 +136,20 @@ def is_carrying(schema: pa.Schema) -> bool:
 def _differ(snapshot: Snapshot, different: Mapping[str, Mapping[Field | None, list[int]]]) -> SchemaError:
     """Return the error about columns that differ between files, with example files of each kind."""
     texts = []
-    for name, variants in list(different.items())[:_COLUMNS_SHOWN]:
+    for name, variants in list(different.items())[:_EXPLAINED]:
         shown = [
             f"{_some_files(snapshot, numbers)} {_has(snapshot, numbers)} {field or 'no such column'}"
             for field, numbers in list(variants.items())[:_VARIANTS_SHOWN]
         ]
         more = len(variants) - len(shown)
         texts.append(f"{name!r} differs: {', '.join(shown)}{f', and {more} more kinds' if more else ''}")
-    more = len(different) - len(texts)
+    others = list(different)[_EXPLAINED:_COLUMNS_SHOWN]
+    more = len(different) - len(texts) - len(others)
+    if others:
+        texts.append(f"so do {', '.join(map(repr, others))}{f' and {more} more' if more else ''}")
     what = "column" if len(different) == 1 else f"{len(different)} columns differ between files:"
     return SchemaError(
-        f"{what} {'; '.join(texts)}{f'; and {more} more columns' if more else ''}; pass schema= "
+        f"{what} {'; '.join(texts)}; pass schema= "
         "(missing=<value> reads files that lack a column, aliases=<names> files with other names for it, and "
         "extra='infer' infers the other columns), or columns= without it"
     )

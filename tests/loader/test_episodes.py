@@ -698,6 +698,7 @@ def test_arguments_that_do_not_fit_are_refused(folder: Path, arguments: Any, err
         ({"deltas": {"x": []}}, "at least one row"),
         ({"deltas": {"x": [0.5]}}, "0.5 is not a whole number of rows; with seconds, pass fps="),
         ({"deltas": {"x": ["a"]}}, "expected a list of numbers"),
+        ({"deltas": {"x": "12"}}, "expected a list of numbers"),
         ({"deltas": {"x": [float("nan")]}}, "more than"),
         ({"deltas": {"x": [0]}, "future": 3}, "deltas= says which rows are delivered"),
     ],

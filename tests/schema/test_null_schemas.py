@@ -306,9 +306,9 @@ def test_all_differences_between_files_are_listed(tmp_path: Path) -> None:
 def test_the_list_of_differences_is_bounded(tmp_path: Path) -> None:
     pq.write_table(pa.table({f"c{n}": [1] for n in range(500)}), tmp_path / "a.parquet")
     pq.write_table(pa.table({f"c{n}": ["x"] for n in range(500)}), tmp_path / "b.parquet")
-    with pytest.raises(SchemaError, match=r"500 columns differ between files: .* and 480 more columns") as caught:
+    with pytest.raises(SchemaError, match=r"500 columns differ between files: .* and 480 more") as caught:
         load(tmp_path)
-    assert len(str(caught.value)) < 20_000
+    assert len(str(caught.value)) < 3_000
 
 
 def test_all_columns_that_do_not_fit_a_schema_are_listed(tmp_path: Path) -> None:

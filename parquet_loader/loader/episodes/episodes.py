@@ -77,6 +77,8 @@ class Episodes:
     def _rows(self, name: str, given: Sequence[float]) -> tuple[int, ...]:
         """Return the rows of a column relative to the anchor."""
         try:
+            if isinstance(given, (str, bytes)):
+                raise TypeError
             values = [float(value) for value in given]
         except (TypeError, ValueError):
             raise ConfigurationError(f"deltas[{name!r}]={given!r:.80}: expected a list of numbers") from None
