@@ -76,12 +76,13 @@ class Episodes:
 
     def _rows(self, name: str, given: Sequence[float]) -> tuple[int, ...]:
         """Return the rows of a column relative to the anchor."""
+        wrong = ConfigurationError(f"deltas[{name!r}]={given!r:.80}: expected a list of numbers")
+        if isinstance(given, str | bytes):
+            raise wrong
         try:
-            if isinstance(given, (str, bytes)):
-                raise TypeError
             values = [float(value) for value in given]
         except (TypeError, ValueError):
-            raise ConfigurationError(f"deltas[{name!r}]={given!r:.80}: expected a list of numbers") from None
+            raise wrong from None
         if not values or not isinstance(name, str):
             raise ConfigurationError(f"deltas[{name!r:.80}]: expected at least one row for a column")
         found = []

@@ -50,6 +50,7 @@ class ShardedSource(ImportSource):
     def __init__(self, source: PathLike, columns: Sequence[str] | None = None) -> None:
         self.path = os.path.abspath(os.fspath(source))
         self.columns = None if columns is None else tuple(columns)
+        self._left_out: dict[str, None] = {}  # names in the files that are not imported, in order
         self.files = self.find_files()
 
     @abstractmethod
@@ -74,7 +75,10 @@ class ShardedSource(ImportSource):
 
     def wants(self, column: str) -> bool:
         """Whether a column is imported."""
-        return self.columns is None or column in self.columns
+        if self.columns is None or column in self.columns:
+            return True
+        self._left_out[column] = None
+        return False
 
     def identity(self) -> Any:
         """Return name, size and time of each file."""
@@ -99,8 +103,9 @@ class ShardedSource(ImportSource):
                     except ValueError as error:
                         raise SourceError(f"{path}: record {number}, column {name!r}: {error}") from None
         missing = [name for name in self.columns or () if name not in found]
-        if missing and rows:
-            raise SourceError(f"{self.path}: no record has {', '.join(missing)}; there are {', '.join(found)}")
+        if missing and (rows or self._left_out):
+            there_are = ", ".join([*found, *self._left_out])
+            raise SourceError(f"{self.path}: no record has {', '.join(missing)}; there are {there_are}")
         if rows and not found:
             raise SourceError(f"{self.path}: nothing to import: none of the {rows:,} records has a value")
         fields: dict[str, Field] = {
