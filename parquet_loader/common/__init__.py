@@ -49,6 +49,7 @@ from parquet_loader.common.native.bindings import IS_BUILT as IS_BUILT  # docume
 from parquet_loader.common.native.bindings import LOADED_CODECS as LOADED_CODECS  # the same
 from parquet_loader.common.native.permute import (
     READ_BEHIND,
+    RaggedOrder,
     addresses_of,
     join_columns,
     order_ragged,

@@ -434,7 +434,7 @@ class Assembly:
         if self._missing:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
-        indices = _after_carried(carry.rows, order)
+        indices = _after_carried(carry.rows, order, int(self._ends[-1]))
         if self._stored is not None:
             self._stored.number_rows(carry.rows, indices)
         else:
@@ -541,11 +541,15 @@ class Assembly:
         return np.flatnonzero(~np.isin(self._slice_of(self._counted()), list(self._missing)))
 
 
-def _after_carried(carried: int, order: IntArray) -> npt.NDArray[Any]:
-    """Return the order of carried rows followed by others: ``[rows]``, uint32 if that is wide enough, else int64."""
-    rows = carried + len(order)
-    last = carried + int(order.max(initial=-1))
-    indices = np.empty(rows, np.uint32 if max(rows, last) < 2**32 else np.int64)
+def _after_carried(carried: int, order: IntArray, read: int) -> npt.NDArray[Any]:
+    """Return the order of carried rows followed by others: ``[rows]``, uint32 if that is wide enough, else int64.
+
+    Args:
+        carried: Number of carried rows.
+        order: The order of the others, all less than `read`.
+        read: Number of rows that the window reads.
+    """
+    indices = np.empty(carried + len(order), np.uint32 if carried + read < 2**32 else np.int64)
     indices[:carried] = np.arange(carried)
     np.add(order, carried, out=indices[carried:], casting="unsafe")
     return indices

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, READ_BEHIND, IntArray, order_ragged, take_ragged
+from parquet_loader.common import KERNELS, READ_BEHIND, IntArray, RaggedOrder, order_ragged, take_ragged
 from parquet_loader.decode import Column, Dictionary, element_bytes, ragged_rows
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
@@ -179,20 +179,19 @@ class RaggedRows:
         begin = self._carried_rows - before
         # If fewer rows were carried than planned, there is free space before them.
         indices = indices + indices.dtype.type(begin) if begin else indices
-        left: dict[str, pa.Array] = {}
+        orders: dict[str, RaggedOrder] = {}
         for column in self._columns:
             name = column.name
-            numbers = self._numbers.pop(name)
             is_joined = column not in self._gathered or KERNELS is None
-            source, offsets = self._values.pop(name).finish(is_joined=is_joined)
-            self._sources[name] = source
-            rest = indices[delivered_rows:]
-            begins, starts = np.empty(len(rest), np.int64), np.empty(len(rest) + 1, np.int64)
-            order_ragged(offsets, numbers, rest, begins, starts)
-            left[name] = _taken(source, begins, starts)
-            begins, starts = self._numbers_of_rows(delivered_rows), self._numbers_of_rows(delivered_rows + 1)
-            order_ragged(offsets, numbers, indices[:delivered_rows], begins, starts)
-            self._begins[name], self._offsets[name] = begins, starts
+            self._sources[name], offsets = self._values.pop(name).finish(is_joined=is_joined)
+            begins, starts = self._numbers_of_rows(len(indices)), self._numbers_of_rows(len(indices) + 1)
+            orders[name] = RaggedOrder(offsets, self._numbers.pop(name), begins, starts)
+        order_ragged(tuple(orders.values()), indices)
+        left: dict[str, pa.Array] = {}
+        for name, (_, _, begins, starts) in orders.items():
+            rest = starts[delivered_rows:] - starts[delivered_rows]
+            left[name] = _taken(self._sources[name], begins[delivered_rows:], rest)
+            self._begins[name], self._offsets[name] = begins[:delivered_rows], starts[: delivered_rows + 1]
         for column in self._gathered:
             ordered = int(self._offsets[column.name][-1])
             self.shared_bytes += max(0, ordered - self._sources[column.name].nbytes)

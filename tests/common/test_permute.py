@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.common import KERNELS, join_columns, order_ragged, take_columns, take_ragged
+from parquet_loader.common import KERNELS, RaggedOrder, join_columns, order_ragged, take_columns, take_ragged
 from parquet_loader.common.native import permute
 
 
@@ -79,7 +79,7 @@ def test_rows_that_differ_in_length_are_put_into_any_order(
     rows = rng.integers(0, len(numbers), count).astype(row_type)
     expected = [data[offsets[entry] : offsets[entry + 1]].tobytes() for entry in numbers[rows]]
     begins, starts = np.empty(count, np.int64), np.empty(count + 1, np.int64)
-    order_ragged(offsets, numbers, rows, begins, starts)
+    order_ragged([RaggedOrder(offsets, numbers, begins, starts)], rows)
     assert starts.tolist() == [0, *np.cumsum([len(row) for row in expected])]
     out = np.full(starts[-1] + 9, 7, np.uint8)
     take_ragged(data, begins, starts, out)

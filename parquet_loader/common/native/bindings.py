@@ -65,7 +65,7 @@ def _load(path: Path) -> tuple[Any, str]:
     library.columns_join.restype = None
     library.ragged_take.argtypes = (pointer, number, pointer, pointer, number, pointer, pointer)
     library.ragged_take.restype = None
-    library.ragged_order.argtypes = (pointer, pointer, pointer, number, pointer, pointer)
+    library.ragged_order.argtypes = (pointer, number, pointer, number)
     library.ragged_order.restype = None
     library.footer_read.argtypes = (ctypes.c_char_p, number, pointer, pointer, number, pointer, number)
     library.footer_read.restype = ctypes.c_int

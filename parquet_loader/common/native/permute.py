@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -90,30 +90,39 @@ def join_columns(columns: Sequence[npt.NDArray[Any]] | npt.NDArray[Any], out: np
             block[:, number] = column[start : start + at_once]
 
 
-def order_ragged(
-    offsets: npt.NDArray[np.int64],
-    numbers: npt.NDArray[np.uint32],
-    rows: npt.NDArray[Any],
-    begins: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-) -> None:
-    """Find the source and target offsets for permuting rows that differ in length.
+class RaggedOrder(NamedTuple):
+    """Where the entries of a column begin, and which of them each row has, to permute rows that differ in length.
+
+    Attributes:
+        offsets: int64 ``[m + 1]``, the offset of each entry, and the end of the last one.
+        numbers: uint32, contiguous: the number of each row's entry; not checked by the kernel.
+        begins: int64 ``[n]``, contiguous; receives the source offset of each row of the order.
+        starts: int64 ``[n + 1]``, contiguous; receives the target offset of each row of the order, and the number of
+            bytes of all.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.uint32]
+    begins: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+
+
+def order_ragged(columns: Sequence[RaggedOrder], rows: npt.NDArray[Any]) -> None:
+    """Find the source and target offsets for permuting rows of several columns.
 
     Args:
-        offsets: ``[m + 1]``, the offset of each entry, and the end of the last one.
-        numbers: The number of each row's entry, contiguous; not checked by the kernel.
-        rows: ``[n]``, contiguous, uint32 for the kernel, other integers for numpy; not checked by the kernel.
-        begins: ``[n]``, contiguous; receives the source offset of each of `rows`.
-        starts: ``[n + 1]``, contiguous; receives the target offset of each of `rows`, and the number of bytes of all.
+        columns: The columns.
+        rows: The order, ``[n]``, contiguous; uint32 for the kernel, which does not check it; other integers for numpy.
     """
     if KERNELS is not None and rows.dtype == np.uint32:
-        addresses = [array.ctypes.data for array in (offsets, numbers, rows, begins, starts)]
-        KERNELS.ragged_order(*addresses[:3], len(rows), *addresses[3:])
+        lines = np.array([[array.ctypes.data for array in column] for column in columns], np.int64)
+        KERNELS.ragged_order(lines.ctypes.data, len(lines), rows.ctypes.data, len(rows))
         return
-    taken = numbers[rows].astype(np.int64)
-    begins[:] = offsets[taken]
-    starts[0] = 0
-    np.cumsum(offsets[taken + 1] - begins, out=starts[1:])
+    for offsets, numbers, begins, starts in columns:
+        taken = numbers[rows].astype(np.int64)
+        begins[:] = offsets[taken]
+        starts[0] = 0
+        np.cumsum(offsets[taken + 1] - begins, out=starts[1:])
 
 
 def take_ragged(

@@ -178,18 +178,22 @@ EXPORT void ragged_take(
   }
 }
 
-/* Finds the offsets for `ragged_take`. Row i of the result is entry `numbers[rows[i]]`, which begins at its number in
- * `offsets` and ends at the next one. Writes the begin of each entry to `begins`, and to `places` the bytes of all rows
- * before it; the last of `count` + 1 numbers is the bytes of all. */
-EXPORT void ragged_order(
-    const int64_t *offsets, const uint32_t *numbers, const uint32_t *rows, int64_t count, int64_t *begins, int64_t *places) {
-  int64_t at = 0;
-  for (int64_t i = 0; i < count; i++) {
-    if (i + 2 * VALUES_AHEAD < count) __builtin_prefetch(numbers + rows[i + 2 * VALUES_AHEAD]);
-    if (i + VALUES_AHEAD < count) __builtin_prefetch(offsets + numbers[rows[i + VALUES_AHEAD]]);
-    const int64_t *entry = offsets + numbers[rows[i]];
-    begins[i] = entry[0], places[i] = at;
-    at += entry[1] - entry[0];
+/* Finds the offsets for `ragged_take`, of several columns in one order of rows. Each line of `lines` has the addresses of
+ * `offsets`, `numbers`, `begins` and `places` of a column: row i of the result is entry `numbers[rows[i]]`, which begins at
+ * its number in `offsets` and ends at the next one. `begins` gets the begin of each entry, and `places` the bytes of all
+ * rows before it; the last of `count` + 1 numbers is the bytes of all. */
+EXPORT void ragged_order(const int64_t *lines, int64_t column_count, const uint32_t *rows, int64_t count) {
+  for (const int64_t *line = lines; line < lines + 4 * column_count; line += 4) {
+    const int64_t *offsets = ADDRESS(const int64_t, line[0]);
+    const uint32_t *numbers = ADDRESS(const uint32_t, line[1]);
+    int64_t *restrict begins = ADDRESS(int64_t, line[2]), *restrict places = ADDRESS(int64_t, line[3]), at = 0;
+    for (int64_t i = 0; i < count; i++) {
+      if (i + 2 * VALUES_AHEAD < count) __builtin_prefetch(numbers + rows[i + 2 * VALUES_AHEAD]);
+      if (i + VALUES_AHEAD < count) __builtin_prefetch(offsets + numbers[rows[i + VALUES_AHEAD]]);
+      const int64_t *entry = offsets + numbers[rows[i]];
+      begins[i] = entry[0], places[i] = at;
+      at += entry[1] - entry[0];
+    }
+    places[count] = at;
   }
-  places[count] = at;
 }
