@@ -376,8 +376,9 @@ def test_equality_deletes_are_refused_if_they_apply_to_a_file(tmp_path: Path) ->
     assert len(opened(table.root).files) == 2
 
 
-def test_equality_deletes_without_a_partition_apply_to_all_older_files(tmp_path: Path) -> None:
-    table = HandTable(tmp_path / "t", [("id", "long"), ("p", StringType())])
+@pytest.mark.parametrize("fields", [[], [("p", "void")]])
+def test_equality_deletes_without_a_partition_apply_to_all_older_files(tmp_path: Path, fields: Any) -> None:
+    table = HandTable(tmp_path / "t", [("id", "long"), ("p", StringType())], partition_by=fields)
     (data,) = table.insert([{1: 1, 2: "a"}])
     table.partition_by([("p", "identity")])
     table.insert([{1: 1, 2: "a"}])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,12 @@ class PlannedFile:
 
 
 def plan_files(
-    table: str, version: int, snapshot: Any, sequences: Mapping[int, int], read: ReadLocation
+    table: str,
+    version: int,
+    snapshot: Any,
+    sequences: Mapping[int, int],
+    unpartitioned: Collection[int],
+    read: ReadLocation,
 ) -> tuple[list[PlannedFile], list[ManifestEntry]]:
     """Return the live data files of a snapshot, by path, and the positional deletes that apply to none of them.
 
@@ -54,6 +59,7 @@ def plan_files(
         version: The table's format version.
         snapshot: A `pyiceberg.table.snapshots.Snapshot`.
         sequences: The sequence numbers of the snapshots that the table still has, by their ids.
+        unpartitioned: The ids of the partition specs without fields, or with fields of the transform ``void`` only.
         read: Reads a file of metadata.
 
     Raises:
@@ -78,7 +84,7 @@ def plan_files(
         if entry.location in files:
             raise SourceError(f"{entry.location}: the snapshot names this data file twice; each row is delivered once")
         files[entry.location] = PlannedFile(entry)
-    unused = _assign(table, version, files, deletes) if deletes else []
+    unused = _assign(table, version, files, deletes, unpartitioned) if deletes else []
     dangling = [delete for delete in deletes if delete.referenced is not None and delete.referenced not in files]
     return [files[location] for location in sorted(files)], dangling + unused
 
@@ -93,13 +99,18 @@ def _is_nan(value: Any) -> bool:
 
 
 def _assign(
-    table: str, version: int, files: Mapping[str, PlannedFile], deletes: Iterable[ManifestEntry]
+    table: str,
+    version: int,
+    files: Mapping[str, PlannedFile],
+    deletes: Iterable[ManifestEntry],
+    unpartitioned: Collection[int],
 ) -> list[ManifestEntry]:
     """Assign deletes to data files; return delete files that may name several data files but apply to none."""
     positions: dict[_Key, list[ManifestEntry]] = defaultdict(list)
     for delete in deletes:
         if delete.content == EQUALITY_DELETES:
-            _refuse_if_it_applies(table, delete, files.values())
+            is_global = not delete.partition or delete.spec_id in unpartitioned
+            _refuse_if_it_applies(table, delete, files.values(), is_global=is_global)
         elif delete.format == "puffin":
             _assign_vector(table, version, files, delete)
         elif delete.format == "parquet":
@@ -154,8 +165,7 @@ def _assign_vector(table: str, version: int, files: Mapping[str, PlannedFile], v
     file.vector = vector
 
 
-def _refuse_if_it_applies(table: str, delete: ManifestEntry, files: Iterable[PlannedFile]) -> None:
-    is_global = not delete.partition
+def _refuse_if_it_applies(table: str, delete: ManifestEntry, files: Iterable[PlannedFile], *, is_global: bool) -> None:
     for file in files:
         entry = file.entry
         if entry.sequence_number < delete.sequence_number and (is_global or key_of(entry) == key_of(delete)):

@@ -175,7 +175,14 @@ class IcebergSource:
         dangling: list[ManifestEntry] = []
         if snapshot is not None:
             sequences = {one.snapshot_id: one.sequence_number or 0 for one in metadata.snapshots}
-            planned, dangling = plan_files(table, metadata.format_version, snapshot, sequences, store.read)
+            unpartitioned = {
+                spec.spec_id
+                for spec in metadata.partition_specs
+                if all(str(field.transform) == "void" for field in spec.fields)
+            }
+            planned, dangling = plan_files(
+                table, metadata.format_version, snapshot, sequences, unpartitioned, store.read
+            )
         deletes = deletes_by_file(table, planned, store)
         check_dangling(dangling, planned, store)
         constants, partitions = _constants(table, metadata, schema, columns, planned)
