@@ -303,6 +303,19 @@ def test_the_names_that_hadoop_gives_s3_are_understood(moto: str, scheme: str, c
 
 
 @pytest.mark.parametrize("connections", CONNECTIONS)
+def test_an_object_that_stands_for_a_directory_is_no_file(moto: str, connections: str) -> None:
+    store = pafs.FileSystem.from_uri(url("s3", "bucket/days", moto))[0]
+    store.create_dir("bucket/days/1.parquet")  # writes the empty object days/1.parquet/
+    with store.open_output_stream("bucket/days/1.parquet/part-0.parquet") as file:
+        pq.write_table(pa.table({"id": range(5)}), file)
+    for path in ("days", "days/*.parquet", "days/1.parquet"):
+        assert load(url("s3", f"bucket/{path}", moto), connections) == 5
+    store.create_dir("bucket/empty.parquet")
+    with pytest.raises(SourceError, match=r"holds no Parquet files"):
+        load(url("s3", "bucket/empty.parquet", moto), connections)
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_errors_name_files_by_the_scheme_that_was_typed(moto: str, scheme: str, connections: str) -> None:
     store = pafs.FileSystem.from_uri(url("s3", "bucket/bad", moto))[0]

@@ -148,7 +148,7 @@ class ObstoreLister(RemoteLister):
             raise
         except Exception as error:
             raise _refused(error) from None
-        return [entry for part in parts for entry in part]
+        return _without_folders([entry for part in parts for entry in part], base)
 
     async def _between(self, base: str, after: str | None, last: str | None) -> list[ListedFile]:
         """Return the files below a directory with keys greater than `after` and at most `last`."""
@@ -165,6 +165,19 @@ class ObstoreLister(RemoteLister):
                 break
             page = await anext(pages, None)
         return found
+
+
+def _without_folders(listed: Sequence[ListedFile], base: str) -> list[ListedFile]:
+    """Return a listing without the empty objects that stand for directories, such as ``train.parquet/``.
+
+    obstore leaves out the slash at the end of their keys. In the order of keys, their contents follow.
+    """
+    nexts = [*(entry.path for entry in listed[1:]), ""]
+    return [
+        entry
+        for entry, after in zip(listed, nexts, strict=False)  # without entries, there is one more of these
+        if entry.size_bytes or not (after.startswith(f"{entry.path}/") or entry.path == base.rstrip("/"))
+    ]
 
 
 class FsspecLister(RemoteLister):
