@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from parquet_loader.common import ReadOptions
 from parquet_loader.dataset.fixed_size_lists import FixedSizeLists
 from parquet_loader.dataset.schema_resolution import found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
+from parquet_loader.read import categories_of
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, with_unischema
 
@@ -49,7 +52,7 @@ class ResolvedSource:
     """A snapshot and the schema that is delivered from it. Immutable, except that `schema` is resolved once.
 
     Attributes:
-        listed: The snapshot as it was listed; filters see its columns.
+        listed: The snapshot as it was listed, after `with_words`; filters see its columns.
         snapshot: The same, with the types of partition columns that Petastorm's metadata declares.
         declared: The schema that the caller passed.
         lazy_schema: The fields to deliver; shared by all loaders.
@@ -81,6 +84,7 @@ def resolve_source(
     Raises:
         SchemaError: the files differ, or do not fit, or there is no column to deliver.
     """
+    snapshot = with_words(snapshot, schema)
     typed, chosen = _lazily_resolved(snapshot, schema, columns, read_options)
     if not chosen.by_footers and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver; add a field to the schema")
@@ -98,8 +102,25 @@ def resolved_schema(
     Raises:
         SchemaError: the files differ, or do not fit.
     """
-    typed, chosen = _lazily_resolved(snapshot, schema, columns, read_options)
+    typed, chosen = _lazily_resolved(with_words(snapshot, schema), schema, columns, read_options)
     return typed, chosen.decide(typed)
+
+
+def with_words(snapshot: Snapshot, schema: Schema | None) -> Snapshot:
+    """Return the snapshot with text for names of directories that are words of a `Category` in the schema.
+
+    If all values of a key are integers, they are int64, and a `Category` of text takes integers as codes. But if a word
+    of its vocabulary is an integer too, they are words, whichever other directories there are.
+    """
+    if schema is None or snapshot.constants is not None:
+        return snapshot
+    words = {
+        name
+        for name, field in categories_of(schema).items()
+        if not field.is_integer and any(str(word).removeprefix("-").isdecimal() for word in field.vocabulary)
+    }
+    types = pa.schema([(f.name, pa.string() if f.name in words else f.type) for f in snapshot.partition_schema])
+    return snapshot if types == snapshot.partition_schema else replace(snapshot, partition_schema=types)
 
 
 def _lazily_resolved(

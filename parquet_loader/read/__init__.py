@@ -10,6 +10,6 @@ from parquet_loader.read.chunk_locations import BUFFER_BYTES, ChunkLocation
 from parquet_loader.read.cursor import Cursor
 from parquet_loader.read.null_counts import REFUSES_NULLS, NullAdvice, count_nulls
 from parquet_loader.read.page_reader import PageReader
-from parquet_loader.read.row_filter import Filters, RowFilter, as_expression
+from parquet_loader.read.row_filter import Filters, RowFilter, as_expression, categories_of
 from parquet_loader.read.row_group_reader import HIDDEN_ROW_NUMBERS, RowGroupReader
 from parquet_loader.read.splits import splits_by_position

@@ -337,3 +337,24 @@ def test_a_store_of_codes_is_opened_again_by_the_same_script(tmp_path: Path) -> 
         writer.write({"city": ROWS, "junk": ROWS})
     with BatchedDataLoader(store, 10, output_options=NUMPY) as loader:
         assert [batch["city"].tolist() for batch in loader] == [CODES]
+
+
+# ---- directories ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [["1"], ["1", "a"], ["01", "1", "a"]])
+def test_directories_are_words_whichever_others_there_are(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / "d" / f"city={name}").mkdir(parents=True)
+        pq.write_table(pa.table({"id": [0]}), tmp_path / "d" / f"city={name}" / "a.parquet")
+    words = Category(["1", "a", "01"])
+    schema = Schema({"city": words})
+    assert codes_of(tmp_path / "d", schema=schema) == [words.code(name) for name in names]
+    assert codes_of(tmp_path / "d", schema=schema, filters=pc.field("city") == "1") == [0]
+    rewrite_dataset(tmp_path / "d", tmp_path / "new", schema=schema)
+    assert codes_of(tmp_path / "new") == [words.code(name) for name in names]
+
+
+def test_integers_of_directories_are_codes_of_words_that_are_none(tmp_path: Path) -> None:
+    pq.write_to_dataset(pa.table({"id": CODES, "city": CODES}), tmp_path / "d", partition_cols=["city"])
+    assert codes_of(tmp_path / "d", schema=Schema({"city": Category(CITIES)})) == sorted(CODES)
