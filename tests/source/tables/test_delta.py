@@ -475,13 +475,15 @@ def test_a_log_that_was_cleaned_up_says_which_version_can_be_read(tmp_path: Path
         ParquetDataset(DeltaSource(tmp_path, 2))
 
 
-@pytest.mark.parametrize("damage", ["json", "cut", "list", "size", "both", "empty"])
+@pytest.mark.parametrize("damage", ["json", "cut", "list", "size", "both", "line", "empty"])
 def test_a_damaged_commit_is_refused_with_its_version(tmp_path: Path, damage: str) -> None:
     many_versions(tmp_path, 3)
     file = tmp_path / "_delta_log" / f"{2:020}.json"
     text = file.read_text()
     if damage == "both":
         commit(tmp_path, 2, add(tmp_path, "0"), remove("0"))
+    elif damage == "line":
+        commit(tmp_path, 2, add(tmp_path, "0") | remove("1"))
     else:
         changed = {"json": "{" + text, "cut": text[:-20], "list": "[1]\n", "size": text.replace('"size":', '"sizes":')}
         file.write_text(changed.get(damage, ""))

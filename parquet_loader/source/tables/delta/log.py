@@ -334,6 +334,8 @@ def _actions(raw: bytes, where: str) -> Iterator[dict[str, Any]]:
                 f"{where}, line {number}: an action {unknown!r}, which this library does not know; the log is damaged, "
                 "or of a newer protocol"
             )
+        if len(action) > 1 and sum(body is not None for body in action.values()) > 1:
+            raise SourceError(f"{where}, line {number}: more than one action; the log is damaged")
         yield action
 
 
