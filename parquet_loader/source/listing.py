@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
@@ -227,9 +228,11 @@ def _context(lister: Lister, found: Sequence[_Found], pairs: Sequence[tuple[List
 
 @contextmanager
 def _listing_errors(name: str) -> Iterator[None]:
-    """Turn an OSError of the body into an error that names what could not be listed."""
+    """Turn an OSError of the body, or a path that pyarrow refuses, into an error that names what was not listed."""
     try:
         yield
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"{name}: cannot be listed: {error}") from None
     except OSError as error:
         if is_out_of_descriptors(error):
             raise out_of_descriptors(f"{name}: cannot be listed", 1) from None

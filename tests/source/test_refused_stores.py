@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -300,6 +301,18 @@ def test_a_server_without_range_requests_is_told_at_once(tmp_path: Path, connect
 def test_the_names_that_hadoop_gives_s3_are_understood(moto: str, scheme: str, connections: str) -> None:
     assert load(url(scheme, "bucket/train", moto), connections) == 10
     assert load(url(scheme, "bucket/train/*.parquet", moto), connections) == 10
+
+
+@pytest.mark.parametrize("connections", CONNECTIONS)
+def test_a_path_with_an_empty_part_is_refused_at_once(moto: str, connections: str) -> None:
+    odd = f"odd-{connections}"
+    put = urllib.request.Request(f"http://{moto}/bucket/{odd}/x//a.parquet", b"12345678", method="PUT")
+    put.add_header("Content-Type", "application/octet-stream")
+    urllib.request.urlopen(put).close()
+    for path in (odd, f"{odd}//x", f"{odd}/x//a.parquet"):
+        with pytest.raises(SourceError, match=r"^s3://.*odd.*(empty path segment|Empty path component)") as caught:
+            load(url("s3", f"bucket/{path}", moto), connections)
+        assert not isinstance(caught.value, RemoteError)
 
 
 @pytest.mark.parametrize("connections", CONNECTIONS)

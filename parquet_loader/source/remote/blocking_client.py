@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.common import LruCache, is_out_of_descriptors, out_of_descriptors
@@ -169,6 +170,8 @@ class BlockingClient:
 
 def _judged_native(error: Exception) -> TransientError | PermanentError:
     """Return the error of a request by the words or status in pyarrow's or fsspec's error."""
+    if isinstance(error, pa.ArrowInvalid):  # pyarrow refuses the path
+        return PermanentError(words_of(error))
     text = str(error)
     for mark in ("ACCESS_DENIED", "AccessDenied", "FORBIDDEN", "Forbidden", "NO_SUCH_KEY", "NoSuchKey"):
         if mark in text:
