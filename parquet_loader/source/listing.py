@@ -154,9 +154,9 @@ def list_files(
     def refuse(table: Table) -> None:
         """Refuse the files of a table."""
         if not selection.ignore_table_format:
-            is_all = len(named) == 1 and named[0][0].rstrip("/") == table.root.rstrip("/")
+            is_named = len(named) == 1 and named[0][0].rstrip("/") == table.root.rstrip("/")
             message = table.reading_refusal(has_options=selection.has_options, is_read=selection.reads_tables)
-            raise FoundTableError(table, message, is_all=is_all)
+            raise FoundTableError(table, message, is_all=is_named and table.has_metadata)
 
     def worked(thing: tuple[str, str] | int) -> _Found | Table | None:
         if isinstance(thing, int):

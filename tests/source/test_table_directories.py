@@ -29,7 +29,7 @@ from parquet_loader import (
 from parquet_loader.cli import commands
 from parquet_loader.petastorm import make_batch_reader
 from parquet_loader.write.jobs.job import WriteJob
-from tests.source.layouts import LAYOUTS, READ, put
+from tests.source.layouts import LAYOUTS, READ, UUID, put
 
 NUMPY = OutputOptions(format="numpy")
 SCHEMA = Schema({"id": Scalar("int64")})
@@ -154,6 +154,13 @@ def test_jobs_rewriting_and_stores_write_into_no_table(tmp_path: Path) -> None:
         with pytest.raises(WriteError, match="a Delta table"):
             SampleStore(path, schema=SCHEMA)
     assert sorted(root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("end", ["", "-00001", "-0-00001", "-12-00001-deletes"])
+def test_files_of_iceberg_are_known_by_their_names_alone(tmp_path: Path, end: str) -> None:
+    put(tmp_path / f"00000-5-{UUID}{end}.parquet")
+    with pytest.raises(SourceError, match=r"this is an Iceberg table, .*its metadata is not here.*ignore_table"):
+        load(tmp_path)
 
 
 def test_plain_directories_with_like_names_are_read(tmp_path: Path) -> None:

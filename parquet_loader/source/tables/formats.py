@@ -55,10 +55,12 @@ class Table:
     Attributes:
         format: Its format.
         root: Its directory, or that of a partition if more is not known.
+        has_metadata: Whether its metadata is there; otherwise it was recognised by the name of a data file.
     """
 
     format: TableFormat
     root: str
+    has_metadata: bool = True
 
     def reading_refusal(self, *, has_options: bool = True, is_read: bool = True) -> str:
         """Return the error message for reading its files.
@@ -72,6 +74,8 @@ class Table:
         cure = f"export its rows with its own reader, such as {self.format.export.format(root=root)}"
         if is_read and self.format.is_read:
             cure = "pass the table's directory alone, which is read as the table"
+            if not self.has_metadata:
+                cure = "its metadata is not here: pass the directory that holds it alone, which is read as the table"
         what = f"this is {self.format.name}, whose files also hold rows that are deleted or replaced"
         return f"{root}: {what}; {cure}{anyway}"
 
@@ -108,7 +112,7 @@ _OF_FOLDERS = re.compile(
 _OF_FILES = re.compile(
     rf"(?P<ducklake>ducklake-{_UUID}[^/]*\.parquet$)|(?P<paimon>(?:data|changelog)-{_UUID}-\d+\.)|"
     rf"(?P<hudi>{_UUID}(?:-\d+)?_\d+-\d+-\d+_\d{{14}}(?:\d{{3}})?\.parquet$)|"
-    rf"(?P<iceberg>\d{{5}}-\d+-{_UUID}(?:-\d{{5}})?(?:-deletes)?\.parquet$)"
+    rf"(?P<iceberg>\d{{5}}-\d+-{_UUID}(?:(?:-\d+)?-\d{{5}})?(?:-deletes)?\.parquet$)"
 )
 """Names of directories and data files that only one format uses."""
 
@@ -144,7 +148,7 @@ def table_named_by(path: str) -> Table | None:
         folder, _, bucket = folder.rpartition("/")
         if not _BUCKET.fullmatch(bucket):
             return None
-    return Table(_NAMED[str(match.lastgroup)], folder or "/")
+    return Table(_NAMED[str(match.lastgroup)], folder or "/", has_metadata=False)
 
 
 def _table_named_by_folder(folder: str) -> Table | None:
