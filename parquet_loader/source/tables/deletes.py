@@ -49,7 +49,7 @@ class InlineVector:
         Raises:
             DeletesError: the bitmap is damaged.
         """
-        return _counted(roaring_positions(self.data), self.count)
+        return _counted(roaring_positions(self.data, self.count), self.count)
 
     def to_json(self) -> list[Any]:
         """Return it as plain values, for `deletes_of`."""
@@ -88,7 +88,7 @@ class Vector:
         data = framed[4:-4]
         if zlib.crc32(data) != int.from_bytes(framed[-4:], "big"):
             raise DeletesError("the checksum does not match")
-        return _counted(roaring_positions(data), self.count)
+        return _counted(roaring_positions(data, self.count), self.count)
 
     def to_json(self) -> list[Any]:
         """Return it as plain values, for `deletes_of`."""
@@ -113,11 +113,15 @@ def _counted(positions: IntArray, count: int | None) -> IntArray:
     return positions
 
 
-def roaring_positions(data: bytes) -> IntArray:
+def roaring_positions(data: bytes, most: int | None = None) -> IntArray:
     """Return the values of a 64-bit Roaring bitmap with its magic number, int64, sorted.
 
+    Args:
+        data: The bitmap.
+        most: The most values that it may have; more are refused before they take memory. None: any number.
+
     Raises:
-        DeletesError: it is damaged.
+        DeletesError: it is damaged, or has more values.
     """
     try:
         (magic,) = struct.unpack_from("<i", data)
@@ -132,7 +136,7 @@ def roaring_positions(data: bytes) -> IntArray:
             if not before < high < 2**31:
                 raise DeletesError("the parts of the bitmap are not in order")
             before = high
-            low, at = _bitmap(data, at + 4)
+            low, at = _bitmap(data, at + 4, None if most is None else most - sum(map(len, parts)))
             parts.append(low + (high << 32))
     except struct.error:
         raise DeletesError("the bitmap ends early") from None
@@ -141,7 +145,7 @@ def roaring_positions(data: bytes) -> IntArray:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _bitmap(data: bytes, at: int) -> tuple[IntArray, int]:
+def _bitmap(data: bytes, at: int, most: int | None) -> tuple[IntArray, int]:
     """Return the values of a 32-bit bitmap, and its end offset. Raises as `roaring_positions`, `struct.error`."""
     (cookie,) = struct.unpack_from("<I", data, at)
     at += 4
@@ -164,6 +168,8 @@ def _bitmap(data: bytes, at: int) -> tuple[IntArray, int]:
     keys, sizes = heads[:, 0], heads[:, 1] + 1
     if np.any(np.diff(keys) <= 0):
         raise DeletesError("the containers of the bitmap are not in order")
+    if most is not None and sizes.sum() > most:
+        raise DeletesError("there are more rows in it than by the table's metadata")
     if has_offsets:
         at += len(_some(data, at, 4 * count))  # containers follow each other
     parts: list[IntArray] = []
@@ -172,7 +178,8 @@ def _bitmap(data: bytes, at: int) -> tuple[IntArray, int]:
             (runs,) = struct.unpack_from("<H", data, at)
             pairs = np.frombuffer(_some(data, at + 2, 4 * runs), "<u2").reshape(-1, 2).astype(np.int64)
             at += 2 + 4 * runs
-            values = _spread(pairs[:, 0], pairs[:, 1] + 1)
+            starts, lengths = pairs[:, 0], pairs[:, 1] + 1
+            values = _spread(starts, lengths) if lengths.sum() == size else starts[:0]
         elif size <= _MOST_IN_ARRAY:
             values = np.frombuffer(_some(data, at, 2 * size), "<u2").astype(np.int64)
             at += 2 * size

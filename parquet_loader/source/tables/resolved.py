@@ -184,14 +184,15 @@ def alive_rows(
         low, high = np.searchsorted(row_group_file, [file, file + 1]).tolist()
         known = version.files[file].deletes
         assert known is not None
-        if known.count is not None and high - low == 1:
-            _check_count(version, file, known.count, int(row_group_rows[low]))
-            alive[low] -= known.count
-            return
-        positions = deleted.positions(file)
-        assert positions is not None
         ends = np.cumsum(row_group_rows[low:high])
         total = int(ends[-1]) if len(ends) else 0
+        if known.count is not None:
+            _check_count(version, file, known.count, total)
+            if high - low == 1:
+                alive[low] -= known.count
+                return
+        positions = deleted.positions(file)
+        assert positions is not None
         _check_count(version, file, int(positions[-1]) + 1 if len(positions) else 0, total)
         alive[low:high] -= np.diff(np.searchsorted(positions, ends, side="left"), prepend=0)
 

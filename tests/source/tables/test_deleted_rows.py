@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, OutputOptions, Schema, Shard
+from parquet_loader.source.tables.deletes import DeletesError, roaring_positions
 from tests.source.tables.made_tables import MadeTable, deleting, table
 from tests.support.examples import examples
 from tests.support.outputs import leaves
@@ -192,3 +195,20 @@ def test_batches_are_the_same_without_kernels(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == digest(tmp_path / "with")
+
+
+@pytest.mark.parametrize("kind", ["runs", "containers", "bitmaps"])
+def test_a_damaged_list_of_deleted_rows_takes_no_memory(kind: str) -> None:
+    bitmaps, containers, runs = (200 if kind == name else 1 for name in ("bitmaps", "containers", "runs"))
+    heads = b"".join(struct.pack("<HH", key, 65535) for key in range(containers))
+    marks, offsets = bytes([255]) * -(-containers // 8), bytes(4 * containers if containers > 3 else 0)
+    body = struct.pack("<I", 12347 | containers - 1 << 16) + marks + heads + offsets
+    body += (struct.pack("<H", runs) + struct.pack("<HH", 0, 65535) * runs) * containers
+    data = struct.pack("<iQ", 1681511377, bitmaps) + b"".join(struct.pack("<I", n) + body for n in range(bitmaps))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DeletesError):
+            roaring_positions(data, 100_000)
+        assert tracemalloc.get_traced_memory()[1] < 4e6
+    finally:
+        tracemalloc.stop()
