@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from parquet_loader.common import IntArray, LruCache
+from parquet_loader.common import IntArray, LruCache, shown
 from parquet_loader.errors import ParquetLoaderError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
@@ -98,12 +98,12 @@ class DeletedRows:
         return size
 
     def _read(self, path: str, start: int, stop: int | None) -> bytes:
-        size = self._size_of(path) if stop is None or self._remote is not None else None
-        if stop is None:
-            stop = int(size or 0)
-        if self._remote is not None and size is not None:
-            file = SourceFile(path, size, None)
-            fetched: bytes = self._remote.fetch(file, [ByteRange(start, min(stop, size))])[0].to_pybytes()
+        size = self._size_of(path)
+        stop = size if stop is None else stop
+        if not 0 <= start <= stop <= size:
+            raise DeletesError(f"they are at the bytes {start} to {stop} of {shown(path)}, which has {size}")
+        if self._remote is not None:
+            fetched: bytes = self._remote.fetch(SourceFile(path, size, None), [ByteRange(start, stop)])[0].to_pybytes()
             return fetched
         with self._filesystem.open_input_file(path) as opened:
             read: bytes = opened.read_at(stop - start, start)

@@ -364,7 +364,12 @@ def test_deletion_vectors_of_all_containers_are_decoded(tmp_path: Path) -> None:
     assert len(roaring_positions(roaring_bytes(np.empty(0, np.int64)))) == 0
 
 
-@pytest.mark.parametrize("change", ["checksum", "size", "cut", "cardinality", "magic", "gone", "text", "kind"])
+DAMAGE = (
+    "checksum", "size", "huge size", "offset", "huge offset", "cut", "cardinality", "magic", "gone", "text", "kind",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", DAMAGE)
 def test_a_damaged_deletion_vector_is_refused(tmp_path: Path, change: str) -> None:
     (vector,) = stored_vectors(tmp_path, [[1, 2, 3]])
     file = next(tmp_path.glob("*.bin"))
@@ -381,6 +386,9 @@ def test_a_damaged_deletion_vector_is_refused(tmp_path: Path, change: str) -> No
         vector["pathOrInlineDv"] = '"' * 20
     wrong: dict[str, dict[str, Any]] = {
         "size": {"sizeInBytes": 99},
+        "huge size": {"sizeInBytes": 2**62},
+        "offset": {"offset": -5},
+        "huge offset": {"offset": 2**63},
         "cardinality": {"cardinality": 2},
         "kind": {"storageType": "x"},
     }
