@@ -207,6 +207,7 @@ def decoders_of(schema: Schema, snapshot: Snapshot, *, finds_ranges: bool = Fals
     Raises:
         SchemaError: the schema cannot read some columns; the message names all of them, and the number of files.
     """
+    _check_directories(schema, snapshot)
     files = files_by_schema(snapshot)
     decoders: list[Decoder | None] = []
     problems: dict[tuple[str, str], tuple[str, list[int]]] = {}
@@ -225,6 +226,31 @@ def decoders_of(schema: Schema, snapshot: Snapshot, *, finds_ranges: bool = Fals
         raise _unfit(snapshot, problems)
     usable = next(d for d in decoders if d is not None)
     return [d or usable for d in decoders]
+
+
+def _check_directories(schema: Schema, snapshot: Snapshot) -> None:
+    """Check that `aliases` and `missing` need not replace values of directories, where a file without them has a null.
+
+    Raises:
+        SchemaError: A column comes from names of directories, and some files are in none of this name.
+    """
+    keys = set(snapshot.partition_schema.names)
+    if snapshot.constants is not None or not keys:
+        return
+    members = [pair for field in schema.values() if isinstance(field, Group) for pair in field.members]
+    for name, field in (*schema.items(), *members):
+        names = (name, *field.aliases)
+        if keys.isdisjoint(names) or (not field.aliases and getattr(field, "missing", None) is None):
+            continue
+        for file, number in zip(snapshot.files, snapshot.file_schema.tolist(), strict=True):
+            own, given = snapshot.schemas[number].names, dict(file.partitions)
+            key = next((other for other in names if other in own or other in keys), None)
+            if key is not None and key not in own and key not in given:
+                raise SchemaError(
+                    f"{file.name}: column {name!r} comes from names of directories, and this file is in none named "
+                    f"{key}=...; aliases= and missing= hold for columns of files only: rename the directories, or "
+                    "write the column to the files"
+                )
 
 
 def _unfit(snapshot: Snapshot, problems: Mapping[tuple[str, str], tuple[str, list[int]]]) -> SchemaError:

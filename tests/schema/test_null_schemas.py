@@ -334,3 +334,14 @@ def test_nulls_of_partitions_are_counted(tmp_path: Path) -> None:
     assert schema["shop"] == Text(null="mask")
     with pytest.raises(DataError, match=r"columns with nulls: 'shop' 50 % \(3 of 6 rows\); the default"):
         list(BatchedDataLoader(tmp_path / "sales", 6))
+
+
+@pytest.mark.parametrize("field", [Scalar("int64", aliases=["j"], fill=-1), Scalar("int64", missing=7)])
+def test_aliases_and_missing_do_not_replace_names_of_directories(tmp_path: Path, field: Scalar) -> None:
+    for folder in ("k=1", "j=2"):
+        (tmp_path / folder).mkdir()
+        pq.write_table(pa.table({"x": [1]}), tmp_path / folder / "a.parquet")
+    with pytest.raises(SchemaError, match=r"j=2.a.parquet: column 'k' comes from names of directories.* none named k="):
+        load(tmp_path, schema=Schema({"x": Scalar("int64"), "k": field}))
+    pq.write_table(pa.table({"x": [1], "k": [3]}), tmp_path / "j=2" / "a.parquet")
+    load(tmp_path, schema=Schema({"x": Scalar("int64"), "k": field}))
