@@ -297,6 +297,21 @@ def test_only_the_newest_lists_and_those_of_holds_are_kept(store: SampleStore) -
     assert {f"{number:0{len(held.snapshot)}x}" for number in range(8)}.isdisjoint(kept)
 
 
+def test_lists_are_kept_in_order_even_if_the_clock_was_set_back(store: SampleStore) -> None:
+    folder = Path(store.path) / ".store" / "snapshots"
+    later = 4 * 10**9  # the time of lists that were written before the clock was set back
+    for number in range(KEPT_LISTS):
+        (folder / f"{number:032x}").touch()
+        os.utime(folder / f"{number:032x}", (later + number, later + number))
+    states = list[dict[str, Any]]()
+    with BatchedDataLoader(store, 32, **LOADER) as loader:
+        for number in range(3):
+            states.append(some_of(loader, 1)[1])
+            write(store, 700 + number, 1)
+    assert {state["snapshot"] for state in states} < set(os.listdir(folder))
+    assert len(os.listdir(folder)) == KEPT_LISTS
+
+
 def test_damage_and_states_of_others_are_errors_that_say_so(store: SampleStore, tmp_path: Path) -> None:
     with BatchedDataLoader(store, 32, **LOADER) as loader:
         fresh = loader.state_dict()

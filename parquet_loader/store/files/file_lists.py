@@ -109,18 +109,24 @@ class FileList:
 def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
     """Keep a list, and remove the oldest ones beyond `KEPT_LISTS`; called in a transaction."""
     path = os.path.join(paths.snapshots, name)
-    if os.path.exists(path):
+    is_new = not os.path.exists(path)
+    if is_new:
+        replace_file(path, data)
+    else:
         os.utime(path)
-        return
-    replace_file(path, data)
-    held = {hold.partition("-")[0] for hold in names_in(paths.holds)}
-    ages: list[tuple[int, str]] = []
+    ages: dict[str, int] = {}
     for other in names_in(paths.snapshots):
         with contextlib.suppress(FileNotFoundError):
-            ages.append((os.stat(os.path.join(paths.snapshots, other)).st_mtime_ns, other))
-    for _, other in sorted(ages)[:-KEPT_LISTS]:
-        if other not in held and other != name:
-            remove_file(os.path.join(paths.snapshots, other))
+            ages[other] = os.stat(os.path.join(paths.snapshots, other)).st_mtime_ns
+    newest = max(ages.values())
+    if ages.pop(name) < newest:  # the clock was set back
+        with contextlib.suppress(PermissionError):  # another user's list
+            os.utime(path, ns=(newest + 1, newest + 1))
+    if is_new:
+        held = {hold.partition("-")[0] for hold in names_in(paths.holds)}
+        for other in sorted(ages, key=lambda other: ages[other])[: 1 - KEPT_LISTS]:
+            if other not in held:
+                remove_file(os.path.join(paths.snapshots, other))
 
 
 def read_list(paths: StorePaths, name: str) -> bytes | None:
