@@ -6,7 +6,7 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import astuple, dataclass
 from queue import SimpleQueue
 from threading import Event, RLock
@@ -122,13 +122,24 @@ class WriterState:
 
     def write(self, batch: Any) -> None:
         """Add rows, and publish full files."""
-        self._write_full_groups()  # rows that found no space in the last call go first
-        for table in iter_tables(batch, self._schema):
-            if table.num_rows and self.deadline is None:
-                self._set_deadline()
-            self._buffer.add(table)
-            self._write_full_groups()
-        self._buffer.own()
+        tables = iter_tables(batch, self._schema)
+        try:
+            self._write_full_groups()  # rows that found no space in the last call go first
+            for table in tables:
+                self._add(table)
+                self._write_full_groups()
+        except StoreFullError:
+            if isinstance(batch, Sized):  # else it may be endless, and still has the rows that were not taken
+                for table in tables:
+                    self._add(table)
+            raise
+        finally:
+            self._buffer.own()
+
+    def _add(self, table: pa.Table) -> None:
+        if table.num_rows and self.deadline is None:
+            self._set_deadline()
+        self._buffer.add(table)
 
     def publish_all(self) -> None:
         """Publish every row written so far."""

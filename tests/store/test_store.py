@@ -196,6 +196,21 @@ def test_a_refused_row_group_is_not_lost_and_goes_first_next_time(tmp_path: Path
     assert numbers(tmp_path) == list(range(330))
 
 
+def test_a_full_store_refuses_no_rows_of_a_batch(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=60_000, evict="never", options=SMALL)
+    writer = store.writer(when_full="fail")
+    batches = [pa.table({"x": list(batch["x"]), "i": batch["i"]}) for batch in (rows(0, 300), rows(300, 30))]
+    with pytest.raises(StoreFullError):
+        writer.write(batches)
+    with pytest.raises(StoreFullError):
+        writer.write(rows(330, 10))  # the rows of the first call find no space
+    with pytest.raises(StoreFullError):
+        writer.write(rows(first, 10) for first in range(340, 360, 10))
+    SampleStore(tmp_path, max_bytes=1_000_000)
+    writer.close()
+    assert numbers(tmp_path) == list(range(340))  # nothing was taken from the generator
+
+
 def test_a_row_group_that_can_never_fit_is_an_error(tmp_path: Path) -> None:
     store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=5_000, options=SMALL)
     with (
@@ -360,6 +375,23 @@ def test_a_batch_may_be_reused_after_write(store: SampleStore) -> None:
         writer.write(batch)
         batch["i"][:] = -1
     assert numbers(store.path) == list(range(10))
+
+
+def test_a_batch_may_be_reused_after_a_write_that_failed(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=60_000, evict="never", options=SMALL)
+    writer = store.writer(when_full="fail")
+    batch = rows(0, 10)
+    misfit = {"x": np.zeros((3, 7), np.uint8), "i": np.arange(3)}
+    with pytest.raises(SchemaError):
+        writer.write(iter([batch, misfit]))
+    batch["i"][:] = -1
+    batch = rows(10, 290)
+    with pytest.raises(StoreFullError):
+        writer.write(batch)
+    batch["i"][:] = -1
+    SampleStore(tmp_path, max_bytes=1_000_000)
+    writer.close()
+    assert numbers(tmp_path) == list(range(300))
 
 
 def test_an_empty_store_says_so(store: SampleStore) -> None:
