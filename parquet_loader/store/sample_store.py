@@ -12,7 +12,7 @@ from math import isnan
 from typing import Any, NamedTuple
 
 from parquet_loader.common import PathLike, check_int, is_number, parse_bytes, remove_file, resolve
-from parquet_loader.errors import ConfigurationError, ResumeError, WriteError
+from parquet_loader.errors import ConfigurationError, ResumeError, SourceError, WriteError
 from parquet_loader.loader.live_source import Follower
 from parquet_loader.schema import Schema
 from parquet_loader.store.atomic_publish import AtomicPublish
@@ -137,8 +137,13 @@ class SampleStore:
             changed = os.stat(self._paths.settings).st_mtime_ns
             if changed != self._settings_changed:
                 with open(self._paths.settings, "rb") as file:
-                    self._settings = StoreSettings.from_json(file.read(), self._paths.settings)
-                self._settings_changed = changed
+                    found = StoreSettings.from_json(file.read(), self._paths.settings)
+                if found.identity != self._settings.identity:
+                    raise SourceError(
+                        f"{self.path}: another store has been created here since this one was opened; open it again: "
+                        "SampleStore(path)"
+                    )
+                self._settings, self._settings_changed = found, changed
         return self._settings
 
     @property
@@ -368,7 +373,12 @@ class SampleStore:
             return reclaim(self._paths, self._parts().ledger, totals) + remove_half_replaced(self._paths)
 
     def _parts(self) -> _Parts:
-        """Return the parts of this process; made again after a fork, because a lock may be held by a lost thread."""
+        """Return the parts of this process; made again after a fork, because a lock may be held by a lost thread.
+
+        Raises:
+            SourceError: Another store was created at the path.
+        """
+        _ = self.settings
         if self._pid != os.getpid():
             paths, identity = self._paths, self._settings.identity
             ledger, files = Ledger(paths, self._settings.tag), FileCatalog(paths, identity)

@@ -493,6 +493,22 @@ def test_worker_processes_are_refused_since_they_would_hold_nothing(store: Sampl
             next(iter(DataLoader(dataset, batch_size=None, num_workers=1)))
 
 
+def test_another_store_in_its_place_is_told_apart(store: SampleStore) -> None:
+    with store.writer() as writer:
+        writer.write(rows(0, 100))
+    late = store.writer()
+    late.write(rows(100, 10))
+    with BatchedDataLoader(store, 10) as loader:
+        shutil.rmtree(store.path)
+        other = SampleStore(store.path, schema=SCHEMA, options=SMALL)
+        for use in (lambda: iter(loader), late.flush, store.writer, store.files, store.status, store.wait):
+            with pytest.raises(SourceError, match="another store has been created here"):
+                use()
+    with other.writer() as writer:
+        writer.write(rows(0, 10))
+    assert numbers(store.path) == list(range(10))
+
+
 def test_a_pickled_store_opens_elsewhere(store: SampleStore) -> None:
     again = pickle.loads(pickle.dumps(store))
     with again.writer() as writer:
