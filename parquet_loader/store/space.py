@@ -71,7 +71,8 @@ class Reservation:
     def set(self, totals: Totals, count: int) -> None:
         """Reserve `count` bytes in all; called in a transaction."""
         self._file.write(reservation_text(count), 0)
-        totals.reserved_bytes += count - self.bytes
+        if self._file.has_its_name:  # else the store's own directory was removed, and the account does not count it
+            totals.reserved_bytes += count - self.bytes
         self.bytes = count
 
     def close(self) -> None:

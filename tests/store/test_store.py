@@ -441,6 +441,19 @@ def test_what_is_kept_beside_the_data_is_rebuilt_from_the_data(tmp_path: Path) -
     assert SampleStore(tmp_path).rows == 1010
 
 
+def test_a_reservation_that_is_lost_with_the_account_is_not_released_again(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=100_000, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 10))
+    writer = store.writer()
+    writer.write(rows(10, 50))
+    assert store.status().reserved_bytes > 0
+    shutil.rmtree(tmp_path / ".store")
+    again = SampleStore(tmp_path)
+    writer.abort()
+    assert again.status().reserved_bytes == 0
+
+
 def test_files_of_others_are_never_read_counted_or_deleted(tmp_path: Path) -> None:
     other = SampleStore(tmp_path / "other", schema=SCHEMA, options=SMALL)
     with other.writer() as writer:
