@@ -174,7 +174,7 @@ class SampleStore:
             metadata: Text by name, stored in each file, for functions that evict or weigh.
 
         Raises:
-            WriteError: The directory is read-only.
+            WriteError: The directory is read-only, or the disk is full.
         """
         if when_full not in ("wait", "drop", "fail"):
             raise ConfigurationError(f"when_full={when_full!r}: expected 'wait', 'drop' or 'fail'")

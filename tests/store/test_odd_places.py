@@ -85,6 +85,8 @@ def test_a_full_disk_stops_holds_and_leaves_nothing_and_states_are_still_taken(t
             assert delivered(loader) == list(range(10, 1000))
             store.hold(loader.state_dict())
         fill(filler)
+        with pytest.raises(WriteError, match="store: the writer cannot begin: No space left"):
+            store.writer()
         assert store.evict(to_bytes=1).files == 0  # all are held on purpose
         assert store.release(store.holds()[0])
         assert store.evict(to_bytes=1).files > 0
