@@ -10,10 +10,11 @@ from typing import Any
 import keras
 
 from parquet_loader.collate.output import Batch
-from parquet_loader.errors import ConfigurationError, PerformanceWarning
+from parquet_loader.errors import ConfigurationError, PerformanceWarning, UnsupportedError
 
 # Keras requests up to this many batches to infer their structure before it trains.
 MOST_LOOKED_AT = 2
+_READS_AHEAD = "the loader reads in the background, with num_threads threads; leave it out"
 
 
 class LoaderPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
@@ -58,6 +59,35 @@ class LoaderPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
         self._running: Iterator[Batch] | None = None
         self._next = 0
         self._asked: set[int] = set()
+
+    @property
+    def workers(self) -> int:
+        """1, because batches are read in order.
+
+        Raises:
+            UnsupportedError: More workers are set. Keras keeps what they read ahead for its next epoch, so the epochs
+                of Keras and of the loader would differ, and rows would come twice or not at all.
+        """
+        return 1
+
+    @workers.setter
+    def workers(self, workers: int) -> None:
+        if workers > 1:
+            raise UnsupportedError(f"to_keras: workers={workers}: {_READS_AHEAD}")
+
+    @property
+    def use_multiprocessing(self) -> bool:
+        """False, because batches are read in this process.
+
+        Raises:
+            UnsupportedError: It is set to True, as with `workers`.
+        """
+        return False
+
+    @use_multiprocessing.setter
+    def use_multiprocessing(self, uses: bool) -> None:
+        if uses:
+            raise UnsupportedError(f"to_keras: use_multiprocessing={uses}: {_READS_AHEAD}")
 
     def __len__(self) -> int:
         """Return the number of batches."""

@@ -103,6 +103,16 @@ def test_a_loader_whose_epochs_differ_in_length_is_refused(data: str, tmp_path: 
             assert [batches[number] for number in range(len(batches))] == expected
 
 
+@pytest.mark.parametrize(("name", "value"), [("workers", 2), ("use_multiprocessing", True)])
+def test_workers_of_keras_are_refused(data: str, name: str, value: Any) -> None:
+    with BatchedDataLoader(data, 8, output_options=NUMPY) as loader:
+        batches = loader.to_keras(ids)
+        with pytest.raises(UnsupportedError, match=f"to_keras: {name}={value}: the loader reads in the background"):
+            setattr(batches, name, value)
+        setattr(batches, name, int(value) - 1)
+        assert (batches.workers, batches.use_multiprocessing) == (1, False)
+
+
 @pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
 def test_fit_uses_each_row_once_an_epoch(data: str, backend: str) -> None:
     if importlib.util.find_spec(backend) is None:
