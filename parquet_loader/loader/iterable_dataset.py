@@ -62,12 +62,18 @@ class ParquetIterable(IterableDataset[Batch]):
         """
         self._check_not_dispatched()
         if get_worker_info() is None:
-            return iter(self.loader)
+            batches = iter(self.loader)
+            return batches if self.loader.shard.world_size == 1 else self._not_dispatched(batches)
         worker, workers = _worker()
         epoch = self._epoch_of(worker)
         self._epochs[1 + worker] += 1
         first_batch, self._first_batch = self._first_batch, 0
         return self.loader._begin_part(epoch, first_batch, worker, workers)
+
+    def _not_dispatched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches, and check again: with `use_stateful_dataloader`, `iter` is called in `prepare`."""
+        self._check_not_dispatched()
+        yield from batches
 
     def _check_not_dispatched(self) -> None:
         accelerate = sys.modules.get("accelerate.state")

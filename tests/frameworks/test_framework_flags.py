@@ -568,15 +568,18 @@ def test_accelerate_on_two_ranks_gathers_all_and_goes_on_and_refuses_to_lose_row
 
         whole, stopped = run(), run(stop=7)
         resumed = run(resume=True)
-        said = None
-        if not rank:
-            iterable = accelerator.prepare(DataLoader(ParquetIterable(
-                BatchedDataLoader(root + "/train", 10, shard=__import__("parquet_loader").Shard(0, 2))
-            ), batch_size=None))
-            try:
-                next(iter(iterable))
-            except ParquetLoaderError as error:
-                said = str(error)
+        said = []
+        for stateful in (False, True):
+            from accelerate import DataLoaderConfiguration
+            accelerator.dataloader_config = DataLoaderConfiguration(use_stateful_dataloader=stateful)
+            if not rank:
+                iterable = accelerator.prepare(DataLoader(ParquetIterable(
+                    BatchedDataLoader(root + "/train", 10, shard=__import__("parquet_loader").Shard(0, 2))
+                ), batch_size=None))
+                try:
+                    next(iter(iterable))
+                except ParquetLoaderError as error:
+                    said.append(str(error))
         print()
         print(json.dumps([whole, stopped, resumed, said]))
         """,
@@ -587,4 +590,6 @@ def test_accelerate_on_two_ranks_gathers_all_and_goes_on_and_refuses_to_lose_row
         assert sorted(whole[1]) == list(range(40))
         assert whole[2] == 40
     assert sorted(row for whole, *_ in results for batch in whole[0] for row in batch) == sorted([*range(100)] * 2)
-    assert "accelerator.prepare divides the rows of rank 0 over all ranks" in results[0][3]
+    errors = results[0][3]
+    assert len(errors) == 2
+    assert all("accelerator.prepare divides the rows of rank 0 over all ranks" in error for error in errors)
