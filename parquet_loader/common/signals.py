@@ -1,4 +1,4 @@
-"""SIGINT: deferred around short critical sections, and noticed in long waits.
+"""Signals: deferred around short critical sections; SIGINT is also noticed in long waits.
 
 Python's handlers run on the main thread, between two bytecodes. If SIGINT arrives just before the main thread blocks on
 a lock, or is delivered to another thread, the main thread does not wake until the lock is released. So it waits for
@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any, TypeVar
@@ -21,25 +22,36 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 SIGINT_POLL_S = 1.0
+# Signals whose handlers may raise an exception, such as those of job schedulers and of time limits.
+_DEFERRED = [
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGINT")
+    if hasattr(signal, name)
+]
 
 
 def uninterrupted(work: Callable[[], None]) -> None:
-    """Call `work`, and defer a SIGINT that arrives meanwhile until it has returned; for work of milliseconds.
+    """Call `work`, and defer signals that arrive meanwhile until it has returned; for work of milliseconds.
 
-    Only the main thread handles SIGINT, and only handlers in Python can be deferred; otherwise this is a plain call.
+    Only the main thread handles signals, and only handlers in Python can be deferred; otherwise this is a plain call.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if current_thread() is not main_thread() or not callable(handler):
-        work()
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    if current_thread() is main_thread():
+        for number in _DEFERRED:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                work = partial(_deferring, number, handler, work)
+    work()
+
+
+def _deferring(number: int, handler: Callable[[int, FrameType | None], Any], work: Callable[[], None]) -> None:
+    came: list[FrameType | None] = []
+    signal.signal(number, lambda _, frame: came.append(frame))
     try:
         work()
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.signal(number, handler)
         if came:
-            handler(*came[-1])
+            handler(number, came[-1])
 
 
 def wait_for_lock(lock: Any) -> None:

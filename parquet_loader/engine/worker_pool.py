@@ -151,7 +151,7 @@ class WorkerPool:
         return sum(known) if known else None
 
     def start(self) -> None:
-        """Start the threads; SIGINT is deferred, because a half-started thread cannot be joined.
+        """Start the threads; signals are deferred, because a half-started thread cannot be joined.
 
         Raises:
             SystemReadError: The system allows no more threads.

@@ -1,4 +1,5 @@
 import gc
+import signal
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,29 @@ import pyarrow.fs as pafs
 import pytest
 
 from parquet_loader import OutputOptions, ParquetDataset, SystemReadError
-from parquet_loader.common import in_order, in_threads
+from parquet_loader.common import in_order, in_threads, uninterrupted
 from tests.support.datasets import write_numbered
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM, signal.SIGINT])
+def test_a_signal_whose_handler_raises_does_not_interrupt_short_work(number: int) -> None:
+    done: list[str] = []
+
+    def raises(*_: object) -> None:
+        raise InterruptedError("in the handler")
+
+    def work() -> None:
+        signal.raise_signal(number)
+        done.append("worked")
+
+    before = signal.signal(number, raises)
+    try:
+        with pytest.raises(InterruptedError, match="in the handler"):
+            uninterrupted(work)
+        assert signal.getsignal(number) is raises
+    finally:
+        signal.signal(number, before)
+    assert done == ["worked"]
 
 
 class Buffer:

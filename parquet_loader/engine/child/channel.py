@@ -86,7 +86,7 @@ class Channel:
     def receive_file(self, use: Callable[[int], None]) -> None:
         """Receive a file, pass it to `use`, and close it.
 
-        SIGINT is deferred while the file is open, so that no descriptor leaks, but not while waiting.
+        Signals are deferred while the file is open, so that no descriptor leaks, but not while waiting.
 
         Raises:
             EOFError: the other end is closed.
