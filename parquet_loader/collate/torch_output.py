@@ -62,6 +62,7 @@ class TensorOutput(Output):
         self._pinned = PinnedMemory() if on_gpu and self._pins else None
         self._registered = RegisteredMemory() if on_gpu and self._pins and self.permutes else None
         self.figures = DeviceFigures()
+        self._side: torch.cuda.Stream | None = None
         self._windows: DeviceWindows | None = None
         limit = options.device_memory_limit
         self.device_limit_bytes = limit if isinstance(limit, int) else None
@@ -184,7 +185,11 @@ class TensorOutput(Output):
         """Yield the batches; with a GPU, each one is copied while the caller uses the previous one."""
         self.figures = DeviceFigures(not_kept=self._not_kept)
         if self._device is not None and self._device.type == "cuda":
-            batches = copied_ahead(batches, self._device)
+            if self._side is None:
+                # Made before the workers start. Otherwise their first pinned memory might make CUDA's context, and that
+                # on device 0.
+                self._side = torch.cuda.Stream(self._device)
+            batches = copied_ahead(batches, self._device, self._side)
         elif self.permutes or self.decodes:
             batches = handed_over(batches)
         if self._registered is not None or self._images is not None:

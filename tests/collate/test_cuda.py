@@ -24,6 +24,7 @@ from parquet_loader import (
 )
 from parquet_loader.collate.device.cuda import copied_ahead
 from parquet_loader.collate.device.pinned_memory import PinnedMemory
+from parquet_loader.collate.torch_output import TensorOutput
 from parquet_loader.window.arena import Allocation
 
 SCHEMA = Schema(
@@ -150,7 +151,6 @@ def test_batches_are_handed_over_behind_their_copies(folder: str, monkeypatch: p
         side.work.append(lambda: copy.copy_(source))
         return copy
 
-    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: side)
     monkeypatch.setattr(torch.cuda, "Event", Queue)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: callers)
@@ -162,7 +162,8 @@ def test_batches_are_handed_over_behind_their_copies(folder: str, monkeypatch: p
         raise ValueError("the last one")
 
     seen: list[int] = []
-    copied = copied_ahead(batches(), torch.device("cuda"))
+    of_side: Any = side
+    copied = copied_ahead(batches(), torch.device("cuda"), of_side)
     with pytest.raises(ValueError, match="the last one"):  # noqa: PT012 - in its place, behind every batch
         for batch in copied:
             tensors = [batch["id"], batch["wide"], batch["flag"]]
@@ -173,6 +174,33 @@ def test_batches_are_handed_over_behind_their_copies(folder: str, monkeypatch: p
             seen += batch["id"].tolist()
     assert len(seen) == ROWS // 64 * 64
     assert len(set(seen)) == len(seen)
+
+
+def test_all_epochs_copy_on_one_stream_which_exists_before_the_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.device] = []
+
+    def stream(device: torch.device) -> Queue:
+        made.append(device)
+        return Queue()
+
+    output = TensorOutput("cpu", OutputOptions())
+    output._device = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    for _ in range(3):
+        output.delivered(iter(()))  # as when an iterator is made: no batch has been requested
+        assert made == [output._device]
+
+
+@pytest.mark.cuda
+def test_later_epochs_take_no_more_device_memory_than_the_first(folder: str) -> None:
+    with BatchedDataLoader(folder, 64, shuffle=True, device="cuda", columns=["wide"]) as loader:
+        reserved = []
+        for _ in range(6):
+            for batch in loader:
+                del batch
+            torch.cuda.synchronize()
+            reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] <= reserved[0] + (2 << 20)  # a block more, if the GPU was slower
 
 
 @pytest.mark.cuda

@@ -364,7 +364,6 @@ class _Event:
 
 def test_batches_before_an_error_reach_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams are stood in for, so that the order of copies is checked without a GPU."""
-    monkeypatch.setattr(torch.cuda, "Stream", _Stream)
     monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: _Stream())
@@ -375,7 +374,8 @@ def test_batches_before_an_error_reach_the_device(monkeypatch: pytest.MonkeyPatc
         yield {"a": torch.tensor([2])}
         raise DataError("the third batch is spoiled")
 
-    copied = device_module.copied_ahead(batches(), torch.device("cpu"))
+    side: Any = _Stream()
+    copied = device_module.copied_ahead(batches(), torch.device("cpu"), side)
     assert [next(copied)["a"].item(), next(copied)["a"].item()] == [1, 2]
     with pytest.raises(DataError, match="third"):
         next(copied)

@@ -40,14 +40,18 @@ def check_device(device: Any) -> torch.device | None:
     return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
-def copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+def copied_ahead(batches: Iterator[Batch], device: torch.device, side: torch.cuda.Stream) -> Iterator[Batch]:
     """Yield the batches on a CUDA device; the next one is copied while the caller uses this one.
 
     Runs in the caller's thread. Before a batch is yielded, the caller's current stream waits for its copy, and the
     batch is recorded on that stream, so its memory is not reused while kernels queued there read it. A pinned source
     may be released as soon as its copy is queued, because torch's host allocator waits for the copy.
+
+    Args:
+        batches: The batches.
+        device: The CUDA device.
+        side: The stream for the copies, the same in all epochs: torch reuses freed device memory only on its stream.
     """
-    side = torch.cuda.Stream(device)
 
     def begin(batch: Batch) -> UploadedBatch | tuple[Batch, torch.cuda.Event]:
         return batch if isinstance(batch, UploadedBatch) else _start_copy(batch, device, side)
