@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader import BatchedDataLoader, OutputOptions, Ragged
 from parquet_loader.collate.device.registered_memory import HeldSources, RegisteredMemory
 from parquet_loader.collate.device.windows import DeviceWindows
 from tests.support.outputs import leaves
@@ -49,15 +49,16 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
-    """2,000 rows of `id`, `wide` and `text`."""
+    """2,000 rows of `id`, `wide`, `text` and `nested`."""
     ids = np.arange(2000)
     wide = pa.FixedSizeListArray.from_arrays(np.repeat(ids, 300).astype(np.float32), 300)
-    rows = pa.table({"id": ids, "wide": wide, "text": [str(i) for i in ids]})
+    nested = [[[i] * (i % 3), [i]] for i in ids.tolist()]
+    rows = pa.table({"id": ids, "wide": wide, "text": [str(i) for i in ids], "nested": nested})
     pq.write_table(rows, tmp_path / "0.parquet", row_group_size=100, compression="NONE")
     return str(tmp_path)
 
 
-def on_device(path: str) -> BatchedDataLoader:
+def on_device(path: str, **options: Any) -> BatchedDataLoader:
     """Return a loader as with a GPU, which registers the memory of its child process."""
     loader = BatchedDataLoader(
         path,
@@ -67,6 +68,7 @@ def on_device(path: str) -> BatchedDataLoader:
         device="cpu",
         isolation="process",
         output_options=OutputOptions(shuffle_on_device=True),
+        **options,
     )
     output: Any = loader._output
     output._registered = RegisteredMemory()
@@ -108,6 +110,59 @@ def test_windows_are_copied_from_registered_memory_which_is_registered_once(
     del loader
     gc.collect()
     assert not runtime.registered
+
+
+def is_registered(values: torch.Tensor, runtime: Runtime) -> bool:
+    return any(start <= values.data_ptr() < start + nbytes for start, nbytes in runtime.registered.items())
+
+
+@pytest.mark.parametrize("columns", [["nested"], ["id", "nested"]])
+def test_lists_of_lists_are_kept_until_their_copies_are_done(
+    table: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, columns: list[str]
+) -> None:
+    kept: list[tuple[int, int]] = []
+    copied: list[int] = []
+
+    def moved(batch: Ragged, _: Any) -> Ragged:
+        assert is_registered(batch.values.values, runtime)
+        copied.append(batch.values.values.data_ptr())
+        return batch
+
+    def hold(_: HeldSources, __: Any, sources: list[Any]) -> None:
+        kept.extend((source.ctypes.data, source.ctypes.data + source.nbytes) for source in sources)
+
+    monkeypatch.setattr("parquet_loader.collate.device.windows.moved", moved)
+    monkeypatch.setattr(HeldSources, "hold", hold)
+    with on_device(table, columns=columns) as loader:
+        for batch in loader:
+            del batch
+        assert len(copied) == len(loader)
+        assert all(any(start <= address < stop for start, stop in kept) for address in copied)
+
+
+def test_batches_that_the_cpu_permutes_are_not_in_registered_memory(
+    table: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are copied to the device one by one, and nothing keeps their memory until then."""
+
+    def failing(*_: Any) -> torch.Tensor:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(DeviceWindows, "_copy", failing)
+    with on_device(table) as loader:
+        for batch in assert_same_batches(loader, table):
+            for values in (batch["id"], batch["wide"], batch["text"].values, batch["nested"].values.values):
+                assert not is_registered(values, runtime)
+        assert runtime.registered
+        figures = loader.stats().device
+        assert figures is not None
+        assert not figures.windows
+
+
+def test_memory_of_batches_that_the_child_process_has_made_is_not_registered(table: str, runtime: Runtime) -> None:
+    with on_device(table, transform=lambda columns, _: columns) as loader:
+        assert_same_batches(loader, table)
+    assert not runtime.count
 
 
 def test_memory_stays_registered_as_long_as_an_array_views_it(runtime: Runtime) -> None:

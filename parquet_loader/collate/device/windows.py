@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -116,6 +116,9 @@ class DeviceWindows:
             by_name = {column.name: column for column in window.columns}
             with self._on_side():
                 carried.columns = {name: _on_host(rows, by_name[name]) for name, rows in carried.columns.items()}
+            if self._registered is not None:  # nothing keeps its memory until these batches are copied
+                arrays = {name: _copy_of(array) for name, array in window.arrays.items()}
+                window = replace(window, arrays=arrays, owners={})
             yield from window_batches(ordered_window(window, carried), batch_size)
             return
         figures.windows += 1
@@ -288,6 +291,10 @@ class DeviceWindows:
         if not isinstance(array, Ragged):
             return _Fixed.of_rows(name, self._copy(self._source(array, owner, pinned)), group_rows)
         if isinstance(array.values, Ragged):
+            innermost: Any = array.values
+            while isinstance(innermost, Ragged):
+                innermost = innermost.values
+            self._keeps(innermost)  # the offsets of batches are computed, and so in ordinary memory
             parts = [array.slice(start, stop) for start, stop in pairwise(bounds)]
             batches = [batch_tensors(ProcessedBatch(len(part), {"": part}, {}, 0))[""] for part in parts]
             return _Nested(name, [moved(batch, self._device) for batch in batches])
@@ -298,13 +305,19 @@ class DeviceWindows:
 
     def _source(self, array: npt.NDArray[Any], owner: Any, pinned: Allocator | None) -> torch.Tensor:
         """Return an array as a tensor, copied to memory of `pinned` unless the array is page-locked."""
-        if self._registered is not None and array.nbytes and self._registered.holds(array):
-            self._sources.append(array)
+        if self._keeps(array):
             pinned = None
         if owner is None and pinned is not None:
             array, owner = copied(array, pinned)
         tensor: torch.Tensor = host_tensor(array, owner)
         return tensor
+
+    def _keeps(self, array: npt.NDArray[Any]) -> bool:
+        """Keep an array in registered memory until the window is copied; return whether it is there."""
+        if self._registered is None or not array.nbytes or not self._registered.holds(array):
+            return False
+        self._sources.append(array)
+        return True
 
     def _copy(self, source: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(source, device=self._device).copy_(source, non_blocking=True)
@@ -523,6 +536,10 @@ def _on_host(rows: Any, column: BlockColumn) -> npt.NDArray[Any]:
         return rows
     found: npt.NDArray[Any] = rows.cpu().numpy().reshape(-1).view(column.dtype).reshape(len(rows), *column.shape)
     return found
+
+
+def _copy_of(array: npt.NDArray[Any] | Ragged) -> npt.NDArray[Any] | Ragged:
+    return array.to(copy=True) if isinstance(array, Ragged) else array.copy()
 
 
 @cache

@@ -83,7 +83,10 @@ class LoaderEpochs:
         self.__dict__.pop("_identity", None)
         if self._reading is not None:
             self._reading.stop()
-        registers = self._output.register if isinstance(self._output, PermutingOutput) else None
+        registers = None
+        # Batches that the process has made are not registered: nothing would keep them until they are copied.
+        if isinstance(self._output, PermutingOutput) and self._options.keeps_stored and not self._processes(dataset):
+            registers = self._output.register
         self._reading = ReadingProcess(dataset, self._options, registers) if self._isolates else None
 
     @property
@@ -410,9 +413,12 @@ class LoaderEpochs:
         """Return the output that makes the batches of an epoch."""
         return output.masked({} if self._options.transform is not None else masks_of(self.schema))
 
+    def _processes(self, dataset: Dataset) -> bool:
+        return BatchProcessor.is_needed(dataset.reader.columns, self._options.transform)
+
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         if self._reading is not None:
-            processes = BatchProcessor.is_needed(self._dataset.reader.columns, self._options.transform)
+            processes = self._processes(self._dataset)
             return IsolatedEngine(self._reading, plan, first_batch, processes=processes, next_plan=next_plan)
         return Engine(
             self._dataset,
