@@ -60,7 +60,9 @@ class TensorOutput(Output):
         self._not_kept: str | None = None
         # For arrays that are uploaded with a window and are not in its pinned memory: the order, and offsets.
         self._pinned = PinnedMemory() if on_gpu and self._pins else None
-        self._registered = RegisteredMemory() if on_gpu and self._pins and self.permutes else None
+        self._registered: RegisteredMemory | None = None
+        if self._device is not None and on_gpu and self._pins and self.permutes:
+            self._registered = RegisteredMemory(self._device)
         self.figures = DeviceFigures()
         self._side: torch.cuda.Stream | None = None
         self._windows: DeviceWindows | None = None

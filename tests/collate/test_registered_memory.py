@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,7 @@ def on_device(path: str, **options: Any) -> BatchedDataLoader:
         **options,
     )
     output: Any = loader._output
-    output._registered = RegisteredMemory()
+    output._registered = RegisteredMemory(torch.device("cpu"))
     return loader
 
 
@@ -166,7 +168,7 @@ def test_memory_of_batches_that_the_child_process_has_made_is_not_registered(tab
 
 
 def test_memory_stays_registered_as_long_as_an_array_views_it(runtime: Runtime) -> None:
-    memory = RegisteredMemory()
+    memory = RegisteredMemory(torch.device("cpu"))
     block = np.frombuffer(bytearray(1000), np.uint8)
     memory.register(block)
     part = block[100:200]
@@ -182,6 +184,34 @@ def test_memory_stays_registered_as_long_as_an_array_views_it(runtime: Runtime) 
     assert not memory.holds(again)
     memory.register(again)
     assert memory.holds(again)
+
+
+def test_memory_is_registered_while_the_device_of_the_copies_is_the_current_one(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA would make a context on the first GPU too."""
+    current: list[torch.device] = []
+    found: list[list[torch.device]] = []
+
+    @contextlib.contextmanager
+    def device(chosen: torch.device) -> Iterator[None]:
+        current.append(chosen)
+        yield
+        current.pop()
+
+    def call(*_: int) -> int:
+        found.append(current.copy())
+        return 0
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(runtime, "cudaHostRegister", call)
+    monkeypatch.setattr(runtime, "cudaHostUnregister", call)
+    memory = RegisteredMemory(torch.device("cuda", 1))
+    block = np.frombuffer(bytearray(1000), np.uint8)
+    memory.register(block)
+    assert memory.holds(block)
+    del block
+    assert found == [[torch.device("cuda", 1)]] * 2
 
 
 @pytest.mark.parametrize("error", [2, pytest.param(None, marks=pytest.mark.slow)])

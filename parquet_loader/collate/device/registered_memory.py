@@ -6,7 +6,7 @@ import os
 import weakref
 from bisect import bisect_right, insort
 from collections import deque
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -21,11 +21,15 @@ class RegisteredMemory:
     there, and its address is appended to a deque that the one thread reads. Torch's host allocator does not track this
     memory, so `HeldSources` keeps it alive until the copies from it are done.
 
+    Args:
+        device: The device that the memory is copied to.
+
     Attributes:
         reason: Why the last block could not be registered; None if all could.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stops: dict[int, int] = {}
         self._starts: list[int] = []
         self._freed: deque[int] = deque()
@@ -36,14 +40,15 @@ class RegisteredMemory:
         self._forget_freed()
         start, nbytes = memory.ctypes.data, memory.nbytes
         try:
-            error = int(torch.cuda.cudart().cudaHostRegister(start, nbytes, 0))
+            with self._on_device():
+                error = int(torch.cuda.cudart().cudaHostRegister(start, nbytes, 0))
         except (RuntimeError, AttributeError) as failure:  # no driver, or another build of torch
             self.reason = str(failure).split("\n")[0]
             return
         if error:
             self.reason = f"cudaHostRegister: error {error}"
             with suppress(RuntimeError, AssertionError):  # clears the error; else CUDA reports it for the next kernel
-                torch.ones(1, device="cuda")
+                torch.ones(1, device=self._device)
             return
         self._stops[start] = start + nbytes
         insort(self._starts, start)
@@ -51,11 +56,15 @@ class RegisteredMemory:
         # block registered.
         weakref.finalize(memory, self._unregister, start, os.getpid()).atexit = False
 
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Make the device the current one of this thread: CUDA makes a context on the current one if there is none."""
+        return nullcontext() if self._device.type == "cpu" else torch.cuda.device(self._device)
+
     def _unregister(self, start: int, pid: int) -> None:
         """Unregister a block that is about to be freed; does nothing in a forked process, which has no CUDA."""
         if os.getpid() != pid:
             return
-        with suppress(RuntimeError):
+        with suppress(RuntimeError), self._on_device():
             torch.cuda.cudart().cudaHostUnregister(start)
         self._freed.append(start)
 
