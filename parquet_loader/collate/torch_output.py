@@ -78,6 +78,8 @@ class TensorOutput(Output):
         """Return pinned memory if batches may go to a GPU, else ordinary memory."""
         on_gpu = self._device is not None and self._device.type == "cuda"
         may_pin = on_gpu if self._device is not None else torch.cuda.is_available() and not is_worker()
+        if torch.cuda._is_in_bad_fork():  # a process forked from one that uses CUDA
+            may_pin = False
         return PinnedMemory() if may_pin and self._pins else Arenas(keep_bytes)
 
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from parquet_loader import (
     BatchedDataLoader,
     LoaderStateError,
     OutputOptions,
+    ParquetIterable,
     RaggedList,
     Scalar,
     Schema,
@@ -25,7 +27,7 @@ from parquet_loader import (
 from parquet_loader.collate.device.cuda import copied_ahead
 from parquet_loader.collate.device.pinned_memory import PinnedMemory
 from parquet_loader.collate.torch_output import TensorOutput
-from parquet_loader.window.arena import Allocation
+from parquet_loader.window.arena import Allocation, Arenas
 
 SCHEMA = Schema(
     {
@@ -201,6 +203,32 @@ def test_later_epochs_take_no_more_device_memory_than_the_first(folder: str) -> 
             torch.cuda.synchronize()
             reserved.append(torch.cuda.memory_reserved())
     assert reserved[-1] <= reserved[0] + (2 << 20)  # a block more, if the GPU was slower
+
+
+def test_a_forked_process_uses_ordinary_memory(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = PinnedMemory()
+    assert memory.taken_bytes(5) == 8
+    memory._pid -= 1
+    array, owner = memory.allocate(5)
+    assert array.nbytes == 5
+    assert owner is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    output = TensorOutput(None, OutputOptions())
+    assert isinstance(output.allocator(0), PinnedMemory)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    assert isinstance(output.allocator(0), Arenas)
+    monkeypatch.setattr("parquet_loader.collate.torch_output.TensorOutput.allocator", lambda *_: memory)
+    with BatchedDataLoader(folder, 64, shuffle=True, window_rows=500) as loader:
+        assert sorted(check(loader)) == list(range(ROWS))
+
+
+@pytest.mark.cuda
+def test_forked_workers_read_with_a_loader_that_has_used_pinned_memory(folder: str) -> None:
+    with BatchedDataLoader(folder, 64) as loader:
+        assert next(iter(loader))["id"].is_pinned()
+        loader.reset()
+        workers = DataLoader(ParquetIterable(loader), batch_size=None, num_workers=2, multiprocessing_context="fork")
+        assert sorted(torch.cat([batch["id"] for batch in workers]).tolist()) == list(range(ROWS))
 
 
 @pytest.mark.cuda

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from parquet_loader.engine import ProcessedBatch
@@ -44,9 +46,14 @@ class PinnedMemory:
 
     The allocator reuses a freed block only after all copies from it are done. It tracks copies by the tensor that owns
     the memory, so all tensors are made from the owner, never from the numpy view.
+
+    A forked process cannot use its parent's CUDA, so there `allocate` returns ordinary memory.
     """
 
     is_required = True
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
 
     def taken_bytes(self, nbytes: int) -> int:
         """Return the next power of two, to which torch rounds pinned memory."""
@@ -54,5 +61,7 @@ class PinnedMemory:
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return `nbytes` of pinned memory, with the tensor that owns it."""
+        if self._pid != os.getpid():
+            return Allocation(np.empty(nbytes, np.uint8))
         owner = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         return Allocation(owner.numpy(), owner)
