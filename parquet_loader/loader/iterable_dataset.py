@@ -40,7 +40,7 @@ class ParquetIterable(IterableDataset[Batch]):
             )
         self.loader = loader
         # The epoch set by the caller, followed by the number of epochs that each worker has begun since.
-        self._epochs = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64).share_memory_()
+        self._epochs = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64, device="cpu").share_memory_()
         self._epochs[0] = loader.state_dict()["epoch"]
         self._first_batch = 0
 

@@ -125,6 +125,30 @@ def test_memory_owned_by_tensors_gives_the_same_batches(
         each.close()
 
 
+def test_pinned_memory_is_on_the_cpu_whatever_the_default_device(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+
+    def without_pinning(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        return empty(*size, **options)
+
+    with torch.device("meta"):
+        assert empty(1).is_meta  # torch lists its functions at the first use, before `empty` is replaced
+    monkeypatch.setattr(torch, "empty", without_pinning)
+    monkeypatch.setattr("parquet_loader.collate.torch_output.TensorOutput.allocator", lambda *_: PinnedMemory())
+    # With `isolation`, and with `shuffle_on_device`, the caller's thread allocates.
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 500, "device": "cpu"}
+    on_device = OutputOptions(shuffle_on_device=True)
+    with (
+        torch.device("meta"),
+        BatchedDataLoader(folder, 64, isolation="process", **options) as isolated,
+        BatchedDataLoader(folder, 64, output_options=on_device, **options) as permuted,
+    ):
+        monkeypatch.setattr(permuted._output, "_pinned", PinnedMemory())
+        for loader in (isolated, permuted):
+            assert all(batch["wide"].device.type == "cpu" for batch in loader)
+        assert ParquetIterable(isolated)._epochs.device.type == "cpu"
+
+
 class Queue:
     """Stands for a CUDA stream: does nothing until somebody waits for it."""
 

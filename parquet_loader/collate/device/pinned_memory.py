@@ -63,5 +63,6 @@ class PinnedMemory:
         """Return `nbytes` of pinned memory, with the tensor that owns it."""
         if self._pid != os.getpid():
             return Allocation(np.empty(nbytes, np.uint8))
-        owner = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        # The device is named, because the caller may have changed torch's default device.
+        owner = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
         return Allocation(owner.numpy(), owner)
