@@ -177,6 +177,21 @@ def test_an_epoch_that_was_left_early_is_completed_by_the_next(table: str) -> No
             assert is_read(loader) == reads
 
 
+def test_the_first_epoch_may_run_in_inference_mode(table: str) -> None:
+    options: dict[str, Any] = {"shuffle": True, "window_rows": 700}
+    with kept(table, **options) as loader, BatchedDataLoader(table, 64, **options) as plain:
+        with torch.inference_mode():
+            next(iter(loader))
+        loader.reset()
+        loader.seek(0, 0)
+        weights = torch.ones(300, requires_grad=True)
+        for _ in range(2):
+            for batch, expected in zip(loader, plain, strict=True):
+                assert torch.equal(batch["wide"], expected["wide"])
+                (batch["wide"] * weights).sum().backward()
+        assert not is_read(loader)
+
+
 def test_ranks_read_until_they_have_the_rows_of_an_epoch(table: str) -> None:
     options: dict[str, Any] = {"shuffle": True, "window_rows": 500, "seed": 2}
     part = Shard(1, 2)

@@ -53,7 +53,8 @@ class KeptRows:
         if self._memory:
             return
         by_name = {c.name: BlockColumn(c.name, c.dtype, c.shape, 0, self._rows * self._widths[c.name]) for c in columns}
-        memory = {c.name: torch.empty(c.nbytes, dtype=torch.uint8, device=self._device) for c in by_name.values()}
+        with torch.inference_mode(False):  # else later epochs, in another mode, could not write to it
+            memory = {c.name: torch.empty(c.nbytes, dtype=torch.uint8, device=self._device) for c in by_name.values()}
         self._memory, self.columns = memory, {name: by_name[name] for name in names}
 
     def put(self, column: BlockColumn, rows: torch.Tensor, slices: Sequence[StoredSlice]) -> None:
