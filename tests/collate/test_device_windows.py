@@ -27,7 +27,7 @@ from parquet_loader import (
 )
 from parquet_loader.collate.device.cuda import Upload, UploadedBatch
 from parquet_loader.collate.device.pinned_memory import PinnedMemory
-from parquet_loader.collate.device.windows import DeviceWindows, sorted_order
+from parquet_loader.collate.device.windows import DeviceWindows, most_device_bytes, sorted_order
 from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.common import KERNELS, permutation, random_words
 from parquet_loader.common import Stream as RandomStream
@@ -505,6 +505,31 @@ def test_on_a_gpu_batches_dropped_while_copies_of_them_are_queued_keep_their_val
             for ids, wide in copies:
                 assert torch.equal(wide, ids[:, None].expand(-1, 300).float())
             assert sorted(torch.cat([ids for ids, _ in copies]).tolist()) == list(range(3000))
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("device_memory")
+@pytest.mark.parametrize(
+    ("columns", "row_bytes"), [(["small"], 1), (["id", "pair"], 24), (["text"], 15), (["list"], 24)]
+)
+def test_a_gpu_holds_no_more_memory_than_is_announced(tmp_path: Path, columns: list[str], row_bytes: int) -> None:
+    ids = np.arange(400_000)
+    pair = pa.FixedSizeListArray.from_arrays(np.repeat(ids, 2), 2)
+    lists = pa.ListArray.from_arrays(np.arange(0, 2 * len(ids) + 1, 2, dtype=np.int32), np.repeat(ids, 2))
+    texts = [f"{i:07}" for i in ids]
+    rows = pa.table({"id": ids, "small": ids.astype(np.int8), "pair": pair, "text": texts, "list": lists})
+    pq.write_table(rows, tmp_path / "0.parquet", row_group_size=20_000)
+    options = OutputOptions(shuffle_on_device=True)
+    with BatchedDataLoader(
+        str(tmp_path), 1000, device="cuda", shuffle=True, window_rows=200_000, columns=columns, output_options=options
+    ) as loader:
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        for batch in loader:
+            del batch
+        torch.cuda.synchronize()
+        most = most_device_bytes(201_000, row_bytes, row_bytes, is_ragged=columns[0] in ("text", "list"))
+        assert torch.cuda.max_memory_allocated() - before <= most + (1 << 20)
 
 
 @pytest.mark.cuda

@@ -58,8 +58,9 @@ from parquet_loader.window import (
 # Columns are uploaded together up to this size: smaller copies do not use the bus well, and larger ones take device
 # memory for rows in their old order.
 CHUNK_BYTES = 16 << 20
-# Bytes of a row of the order: sorting needs the words, their copy in another order, and the numbers of rows twice.
-_SORT_BYTES = 40
+# Bytes of a row of the order: sorting takes the words and the numbers of rows three times each, and a few bytes for
+# blocks of rows.
+_SORT_BYTES = 49
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
@@ -279,7 +280,8 @@ class DeviceWindows:
                 start, stop = int(offsets[first]), int(offsets[after])
                 numbers = torch.repeat_interleave(shifts[first:after], lengths[first:after], output_size=stop - start)
                 numbers += torch.arange(start, stop, device=self._device)
-                out[start:stop] = data.index_select(0, numbers)
+                torch.index_select(data, 0, numbers, out=out[start:stop])
+                del numbers  # before the next ones are made
                 first = after
         own = self._copy(self._source(_offsets_of_batches(offsets, bounds), None, pinned))
         return _Rows(name, values, offsets[bounds].tolist(), own, bounds, stored.kind)
@@ -438,8 +440,8 @@ def most_device_bytes(rows: int, row_bytes: float, widest_bytes: float, *, is_ra
         is_ragged: Whether rows of a column differ in length.
     """
     chunk = min(rows * row_bytes, max(CHUNK_BYTES, rows * widest_bytes))
-    if is_ragged:  # two numbers for each row, and the numbers of a part of the values, twice
-        chunk += 16 * rows + 2 * CHUNK_BYTES
+    if is_ragged:  # three numbers for each row, and the numbers of a part of the values, twice
+        chunk += 24 * rows + 2 * CHUNK_BYTES
     # The order is sorted before rows are copied.
     return int(2 * rows * row_bytes + max(chunk, (_SORT_BYTES - 8) * rows) + 8 * rows)
 
