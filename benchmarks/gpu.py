@@ -160,6 +160,13 @@ def values(bench: Bench) -> Found:
     return found
 
 
+def interrupted(loader: BatchedDataLoader) -> None:
+    """Leave an epoch by an exception; a function, whose variables then keep no batch."""
+    for number, _ in enumerate(loader):
+        if number == 3:
+            raise KeyboardInterrupt
+
+
 def memory(bench: Bench) -> Found:
     """Return what remains on the device after an epoch, an exception and `close`, in bytes."""
     found: Found = {}
@@ -169,9 +176,7 @@ def memory(bench: Bench) -> Found:
         drain(loader)
         found[f"{mode}_after_epoch"] = bench.used_bytes() - before
         with contextlib.suppress(KeyboardInterrupt):
-            for number, _ in enumerate(loader):
-                if number == 3:
-                    raise KeyboardInterrupt
+            interrupted(loader)
         found[f"{mode}_after_exception"] = bench.used_bytes() - before
         loader.close()
         found[f"{mode}_after_close"] = bench.used_bytes() - before

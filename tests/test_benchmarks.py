@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -168,6 +169,23 @@ def sample_entry(rate: float, role: str = "peer", **more: Any) -> dict[str, Any]
     }
     rates = {name: spread(rate) for name in ("seconds", "rows_per_s", "bytes_per_s")}
     return {**entry, "verified": True, "run": run, **rates, "figures": {}, **more}
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_keeps_no_batch_when_it_measures_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from benchmarks import gpu
+
+    def used_bytes(_: gpu.Bench) -> int:
+        gc.collect()
+        return sum(one.nbytes for one in gc.get_objects() if type(one) is torch.Tensor and one.shape[1:] == (4096,))
+
+    monkeypatch.setattr(gpu.Bench, "used_bytes", used_bytes)
+    found = gpu.memory(gpu.Bench("cpu", tmp_path, 0.001, 1))
+    assert set(found.values()) == {0}
 
 
 def test_the_page_says_who_is_ahead_and_what_failed(tmp_path: Path) -> None:
