@@ -224,7 +224,8 @@ class Epoch:
             self._deliveries.close()
         if self._bar is not None:
             self._bar.close()
-        self._batches = iter(())
+        if self.is_here:  # a forked process cannot free memory that a GPU used: torch would end the process
+            self._batches = iter(())
         self._is_over = True
 
 

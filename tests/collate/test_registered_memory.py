@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -263,6 +264,28 @@ def test_sources_are_kept_until_their_copies_are_done_and_at_most_two_windows_of
     held.release()
     assert [one() is not None for one in alive] == [False, False, False]
     assert [event.waits for event in events] == [1, 0, 1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_process_leaves_the_batches_of_its_parent_alone(
+    table: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA does not work there: waiting for copies, or freeing memory that a GPU uses, would fail."""
+    released: list[int] = []
+    with on_device(table) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        monkeypatch.setattr(DeviceWindows, "release", lambda _: released.append(os.getpid()))
+        child = os.fork()
+        if not child:
+            try:
+                loader.reset()
+            finally:
+                os._exit(len(released))
+        _, status = os.waitpid(child, 0)
+        assert status == 0
+        loader.reset()
+        assert released == [os.getpid()]
 
 
 @pytest.mark.cuda
