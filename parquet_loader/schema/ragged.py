@@ -88,7 +88,7 @@ class Ragged:
                 f"the rows have {width} values; give lengths from 0 to {width}"
             )
         arange, _ = _array_functions(padded)
-        return Ragged(padded[arange(width)[None, :] < lengths[:, None]], _offsets_of(lengths))
+        return Ragged(_indexed(padded, arange(width)[None, :] < lengths[:, None]), _offsets_of(lengths))
 
     @staticmethod
     def cat(parts: Iterable[Ragged]) -> Ragged:
@@ -176,7 +176,7 @@ class Ragged:
         lengths = self.lengths[rows]
         offsets = _offsets_of(lengths)
         positions = arange(int(offsets[-1])) + _repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
-        return Ragged(self.values[positions], offsets, self.kind)
+        return Ragged(_indexed(self.values, positions), offsets, self.kind)
 
     @property
     def total(self) -> int:
@@ -356,8 +356,17 @@ def _check_fill(fill: float, dtype: str) -> None:
         )
 
 
+def _indexed(values: Any, index: Any) -> Any:
+    """Return ``values[index]``, a copy; also of unsigned tensors on a GPU."""
+    taken = _signed(values)[index]
+    return taken.view(values.dtype) if _is_tensor(taken) else taken
+
+
 def _signed(values: Any) -> Any:
-    """Return a tensor, viewed as signed if its dtype is unsigned: torch lacks indexed assignment for these."""
+    """Return a tensor, viewed as signed if its dtype is unsigned.
+
+    For these, torch lacks indexed assignment, and indexing on a GPU.
+    """
     if not _is_tensor(values) or not str(values.dtype).startswith("torch.uint") or values.dtype.itemsize == 1:
         return values
     return values.view(getattr(_torch(), str(values.dtype).removeprefix("torch.u")))

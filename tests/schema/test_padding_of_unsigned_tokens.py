@@ -58,3 +58,32 @@ def test_the_fill_that_loss_functions_ignore_fits_after_widening() -> None:
     ragged = Ragged(torch.tensor([1, 2, 3], dtype=torch.uint16), torch.tensor([0, 1, 3]))
     assert ragged.to(torch.int64).to_padded(fill=-100).tolist() == [[1, -100], [2, 3]]
     assert ragged.to(torch.float32).to_padded(fill=float("nan")).isnan().sum() == 1
+
+
+def indexed_and_padded(device: str) -> None:
+    ragged = Ragged(torch.tensor([1, 2, 60_000, 4], dtype=torch.uint16), torch.tensor([0, 1, 3, 4])).to(device)
+    for index in ([1, 0], torch.tensor([2, 1], device=device), slice(None, None, 2), ragged.lengths == 2):
+        taken = ragged[index]
+        assert taken.values.dtype == torch.uint16
+        assert str(taken.values.device).startswith(device)
+    assert [row.tolist() for row in ragged[[1, 0]].to("cpu").to_list()] == [[2, 60_000], [1]]
+    assert Ragged.from_padded(ragged.to_padded(), ragged.lengths) == ragged
+    assert Ragged.cat([ragged[:1], ragged[1:]]) == ragged
+
+
+def test_rows_are_taken_where_torch_does_not_index_unsigned_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU."""
+    getitem = torch.Tensor.__getitem__
+
+    def refusing(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+        if isinstance(index, torch.Tensor) and tensor.dtype == torch.uint16:
+            raise NotImplementedError("\"index_cuda\" not implemented for 'UInt16'")
+        return getitem(tensor, index)
+
+    monkeypatch.setattr(torch.Tensor, "__getitem__", refusing)
+    indexed_and_padded("cpu")
+
+
+@pytest.mark.cuda
+def test_rows_of_unsigned_tokens_are_taken_and_padded_on_a_gpu() -> None:
+    indexed_and_padded("cuda")
