@@ -266,6 +266,33 @@ def test_sources_are_kept_until_their_copies_are_done_and_at_most_two_windows_of
     assert [event.waits for event in events] == [1, 0, 1]
 
 
+def test_memory_of_an_interrupted_upload_is_kept_until_its_copies_are_done(
+    table: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, waits = DeviceWindows._copy, 0
+
+    class Side:
+        def synchronize(self) -> None:
+            nonlocal waits
+            waits += 1
+            assert windows._sources
+
+    def interrupted(self: DeviceWindows, source: torch.Tensor) -> torch.Tensor:
+        if source.dtype != torch.uint8:
+            return copy(self, source)
+        monkeypatch.setattr(self, "_side", Side())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeviceWindows, "_copy", interrupted)
+    with on_device(table) as loader:
+        output: Any = loader._output
+        windows: DeviceWindows = output._on_device()
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+        assert waits == 1
+        assert not windows._sources
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_process_leaves_the_batches_of_its_parent_alone(
     table: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch

@@ -171,6 +171,9 @@ class DeviceWindows:
     def release(self) -> None:
         """Release the memory whose queued copies are done."""
         self._held.release()
+        if self._sources and self._side is not None:  # an upload was interrupted after it had queued copies
+            self._side.synchronize()
+        self._sources = []
 
     def _on_side(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._side is None else torch.cuda.stream(self._side)
