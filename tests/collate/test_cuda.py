@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from parquet_loader import (
     Text,
     write_dataset,
 )
-from parquet_loader.collate.device.cuda import copied_ahead
+from parquet_loader.collate.device.cuda import copied_ahead, on_stream
 from parquet_loader.collate.device.pinned_memory import PinnedMemory
 from parquet_loader.collate.torch_output import TensorOutput
 from parquet_loader.window.arena import Allocation, Arenas
@@ -178,6 +181,7 @@ def test_batches_are_handed_over_behind_their_copies(folder: str, monkeypatch: p
         return copy
 
     monkeypatch.setattr(torch.cuda, "Event", Queue)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: callers)
     monkeypatch.setattr(torch.Tensor, "to", later)
@@ -227,6 +231,45 @@ def test_later_epochs_take_no_more_device_memory_than_the_first(folder: str) -> 
             torch.cuda.synchronize()
             reserved.append(torch.cuda.memory_reserved())
     assert reserved[-1] <= reserved[0] + (2 << 20)  # a block more, if the GPU was slower
+
+
+def test_the_device_of_a_stream_is_current_before_the_stream_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[tuple[str, Any]] = []
+
+    @contextlib.contextmanager
+    def step(name: str, chosen: Any) -> Iterator[None]:
+        steps.append((f"enter {name}", chosen))
+        yield
+        steps.append((f"leave {name}", chosen))
+
+    monkeypatch.setattr(torch.cuda, "device", functools.partial(step, "device"))
+    monkeypatch.setattr(torch.cuda, "stream", functools.partial(step, "stream"))
+    side: Any = Queue()
+    second = torch.device("cuda", 1)
+    with on_stream(side, second):
+        pass
+    of_stream = [("enter stream", side), ("leave stream", side)]
+    assert steps == [("enter device", second), *of_stream, ("leave device", second)]
+
+
+ON_THE_SECOND = """
+import sys, torch
+from parquet_loader import BatchedDataLoader, OutputOptions
+for permutes in (False, True):
+    for isolation in ("thread", "process"):
+        output = OutputOptions(shuffle_on_device=permutes)
+        with BatchedDataLoader(
+            sys.argv[1], 64, shuffle=True, device="cuda:1", isolation=isolation, output_options=output
+        ) as loader:
+            assert all(batch["wide"].device == torch.device("cuda", 1) for batch in loader)
+assert not torch._C._cuda_hasPrimaryContext(0)
+"""
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_loader_for_the_second_gpu_takes_no_memory_on_the_first(folder: str) -> None:
+    subprocess.run([sys.executable, "-c", ON_THE_SECOND, folder], check=True)
 
 
 def test_a_forked_process_uses_ordinary_memory(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

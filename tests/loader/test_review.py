@@ -365,6 +365,7 @@ class _Event:
 def test_batches_before_an_error_reach_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams are stood in for, so that the order of copies is checked without a GPU."""
     monkeypatch.setattr(torch.cuda, "Event", _Event)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: _Stream())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,6 +63,17 @@ def copied_ahead(batches: Iterator[Batch], device: torch.device, side: torch.cud
     yield from begun_ahead(batches, begin, end)
 
 
+@contextmanager
+def on_stream(side: torch.cuda.Stream, device: torch.device) -> Iterator[None]:
+    """Queue operations on a stream of a device.
+
+    The device is chosen first: to leave a stream of another device than the current one, torch selects the current one
+    again, and so makes a CUDA context there.
+    """
+    with torch.cuda.device(device), torch.cuda.stream(side):
+        yield
+
+
 class Upload:
     """The copies of one window that are queued on a stream; on the CPU they are already done.
 
@@ -119,7 +131,7 @@ def handed_over(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _start_copy(batch: Batch, device: torch.device, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
-    with torch.cuda.stream(side):
+    with on_stream(side, device):
         copies = {name: moved(value, device) for name, value in batch.items()}
         event = torch.cuda.Event()
         event.record(side)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved
+from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved, on_stream
 from parquet_loader.collate.device.registered_memory import HeldSources
 from parquet_loader.collate.output import Batch, DeviceFigures
 from parquet_loader.collate.tensors import batch_tensors, host_tensor
@@ -79,7 +79,7 @@ class DeviceImages:
             return nullcontext()
         if self._side is None:  # made at the first use, because it uses the GPU
             self._side = torch.cuda.Stream(self._device)
-        return torch.cuda.stream(self._side)
+        return on_stream(self._side, self._device)
 
     def _uploaded(self, batch: ProcessedBatch, figures: DeviceFigures) -> UploadedBatch:
         columns: Batch = {}

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved
+from parquet_loader.collate.device.cuda import Upload, UploadedBatch, moved, on_stream
 from parquet_loader.collate.device.kept_rows import KeptRows
 from parquet_loader.collate.device.registered_memory import HeldSources, RegisteredMemory
 from parquet_loader.collate.output import Batch, DeviceFigures
@@ -176,7 +176,7 @@ class DeviceWindows:
         self._sources = []
 
     def _on_side(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self._side is None else torch.cuda.stream(self._side)
+        return nullcontext() if self._side is None else on_stream(self._side, self._device)
 
     def _uploaded(
         self,
