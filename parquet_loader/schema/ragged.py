@@ -12,6 +12,9 @@ import numpy as np
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.ragged_registration import register_where_imported
 
+# Values that are copied at a time, because their indices take memory.
+_TAKEN_AT_ONCE = 2**17
+
 RaggedKind: TypeAlias = Literal["list", "text", "bytes"]
 
 
@@ -175,7 +178,10 @@ class Ragged:
         rows = arange(len(self))[index]
         lengths = self.lengths[rows]
         offsets = _offsets_of(lengths)
-        positions = arange(int(offsets[-1])) + _repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
+        shifts = self.offsets[:-1][rows] - offsets[:-1]
+        if isinstance(self.values, np.ndarray) and isinstance(offsets, np.ndarray):
+            return Ragged(_taken_in_parts(self.values, offsets, shifts), offsets, self.kind)
+        positions = arange(int(offsets[-1])) + _repeat(shifts, lengths)
         return Ragged(_indexed(self.values, positions), offsets, self.kind)
 
     @property
@@ -498,6 +504,23 @@ def _array_functions(values: Any) -> tuple[Any, Any]:
     if _is_tensor(values):
         return (lambda n: values.new_ones(n, dtype=_int64(values)).cumsum(0) - 1), values.new_full
     return np.arange, lambda shape, fill: np.full(shape, fill, dtype=values.dtype)
+
+
+def _taken_in_parts(values: Any, offsets: Any, shifts: Any) -> Any:
+    """Return the values of rows that end at `offsets`; `shifts` is the distance of each row from its place in `values`.
+
+    Each index takes 8 bytes, which is 8 times as much as a byte of text.
+    """
+    total = int(offsets[-1])
+    taken = np.empty((total, *values.shape[1:]), values.dtype)
+    for first in range(0, total, _TAKEN_AT_ONCE):
+        stop = min(first + _TAKEN_AT_ONCE, total)
+        low = int(np.searchsorted(offsets, first, side="right")) - 1
+        high = int(np.searchsorted(offsets, stop, side="left"))
+        counts = np.diff(np.clip(offsets[low : high + 1], first, stop))
+        positions = np.arange(first, stop) + np.repeat(shifts[low:high], counts)
+        np.take(values, positions, axis=0, out=taken[first:stop], mode="clip")  # "raise" would copy `out`
+    return taken
 
 
 def _int64(values: Any) -> Any:

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -416,3 +417,17 @@ def test_more_values_than_int32_counts_have_no_cu_seqlens() -> None:
     huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (2**31,), (0,))
     with pytest.raises(ConfigurationError, match="more than int32"):
         _ = Ragged(huge, np.array([0, 2**31])).cu_seqlens
+
+
+def test_rows_are_taken_without_an_index_of_all_values() -> None:
+    """An index of all values takes eight times as much memory as text."""
+    rows = 300
+    text = Ragged(np.arange(rows * 10_007).astype(np.uint8), np.arange(rows + 1) * 10_007, "text")
+    index = np.arange(rows)[::-1]
+    tracemalloc.start()
+    taken = text[index]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < taken.total + 5 * 2**20
+    expected = text.values.reshape(rows, 10_007)[index]
+    assert (taken.values.reshape(rows, 10_007) == expected).all()
