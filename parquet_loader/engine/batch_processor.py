@@ -144,6 +144,11 @@ class BatchProcessor:
         """Whether batches are processed at all: media are decoded or a `transform` is called."""
         return transform is not None or any(c.image is not None for c in columns)
 
+    @property
+    def has_transform(self) -> bool:
+        """Whether a `transform` is called."""
+        return self._transform is not None
+
     def with_transform(self, transform: Transform | None) -> BatchProcessor:
         """Return a copy with another `transform`."""
         changed = copy(self)

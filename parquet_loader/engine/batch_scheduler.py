@@ -16,6 +16,10 @@ from parquet_loader.engine.worker_pool import Job
 from parquet_loader.plan import Plan
 from parquet_loader.window import Allocator
 
+# Until a batch is measured, it may take this multiple of the estimate: `transform` may turn bytes into float32, and
+# photos of unknown size take about 16 times the bytes of their JPEGs.
+_MOST_BY_TRANSFORM, _MOST_BY_IMAGES = 4, 16
+
 
 class Batches(ABC):
     """Makes the batches of an epoch in the workers. Guarded by the engine's lock; jobs run without it.
@@ -104,17 +108,22 @@ class BatchScheduler(Batches):
         self._locate = dataset.snapshot.locate
         self._batch_bytes = int(dataset.sizing.row.processed * plan.batch_size)
         self._is_measured = False
+        varying = any(c.image is not None and None in c.decoded_shape for c in dataset.reader.columns)
+        self._most = _MOST_BY_IMAGES if varying else _MOST_BY_TRANSFORM if processor.has_transform else 1
 
     def _may_begin(self, expected: int) -> bool:
         """Whether one more batch may be begun before the next one is delivered.
 
         Batches have a share of the memory limit. Processes may begin further batches in memory that windows leave
         free; otherwise a `transform` that returns more bytes than it gets would keep few processes busy. Further
-        batches begin only after the first one has shown how many bytes a batch takes.
+        batches begin only after the first one has shown how many bytes a batch takes. Without processes, they begin
+        before if there is memory even for batches that are much larger than estimated.
         """
         begun, units = self._next_begun - self._next_delivered, self._sizing.batches_bytes // max(self._batch_bytes, 1)
         if not self._lanes:
-            return begun < max(1, min(BATCHES_AT_ONCE, units))
+            most = 1 if self._is_measured else self._most
+            fits = most == 1 or self._usage.fits(((begun + 1) * most - begun) * expected)
+            return not begun or (begun < min(BATCHES_AT_ONCE, units) and fits)
         return begun < max(BATCHES_AT_ONCE, 2 * self._lanes) and (
             begun < max(1, units // 2) or (self._is_measured and self._usage.fits(expected))
         )

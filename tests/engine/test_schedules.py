@@ -3,11 +3,16 @@ itself is the scheduler, and every schedule it draws can be drawn again."""
 
 from __future__ import annotations
 
+import io
 import random
 import re
 import tempfile
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +22,7 @@ from parquet_loader.engine.engine import Engine
 from parquet_loader.errors import MemoryLimitError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.plan.epoch import Plan
+from parquet_loader.schema import Image, Schema
 from parquet_loader.window import StoredWindow
 from tests.support import oracle
 from tests.support.datasets import Layout, layouts, write_layout
@@ -127,3 +133,28 @@ def test_with_little_memory_any_schedule_gives_the_same_rows(transform: Any, lim
         oracle.assert_columns_equal(delivered[0], oracle.expected_columns(root), ordered=False)
         for columns in delivered[1:]:
             oracle.assert_columns_equal(columns, delivered[0], ordered=True)
+
+
+@pytest.mark.parametrize(("memory_limit", "expected"), [("16MiB", 2), ("1GiB", 4)])
+def test_few_batches_of_images_of_unknown_size_begin_before_one_is_decoded(
+    tmp_path: Path, memory_limit: str, expected: int
+) -> None:
+    """A batch takes 6 MB, and its JPEGs, of which alone the size is known, 0.4 MB."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow writes the images")
+    pixels = np.random.default_rng(0).integers(0, 256, (500, 500, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    image.fromarray(pixels).save(file, "JPEG", quality=10)
+    pq.write_table(pa.table({"image": [file.getvalue()] * 96}), tmp_path / "a.parquet", row_group_size=8)
+    schema = Schema({"image": Image()})
+    with BatchedDataLoader(tmp_path / "a.parquet", 8, schema=schema, memory_limit=memory_limit) as loader:
+        engine = loader._engine(loader._plan(0))
+        assert isinstance(engine, Engine)
+        begun = 0
+        with engine.workers.lock:
+            while (job := engine._choose()) is not None:
+                if job.stage == "process":
+                    begun += 1
+                else:
+                    job.done(job.run())
+        engine.close()
+    assert begun == expected
