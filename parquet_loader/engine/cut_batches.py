@@ -82,7 +82,8 @@ class CutBatches(Batches, Generic[P, H]):
         self._write = write
         self._batch_bytes = batch_bytes
         self._most_ahead = most_ahead
-        self._at_once = at_once or batches_at_once(most_ahead, batch_bytes)
+        self._at_once = at_once
+        self._is_measured = False
         self._held: dict[int, H] = {}
         self._waiting: Collection[int] = ()
         self._cut: deque[Sequence[P]] = deque()
@@ -130,7 +131,8 @@ class CutBatches(Batches, Generic[P, H]):
 
     def _write_job(self, windows: deque[WindowTask]) -> Job[list[ProcessedBatch]] | None:
         """Return a job that writes the next batches; None if there are none, or enough are ahead."""
-        count = self._writable(min(self._at_once, len(self._cut)))
+        at_once = self._at_once or batches_at_once(self._most_ahead, self._batch_bytes)
+        count = self._writable(min(at_once, len(self._cut)))
         if not count:
             return None
         some = [self._cut.popleft() for _ in range(count)]
@@ -146,7 +148,7 @@ class CutBatches(Batches, Generic[P, H]):
             self._ready.update(zip(range(number, number + count), outcomes, strict=True))
             sizes = [self._reserved(outcome) for outcome in outcomes]
             self._usage.reserve(sum(sizes) - count * expected)
-            self._batch_bytes = max(self._batch_bytes, *sizes)
+            self._batch_bytes, self._is_measured = max(self._batch_bytes, *sizes), True
             some.clear()
             for owner in owners:
                 self._end_of(owner)

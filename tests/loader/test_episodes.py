@@ -660,6 +660,15 @@ def test_batches_are_written_if_only_few_fit(tmp_path: Path) -> None:
         assert sum(1 for _ in loader) == len(loader) == 250
 
 
+def test_batches_of_long_text_count_within_the_memory_limit(tmp_path: Path) -> None:
+    """A batch has 21 texts of 800 bytes for each of 64 samples, many times more than is known before one is written."""
+    table = pa.table({"episode": np.arange(3000) // 100, "text": ["long" * 200] * 3000})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=500)
+    with loader_of(tmp_path, 64, episodes=Episodes(by="episode", history=20), memory_limit="16MiB") as loader:
+        assert sum(1 for _ in loader) == 47
+        assert loader.stats().peak_bytes <= 16 * 2**20
+
+
 def test_episodes_in_directories_are_told_apart_by_partition(tmp_path: Path) -> None:
     for name in ("run=a", "run=b"):
         (tmp_path / name).mkdir()
