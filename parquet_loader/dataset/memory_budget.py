@@ -15,7 +15,7 @@ it the order) is the same on every machine:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -246,6 +246,13 @@ class WindowMemory:
         opened = lanes * self.open_bytes(rows, lanes) if streams else 0
         return rows * self.row.in_windows + self._extra_bytes(rows) + self.batches_bytes + opened
 
+    def at_most_bytes(self, rows: int) -> float:
+        """Return the bytes of windows of `rows` rows, of batches, and of open row groups with large pages, if any."""
+        lanes = self.lanes(rows)
+        if not self.row.large_page_bytes or (lanes == 1 and self.largest_rows <= rows):
+            return 0.0
+        return self.nbytes(rows, streams=True) + lanes * self.row.large_page_bytes
+
     def _extra_bytes(self, rows: int) -> float:
         """Return the additional bytes of a window of the longest rows, if it may hold rows of few row groups."""
         is_mixed = self.lanes(rows) > 1 or rows >= self.total_rows
@@ -309,6 +316,7 @@ def divide(
         open_row_groups=open_row_groups,
         kept_rows=kept_rows,
     )
+    given_rows = window_rows
     smallest = min(2 * batch_size if window_rows is None else window_rows, windows.total_rows)
     if windows.needed_bytes(smallest) > limit_bytes:
         raise _refused(limit_bytes, windows, smallest, batch_size, reserved, _largest_row_group(snapshot, counts))
@@ -317,6 +325,23 @@ def divide(
         highest = max(default, 16 * batch_size, smallest)
         window_rows = _largest(smallest, highest, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
     lanes = windows.lanes(window_rows)
+    if open_row_groups is None and windows.at_most_bytes(window_rows) > limit_bytes:
+        alone = replace(windows, open_row_groups=side_by_side)
+        fits = alone.needed_bytes(window_rows) <= limit_bytes and alone.at_most_bytes(window_rows) <= limit_bytes
+        return divide(
+            limit_bytes,
+            row if fits else row.with_large_pages,
+            snapshot,
+            counts,
+            batch_size=batch_size,
+            window_rows=window_rows if fits else given_rows,
+            shuffle=shuffle,
+            side_by_side=side_by_side,
+            num_threads=num_threads,
+            open_row_groups=side_by_side if fits else None,
+            kept_rows=kept_rows,
+            reserved=reserved,
+        )
     unused = max(0.0, SHARE_WINDOWS * limit_bytes - windows.nbytes(window_rows, streams=lanes > 1))
     fetched = 0
     if snapshot.remote is not None:

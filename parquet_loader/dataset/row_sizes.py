@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import Arrangement, Column, arrangement_of, flat_widths, holds_rows
+from parquet_loader.decode import Arrangement, Column, arrangement_of, flat_widths, header_at, holds_rows
 from parquet_loader.errors import DataError, SourceError, is_skippable
 from parquet_loader.read import BUFFER_BYTES, HIDDEN_ROW_NUMBERS, RowGroupReader
 from parquet_loader.schema import Audio
@@ -27,6 +28,8 @@ _GUESS_FACTOR = 4
 # An estimate for varying columns that is too low by at most this factor is kept, because the default window, and so the
 # order, follows from it. The rest of the limit covers the difference.
 TOLERATED = 1.25
+# Most writers end pages below this size.
+_USUAL_PAGE_BYTES = 2 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class RowSizes:
         extra_cursor_bytes: The same for `cursor_bytes`.
         unplanned_cursor_bytes: Bytes that an open cursor may hold beyond `cursor_bytes`. They delay reading ahead, but
             do not change the windows, and so not the order.
+        large_page_bytes: The part of `unplanned_cursor_bytes` in pages that are larger than those of most writers.
     """
 
     gathered: float
@@ -59,6 +63,7 @@ class RowSizes:
     extra: float = 0.0
     extra_cursor_bytes: int = 0
     unplanned_cursor_bytes: int = 0
+    large_page_bytes: int = 0
 
     @property
     def decoded(self) -> float:
@@ -74,6 +79,17 @@ class RowSizes:
     def moved_at_once(self) -> float:
         """Bytes of a decoded row that are copied to the window at once, and so are not kept in decoded form."""
         return self.wide + self.staged + sum(nbytes for _, nbytes in self.ragged)
+
+    @property
+    def with_large_pages(self) -> RowSizes:
+        """The same sizes with large pages in `cursor_bytes`."""
+        more = self.large_page_bytes
+        return replace(
+            self,
+            cursor_bytes=self.cursor_bytes + more,
+            unplanned_cursor_bytes=self.unplanned_cursor_bytes - more,
+            large_page_bytes=0,
+        )
 
     @property
     def in_windows(self) -> float:
@@ -97,6 +113,7 @@ def row_sizes(
     sampled_rows: int = 0,
     extra: float = 0.0,
     dense: tuple[RowGroupRef, float] | None = None,
+    reads_headers: bool = False,
 ) -> RowSizes:
     """Return the bytes of a row, from the types, and of a cursor, from the footers.
 
@@ -110,6 +127,7 @@ def row_sizes(
         sampled_rows: Rows that were decoded to measure these.
         extra: As in `RowSizes`.
         dense: A row group with more bytes a row than the average, and the share of such row groups, 0 to 1.
+        reads_headers: Whether the sizes of pages may be read from their headers.
     """
     # Hidden numbers of rows are left out, so that windows, and the order, are the same with and without them.
     columns = [c for c in reader.columns if c.name != HIDDEN_ROW_NUMBERS]
@@ -125,7 +143,7 @@ def row_sizes(
         if isinstance(c.image, Audio) and not c.image.is_fixed
     )
     processed = gathered + wide + image_bytes if processes else 0.0
-    staged, cursor, cursor_at_most, unplanned = 0, 0, 0, 0
+    staged, cursor, cursor_at_most, unplanned, large = 0, 0, 0, 0, 0
     if len(counts) and counts.max():
         largest = snapshot.row_group(int(np.argmax(counts)))
         as_stored = {r.source.name for r in reader.routes(largest) if r.source.is_always_as_stored}
@@ -135,6 +153,7 @@ def row_sizes(
         staged = sum(c.row_bytes or 0 for c in stays if c.name in as_stored)
         leaves = reader.chunks.leaves(largest.file_number)
         cursor, unplanned = _cursor_bytes(snapshot, largest, leaves), _unplanned_bytes(snapshot, largest, leaves)
+        large = _large_page_bytes(snapshot, largest, leaves) if reads_headers else 0
         if dense is not None:
             row_group, share = dense
             cursor_at_most = _cursor_bytes(snapshot, row_group, reader.chunks.leaves(row_group.file_number))
@@ -143,8 +162,9 @@ def row_sizes(
     media = image_bytes if decodes_windows else 0.0
     more = max(0, cursor_at_most - cursor)
     return RowSizes(
-        gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media, extra, more, unplanned
-    )
+        gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media, extra, more,
+        unplanned + large, large,
+    )  # fmt: skip
 
 
 def guessed_sizes(
@@ -202,6 +222,7 @@ def sampled_sizes(
         sampled_rows=len(sample),
         extra=max(0.0, most - sum(nbytes for _, nbytes in ragged)),
         dense=(dense, np.count_nonzero(is_dense) / np.count_nonzero(counts)),
+        reads_headers=True,
     )
 
 
@@ -321,3 +342,29 @@ def _unplanned_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequenc
         held = 2 if chunk.codec_name == "UNCOMPRESSED" else 3
         total += held * page - (held - 1) * _page_bytes(encoded, rows)
     return total
+
+
+def _large_page_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequence[int]) -> int:
+    """Return the bytes of an open cursor in pages beyond 2 MiB, by the header of each column's first data page.
+
+    DuckDB ends pages at 100 MiB. Headers of remote files are not read, because each takes a request.
+    """
+    footer, file = snapshot.footers.get(row_group.file_number), row_group.file
+    chunks = [footer.chunk(row_group.number, number) for number in leaves]
+    chunks = [chunk for chunk in chunks if min(chunk.encoded_bytes, row_group.encoded_bytes) > _USUAL_PAGE_BYTES]
+    if snapshot.remote is not None or not chunks:
+        return 0
+    total = 0
+    with suppress(OSError), snapshot.filesystem.open_input_file(file.path) as opened:
+        for chunk in chunks:
+            header = header_at(partial(_peek, opened), chunk.data_at, file.size_bytes)
+            if header is not None and _USUAL_PAGE_BYTES < header.plain_bytes <= chunk.encoded_bytes:
+                page = header.plain_bytes + (0 if chunk.codec_name == "UNCOMPRESSED" else header.page_bytes)
+                total += page - _USUAL_PAGE_BYTES
+    return total
+
+
+def _peek(opened: pa.NativeFile, at: int, nbytes: int) -> bytes:
+    opened.seek(at)
+    data: bytes = opened.read(nbytes)
+    return data

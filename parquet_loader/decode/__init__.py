@@ -75,7 +75,7 @@ from parquet_loader.decode.page_file import (
     page_file_buffer,
     page_file_schema,
 )
-from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, page_header
+from parquet_loader.decode.page_headers import FeedCheck, chunk_bounds, header_at, page_header
 from parquet_loader.decode.plain_pages import RawFile
 from parquet_loader.decode.routes import Arrangement, ColumnRoute, ColumnSource, arrangement_of, holds_rows, routes_of
 from parquet_loader.decode.value_ranges import ValueRange, packed_ranges

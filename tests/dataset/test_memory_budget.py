@@ -130,6 +130,26 @@ def test_large_dictionaries_count_for_each_open_row_group(tmp_path: Path) -> Non
         tight.plan()
 
 
+def test_row_groups_with_large_pages_are_open_at_once_only_within_the_limit(tmp_path: Path) -> None:
+    """DuckDB writes pages of up to 100 MiB: here, 20 MiB."""
+    table = pa.table({"text": pa.array(["a" * 1000]).take(pa.array(np.zeros(40_000, np.int64)))})
+    one, large = tmp_path / "usual.parquet", tmp_path / "large.parquet"
+    options = {"row_group_size": 20_000, "use_dictionary": False, "compression": "none"}
+    pq.write_table(table, one, **options)
+    pq.write_table(table, large, data_page_size=10**8, **options)
+    with loader_of(one, memory_limit="32MiB") as usual, loader_of(large, memory_limit="32MiB") as found:
+        assert usual.plan().open_row_groups == 2
+        assert found.plan().open_row_groups == 1
+        assert sum(len(batch["text"]) for batch in found) == len(table)
+    with loader_of(one, memory_limit="512MiB") as usual, loader_of(large, memory_limit="512MiB") as found:
+        assert found.plan() == usual.plan()
+    with pytest.raises(MemoryLimitError, match="use memory_limit=") as refused, loader_of(large, None, 2**24) as tight:
+        tight.plan()
+    sufficient = str(refused.value).split("memory_limit=")[-1].split(" ")[0]
+    with loader_of(large, memory_limit=sufficient) as loader:
+        assert sum(len(batch["text"]) for batch in loader) == len(table)
+
+
 def test_open_row_groups_of_text_count_all_pages_that_they_hold(tmp_path: Path) -> None:
     """Arrow ends a page at the first multiple of 1,024 rows that has 1 MiB: here, 2,048 rows of 1,004 bytes."""
     table = pa.table({"text": pa.array(["a" * 1000]).take(pa.array(np.zeros(40_000, np.int64)))})
