@@ -172,10 +172,15 @@ class LazyBudget:
         return made
 
     def get_if_tight(self, guess: RowSizes) -> None:
-        """Compute the budget now if rows of these sizes do not fit, so that an error about the limit is raised now."""
+        """Compute the budget now if rows of these sizes do not fit, so that an error about the limit is raised now.
+
+        If a cursor alone exceeds the limit, nothing is read: reading a sample would take as much.
+        """
         try:
             self._divided(guess)
         except MemoryLimitError:
+            if guess.cursor_bytes > self.limit_bytes:
+                raise
             self.get()
 
 

@@ -130,6 +130,17 @@ def test_large_dictionaries_count_for_each_open_row_group(tmp_path: Path) -> Non
         tight.plan()
 
 
+def test_nothing_is_read_if_a_page_alone_exceeds_the_limit(tmp_path: Path) -> None:
+    """Arrow ends a page only after 1,024 rows, here of 1 MiB; reading one of them reads the whole page."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": [b"a" * 2**20] * 40}), path, use_dictionary=False, compression="none")
+    with path.open("r+b") as file:
+        file.seek(4)
+        file.write(bytes(64))  # no page can be read
+    with pytest.raises(MemoryLimitError, match=r"use memory_limit=\d+MiB or more"):
+        BatchedDataLoader(path, 1, memory_limit="16MiB")
+
+
 def test_row_groups_with_large_pages_are_open_at_once_only_within_the_limit(tmp_path: Path) -> None:
     """DuckDB writes pages of up to 100 MiB: here, 20 MiB."""
     table = pa.table({"text": pa.array(["a" * 1000]).take(pa.array(np.zeros(40_000, np.int64)))})
