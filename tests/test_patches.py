@@ -25,6 +25,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     "collate/test_cuda.py": {
         "parquet_loader.collate.device.pinned_memory.PinnedMemory.allocate": "memory of tensors that no GPU has to pin",
         "parquet_loader.collate.torch_output.TensorOutput.allocator": "the path of pinned memory, without a GPU",
+        "output._device": "the path of a GPU, without one",
+        "permuted._output._pinned": "the path of pinned memory, without a GPU",
     },
     "collate/test_device_images.py": {
         "parquet_loader.collate.device.images.DeviceImages._column": "the device has no memory for a batch",
@@ -45,7 +47,10 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "collate/test_registered_memory.py": {
         "output._registered": "the path of a GPU, without one",
+        "parquet_loader.collate.device.registered_memory.HeldSources.hold": "records the memory that is held",
         "parquet_loader.collate.device.windows.DeviceWindows._copy": "records the memory that is copied from",
+        "parquet_loader.collate.device.windows.DeviceWindows.release": "records the process that releases memory",
+        "parquet_loader.collate.device.windows.moved": "records the memory that is copied from",
     },
     "collate/test_token_rows.py": {
         "parquet_loader.collate.token_rows.KERNELS": _KERNELS,
