@@ -270,7 +270,7 @@ class RowGroupReader:
                         deferred = DeferredColumns(
                             chunks.raw,
                             first_row,
-                            explained,
+                            partial(self._not_written, row_group, columns, location),
                             chunks.straight,
                             names,
                             gone,
@@ -600,6 +600,18 @@ class RowGroupReader:
             raise DataError(
                 f"{row_group.name}: the footer says {row_group.rows} rows, the pages hold {found}; the file is damaged"
             )
+
+    def _not_written(
+        self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation, error: Exception
+    ) -> Exception:
+        """Return the error of columns that could not be read to the window.
+
+        A damaged copy in the local cache is dropped, and the columns are decoded again, by Arrow from the file itself.
+        """
+        if isinstance(error, ParquetLoaderError) or not location.is_cached or is_shortage(error):
+            return self._explained(row_group, columns, error, location)
+        self.chunks.invalidate(location)
+        return NotDecodedError(columns)
 
     def _explained(
         self, row_group: RowGroupRef, columns: Sequence[str], error: Exception, location: ChunkLocation | None = None

@@ -302,6 +302,26 @@ def test_a_copy_that_is_lost_while_it_is_used_is_fetched_again(
         assert read_epoch(loader) == before[2]
 
 
+def test_a_copy_that_is_cut_while_its_row_group_is_open_is_fetched_again(
+    data: Path, root: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"shuffle": False, "window_rows": 256, "memory_limit": "48MiB", "num_threads": 1}
+    (before,) = expected(data, 1, **options)
+    with open_loader(root, LocalCache(tmp_path / "cache", ROOMY), **options) as loader:
+        assert read_epoch(loader) == before
+
+    def cut(columns: dict[str, Any], _: Any) -> dict[str, Any]:  # after the first window, which holds half a row group
+        for path in copies(tmp_path / "cache"):
+            os.truncate(path, 0)
+        return columns
+
+    with open_loader(root, LocalCache(tmp_path / "cache", ROOMY), transform=cut, **options) as loader:
+        assert read_epoch(loader) == before
+        figures = loader.stats().cache
+        assert figures is not None
+        assert figures.damaged
+
+
 def test_a_cache_in_the_place_of_a_file_says_so_once_and_nothing_fails(data: Path, root: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_bytes(b"")
     with open_loader(root, LocalCache(tmp_path / "cache", ROOMY)) as loader:
