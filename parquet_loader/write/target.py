@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from itertools import compress
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
@@ -67,15 +69,23 @@ def listing(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
     """Return everything below a directory, including hidden names; nothing if there is no directory.
 
     Raises:
-        WriteError: `path` is a file or a sample store, or belongs to a table of Delta, Iceberg or another format.
+        WriteError: `path` is a file or a sample store, belongs to a table of Delta, Iceberg or another format, or holds
+            a name that is not UTF-8.
     """
     if look_up(filesystem, path).type == pafs.FileType.File:
         raise WriteError(f"{path}: this is a file; a data set is written to a directory")
     found = list_below(filesystem, path, recursive=True)
-    table = table_to_write_to(filesystem, path, (i.path for i in found if i.type == pafs.FileType.File))
+    try:
+        paths = [info.path for info in found]
+    except UnicodeDecodeError as error:
+        raise WriteError(
+            f"{path}: it holds {os.fsdecode(error.object)!r}, a name that is not UTF-8; rename it, or write elsewhere"
+        ) from None
+    are_files = (info.type == pafs.FileType.File for info in found)
+    table = table_to_write_to(filesystem, path, compress(paths, are_files))
     if table is not None:
         raise WriteError(table.writing_refusal(path))
-    if any(info.path == f"{path.rstrip('/')}/.store/store.json" for info in found):
+    if f"{path.rstrip('/')}/.store/store.json" in paths:
         raise WriteError(
             f"{path}: this is a sample store, which reads no other files than its own; write with "
             "SampleStore(path).writer(), write_dask(data, store) or write_spark(df, store)"

@@ -165,6 +165,19 @@ def test_overwrite_refuses_what_is_no_data_set(place: Place) -> None:
     assert (place.local / "thesis.tex").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8")
+def test_a_name_that_is_not_utf8_is_refused_in_the_directory_and_ignored_beside_it(tmp_path: Path) -> None:
+    place = Place("local", tmp_path)
+    (place.local.parent / os.fsdecode(b"\xff")).touch()
+    place.write(0, 10)
+    place.write(10, 20, "overwrite")
+    assert place.ids() == list(range(10, 20))
+    (place.local / os.fsdecode(b"\xfe")).touch()
+    for mode in ("error", "append", "overwrite"):
+        with pytest.raises(WriteError, match=r"it holds '.*\\udcfe', a name that is not UTF-8"):
+            place.job(mode)
+
+
 def test_a_reported_file_that_is_not_there_is_named(place: Place) -> None:
     with place.job() as job, pytest.raises(WriteError, match=r"part-7.* is not there; nothing was published"):
         job.commit([WrittenFile(0, ".part-7.parquet.tmp", 1, 10, 10)])

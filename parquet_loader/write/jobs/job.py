@@ -318,7 +318,7 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
         folders.append((parent, f".{name}"))
     for folder, prefix in folders:
         pattern = re.compile(re.escape(prefix) + r"\.job-(?P<id>[0-9a-f]{32})(-dead|\.lease(\.[0-9a-f]{32})?)?")
-        names = [info.base_name for info in list_below(filesystem, folder, recursive=False)]
+        names = _names_in(filesystem, folder)
         if is_local(filesystem):
             for left in filter(re.compile(re.escape(prefix) + UNNAMED_LEASE).fullmatch, names):
                 remove_unnamed(join(folder, left))
@@ -333,6 +333,15 @@ def remove_dead_jobs(filesystem: pafs.FileSystem, path: str) -> None:
                     for left in (n for n in names if n.startswith(os.path.basename(directory.lease.path))):
                         with contextlib.suppress(OSError, pa.ArrowException):
                             filesystem.delete_file(join(folder, left))
+
+
+def _names_in(filesystem: pafs.FileSystem, folder: str) -> list[str]:
+    """Return the names in a directory; none if it does not exist."""
+    if is_local(filesystem):  # where other programs' files may have names that are not UTF-8, which Arrow refuses
+        with contextlib.suppress(FileNotFoundError):
+            return os.listdir(folder)
+        return []
+    return [info.base_name for info in list_below(filesystem, folder, recursive=False)]
 
 
 class JobDirectory:
