@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, show_table, working
+from parquet_loader.cli.finite import FiniteRange
 from parquet_loader.cli.setups import loader_options, setup_of
 from parquet_loader.common import available_processors, format_bytes, format_count
 from parquet_loader.loader.report.bars import Bar, bars, bars_page
@@ -23,7 +24,7 @@ _TITLES = {"threads": "num_threads", "isolation": "isolation", "window_rows": "w
 @click.argument("source", nargs=-1, required=True)
 @loader_options
 @click.option("--repeats", type=click.IntRange(2), default=5, show_default=True, help="Runs of each case.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
+@click.option("--seconds", type=FiniteRange(0, min_open=True), default=1.0, show_default=True,
               help="Seconds of a run, after its first batch.")  # fmt: skip
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the rates: a file .html or .svg.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, working
+from parquet_loader.cli.finite import FiniteRange
 from parquet_loader.common import ReadOptions, format_bytes, format_count, parse_bytes
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.layout.facts import LayoutFacts, examine
@@ -22,7 +23,7 @@ _FOUND = 1
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of the training job.")
 @click.option("--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Rows of a batch.")
 @click.option("--memory", default="1GiB", show_default=True, help="memory_limit of the loader.")
-@click.option("--seconds", type=click.FloatRange(0), default=2.0, show_default=True,
+@click.option("--seconds", type=FiniteRange(0), default=2.0, show_default=True,
               help="Read local files for this long to measure; 0: read footers only.")  # fmt: skip
 @click.option("--split", help="The split to look at, or 'all'; default: everything, if it is one split.")
 @click.option("--ignore-table-format", is_flag=True, help="Read a table's files as plain Parquet.")

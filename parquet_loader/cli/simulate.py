@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from parquet_loader.cli.console import show_json, show_lines, show_table, working
+from parquet_loader.cli.finite import FiniteRange
 from parquet_loader.cli.setups import loader_options, setup_of
 from parquet_loader.common import format_bytes, format_count
 from parquet_loader.loader.report.charts import duration
@@ -22,13 +23,13 @@ from parquet_loader.loader.stats import LoaderStats
 @click.argument("source", nargs=-1, required=True)
 @loader_options
 @click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks of the training job.")
-@click.option("--step-ms", type=click.FloatRange(0), default=0.0, show_default=True,
+@click.option("--step-ms", type=FiniteRange(0), default=0.0, show_default=True,
               help="Milliseconds of a training step, without waiting.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+@click.option("--seconds", type=FiniteRange(0, min_open=True), default=2.0, show_default=True,
               help="About how long to read for the calibration.")  # fmt: skip
 @click.option("--provider", type=click.Choice(sorted(PRICES)), help="Whose prices to use; default: by the URL, or s3.")
-@click.option("--price-reads", type=click.FloatRange(0), help="US dollars for 1,000 GET requests.")
-@click.option("--price-gib", type=click.FloatRange(0), help="US dollars for each GiB fetched; default: 0.")
+@click.option("--price-reads", type=FiniteRange(0), help="US dollars for 1,000 GET requests.")
+@click.option("--price-gib", type=FiniteRange(0), help="US dollars for each GiB fetched; default: 0.")
 @click.option("--run", is_flag=True, help="Then read a whole epoch, and show its figures beside the prediction.")
 @click.option("--report", type=click.Path(dir_okay=False), help="With --run: write that epoch as an HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

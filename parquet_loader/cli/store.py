@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from parquet_loader.cli.console import out, printable, show_json, show_json_line, show_lines
+from parquet_loader.cli.finite import FiniteRange
 from parquet_loader.store import SampleStore
 
 
@@ -23,7 +24,7 @@ def store() -> None:
 @click.argument("path", type=click.Path(file_okay=False))
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option(
-    "--every", "every_s", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two."
+    "--every", "every_s", type=FiniteRange(min=0.1), default=2.0, show_default=True, help="Seconds between two."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, an object on each line.")
 def status(path: str, *, watch: bool, every_s: float, as_json: bool) -> None:

@@ -55,6 +55,14 @@ def test_prices_can_be_given(source: Path) -> None:
     assert json.loads(done.stdout)["object_store"]["cost_usd"] == pytest.approx(10)
 
 
+@pytest.mark.parametrize("option", ["--step-ms", "--seconds", "--price-reads", "--price-gib"])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_numbers_that_no_clock_and_no_json_holds_are_refused(source: Path, option: str, number: str) -> None:
+    done = run_here("simulate", source, option, number)
+    assert done.returncode == 2
+    assert f"Invalid value for '{option}': {number} is not a finite number" in done.stderr
+
+
 def test_wrong_uses_are_one_line(source: Path) -> None:
     assert run_here("simulate", source, "--report", "x.html").returncode == 2
     done = run_here("simulate", source / "none")
