@@ -186,7 +186,8 @@ class Snapshot:
         starts = self.first_rows
         wrong = row_numbers[(row_numbers < 0) | (row_numbers >= starts[-1])]
         if len(wrong):
-            raise IndexError(f"row number {wrong[0]} does not exist; the data set has rows 0 to {starts[-1] - 1}")
+            has = f"rows 0 to {starts[-1] - 1}" if starts[-1] else "no rows"
+            raise IndexError(f"row number {wrong[0]} does not exist; the data set has {has}")
         groups = np.searchsorted(starts, row_numbers, side="right") - 1
         files = [self.files[number].path for number in self.row_group_file[groups].tolist()]
         rows = row_numbers - starts[groups]

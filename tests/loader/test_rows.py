@@ -191,6 +191,14 @@ def test_no_indices_give_a_batch_without_rows(path: Path) -> None:
     assert ParquetDataset(path, filters=[("id", "<", 0)]).take([])["id"].shape == (0,)
 
 
+def test_a_data_set_without_rows_says_so(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "none.parquet")
+    data = ParquetDataset(tmp_path)
+    for ask in (data.__getitem__, lambda number: data.locate([number])):
+        with pytest.raises(IndexError, match="0 does not exist; the data set has no rows"):
+            ask(0)
+
+
 @pytest.mark.parametrize("index", [1000, -1001, 2**40])
 def test_a_row_that_does_not_exist_is_an_index_error(path: Path, index: int) -> None:
     data = ParquetDataset(path)
