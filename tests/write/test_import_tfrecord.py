@@ -222,6 +222,11 @@ def test_records_without_any_feature_are_nothing_to_import(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["x.tfrecord"]
 
 
+def test_a_missing_source_names_the_files_expected(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"expected TFRecord files: .* or a pattern such as 'x-\*\.tfrecord'"):
+        import_tfrecord(tmp_path / "none", tmp_path / "out")
+
+
 def test_a_feature_without_a_name_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.tfrecord").write_bytes(frames([example({"n": [1]}), example({"": [1]})]))
     with pytest.raises(SourceError, match=r"x\.tfrecord: record 1 has a value whose name is empty"):

@@ -195,7 +195,9 @@ def files_of(path: str, suffixes: Sequence[str], what: str) -> list[str]:
         return [path]
     if found := sorted(glob.glob(path)):
         return [name for name in found if os.path.isfile(name)]
-    raise SourceError(f"{path}: does not exist; expected {what}: a file, a directory, or a pattern such as 'x-*.tar'")
+    raise SourceError(
+        f"{path}: does not exist; expected {what}: a file, a directory, or a pattern such as 'x-*{suffixes[0]}'"
+    )
 
 
 def _matches(name: str, endings: tuple[str, ...]) -> bool:
