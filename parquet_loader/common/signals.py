@@ -45,11 +45,15 @@ def uninterrupted(work: Callable[[], None]) -> None:
 
 def _deferring(number: int, handler: Callable[[int, FrameType | None], Any], work: Callable[[], None]) -> None:
     came: list[FrameType | None] = []
-    signal.signal(number, lambda _, frame: came.append(frame))
     try:
+        signal.signal(number, lambda _, frame: came.append(frame))
         work()
     finally:
-        signal.signal(number, handler)
+        try:
+            signal.signal(number, handler)
+        except BaseException:  # raised by the handler of another signal, which runs before this one is set
+            signal.signal(number, handler)
+            raise
         if came:
             handler(number, came[-1])
 

@@ -36,6 +36,38 @@ def test_a_signal_whose_handler_raises_does_not_interrupt_short_work(number: int
     assert done == ["worked"]
 
 
+@pytest.mark.parametrize("is_set", [False, True])
+@pytest.mark.parametrize("call", range(4))
+def test_all_handlers_come_back_if_one_raises_while_they_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, call: int, is_set: bool
+) -> None:
+    """Python runs handlers of signals that have come when `signal.signal` begins, and after it."""
+    replace, calls = signal.signal, []
+
+    def interrupted(number: int, handler: Any) -> Any:
+        calls.append(number)
+        if len(calls) != call + 1:
+            return replace(number, handler)
+        if is_set:
+            replace(number, handler)
+        raise InterruptedError("in the handler of a third signal")
+
+    def others(*_: object) -> None:
+        pass
+
+    numbers = (signal.SIGALRM, signal.SIGINT)
+    before = [signal.signal(number, others) for number in numbers]
+    monkeypatch.setattr(signal, "signal", interrupted)
+    try:
+        with pytest.raises(InterruptedError, match="third"):
+            uninterrupted(lambda: None)
+        assert [signal.getsignal(number) for number in numbers] == [others, others]
+    finally:
+        monkeypatch.undo()
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
 class Buffer:
     """Stands for the memory of a job that fails."""
 
