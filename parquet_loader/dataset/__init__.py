@@ -15,7 +15,7 @@ from parquet_loader.dataset.memory_budget import (
 )
 from parquet_loader.dataset.open import Dataset, OpenRows, default_num_threads, open_dataset, open_rows
 from parquet_loader.dataset.rank_agreement import check_agreement, digest, ranks_to_agree_with
-from parquet_loader.dataset.resolved_source import ResolvedSource, resolve_source, resolved_schema, with_words
+from parquet_loader.dataset.resolved_source import ResolvedSource, resolve_source, resolved_schema, with_partition_words
 from parquet_loader.dataset.row_counts import Counted, PriorCounts
 from parquet_loader.dataset.row_sizes import RowSizes
 from parquet_loader.dataset.schema_resolution import found_schema, is_carrying, select

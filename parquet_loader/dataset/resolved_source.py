@@ -52,7 +52,7 @@ class ResolvedSource:
     """A snapshot and the schema that is delivered from it. Immutable, except that `schema` is resolved once.
 
     Attributes:
-        listed: The snapshot as it was listed, after `with_words`; filters see its columns.
+        listed: The snapshot as it was listed, after `with_partition_words`; filters see its columns.
         snapshot: The same, with the types of partition columns that Petastorm's metadata declares.
         declared: The schema that the caller passed.
         lazy_schema: The fields to deliver; shared by all loaders.
@@ -84,7 +84,7 @@ def resolve_source(
     Raises:
         SchemaError: the files differ, or do not fit, or there is no column to deliver.
     """
-    snapshot = with_words(snapshot, schema)
+    snapshot = with_partition_words(snapshot, schema)
     typed, chosen = _lazily_resolved(snapshot, schema, columns, read_options)
     if not chosen.by_footers and snapshot.row_group_rows.any():
         raise SchemaError("there is no column to deliver; add a field to the schema")
@@ -102,11 +102,11 @@ def resolved_schema(
     Raises:
         SchemaError: the files differ, or do not fit.
     """
-    typed, chosen = _lazily_resolved(with_words(snapshot, schema), schema, columns, read_options)
+    typed, chosen = _lazily_resolved(with_partition_words(snapshot, schema), schema, columns, read_options)
     return typed, chosen.decide(typed)
 
 
-def with_words(snapshot: Snapshot, schema: Schema | None) -> Snapshot:
+def with_partition_words(snapshot: Snapshot, schema: Schema | None) -> Snapshot:
     """Return the snapshot with text for names of directories that are words of a `Category` in the schema.
 
     If all values of a key are integers, they are int64, and a `Category` of text takes integers as codes. But if a word
@@ -131,6 +131,7 @@ def _lazily_resolved(
         return snapshot, LazySchema(Schema(select(schema, columns)), None, options)
     declared = frozenset[str]() if schema is None else schema.column_names()
     snapshot, known = with_unischema(snapshot, columns)
+    snapshot = with_partition_words(snapshot, schema)  # again: the schema comes before Petastorm's types
     lists = None
     if known is not None:
         inferred = select_inferred(known, columns, declared)

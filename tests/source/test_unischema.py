@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from parquet_loader import BatchedDataLoader, DataError, Encoded, Ragged, Schema, SchemaError, write_dataset
+from parquet_loader import BatchedDataLoader, Category, DataError, Encoded, Ragged, Schema, SchemaError, write_dataset
 from parquet_loader.decode.array_formats import BlobProblem, image_array, npy_array, npz_array
 from parquet_loader.decode.encoded_columns import unpack
 from parquet_loader.schema.encode.blobs import encode_array
@@ -130,6 +130,18 @@ def test_names_of_directories_take_the_types_of_the_unischema(tmp_path: Path) ->
     with BatchedDataLoader(folder, 24, columns=["part"]) as loader:
         (batch,) = list(loader)
     assert set(batch["part"].to_list()) == {"007", "08"}
+
+
+def test_words_of_a_schema_come_before_the_types_of_the_unischema(tmp_path: Path) -> None:
+    """The Unischema says int64 for `ts`."""
+    shutil.copytree(oracle.SERIES, tmp_path / "ds", ignore=shutil.ignore_patterns("*.parquet"))
+    for number, path in enumerate(sorted(oracle.SERIES.glob("*.parquet"))[:2], 1):
+        (tmp_path / "ds" / f"ts={number}").mkdir()
+        pq.write_table(pq.read_table(path).drop(["ts"]).slice(0, 1), tmp_path / "ds" / f"ts={number}" / "a.parquet")
+    schema = Schema({"ts": Category(["1", "2"])}, extra="infer")
+    with BatchedDataLoader(tmp_path / "ds", 2, schema=schema) as loader:
+        (batch,) = list(loader)
+    assert batch["ts"].tolist() == [0, 1]
 
 
 def test_a_null_where_the_unischema_allows_none_is_named(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from parquet_loader.dataset import (
     resolved_schema,
     select,
     with_fixed_size_lists,
-    with_words,
+    with_partition_words,
 )
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, WriteError
 from parquet_loader.read import Filters, RowFilter, as_expression
@@ -231,7 +231,7 @@ def _fields_of(
         snapshot, schema = resolved_schema(snapshot, schema, columns, options)
     if schema is not None:
         chosen = select(schema, columns)
-        return with_words(snapshot, schema), Fields(chosen, chosen, frozenset(chosen), is_given=True)
+        return with_partition_words(snapshot, schema), Fields(chosen, chosen, frozenset(chosen), is_given=True)
     snapshot, unischema = with_unischema(snapshot, columns)
     if unischema is not None:
         chosen = select(unischema, columns)
