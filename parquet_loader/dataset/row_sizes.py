@@ -357,7 +357,8 @@ def _large_page_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequen
     total = 0
     with suppress(OSError), snapshot.filesystem.open_input_file(file.path) as opened:
         for chunk in chunks:
-            header = header_at(partial(_peek, opened), chunk.data_at, file.size_bytes)
+            is_inside = 0 <= chunk.data_at < file.size_bytes  # not if the footer is damaged
+            header = header_at(partial(_peek, opened), chunk.data_at, file.size_bytes) if is_inside else None
             if header is not None and _USUAL_PAGE_BYTES < header.plain_bytes <= chunk.encoded_bytes:
                 page = header.plain_bytes + (0 if chunk.codec_name == "UNCOMPRESSED" else header.page_bytes)
                 total += page - _USUAL_PAGE_BYTES

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, MemoryLimitError, OutputOptions
+from tests.support.footers import column_chunk, put, rewrite_footer
 
 LIMIT = 64 * 2**20
 
@@ -159,6 +160,20 @@ def test_row_groups_with_large_pages_are_open_at_once_only_within_the_limit(tmp_
     sufficient = str(refused.value).split("memory_limit=")[-1].split(" ")[0]
     with loader_of(large, memory_limit=sufficient) as loader:
         assert sum(len(batch["text"]) for batch in loader) == len(table)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**40])
+def test_a_damaged_offset_of_the_largest_row_group_is_skipped_as_other_damage(tmp_path: Path, offset: int) -> None:
+    """It has most rows, but not most bytes, so that the sample comes from another row group."""
+    path = tmp_path / "a.parquet"
+    texts = pa.array(["a" * 1000] * 4000 + ["a" * 5000] * 1000)
+    with pq.ParquetWriter(path, pa.schema({"text": texts.type}), use_dictionary=False, compression="none") as writer:
+        for first, rows in ((0, 4000), (4000, 1000), (4000, 1000)):
+            writer.write_table(pa.table({"text": texts.slice(first, rows)}))
+    rewrite_footer(str(path), lambda footer: put(column_chunk(footer, 0, 0), 9, offset))
+    with BatchedDataLoader(path, 64, on_error="skip") as loader:
+        assert sum(len(batch["text"]) for batch in loader) == 2000
+        assert len(loader.stats().skipped_row_groups) == 1
 
 
 def test_open_row_groups_of_text_count_all_pages_that_they_hold(tmp_path: Path) -> None:
