@@ -251,12 +251,12 @@ class WindowMemory:
         opened = lanes * self.open_bytes(rows, lanes) if streams else 0
         return rows * self.row.in_windows + self._extra_bytes(rows) + self.batches_bytes + opened
 
-    def at_most_bytes(self, rows: int) -> float:
-        """Return the bytes of windows of `rows` rows, of batches, and of open row groups with large pages, if any."""
+    def exceeds_with_large_pages(self, rows: int, limit_bytes: int) -> bool:
+        """Whether windows of `rows` rows, batches and open row groups exceed the limit because of large pages."""
         lanes = self.lanes(rows)
         if not self.row.large_page_bytes or (lanes == 1 and self.largest_rows <= rows):
-            return 0.0
-        return self.nbytes(rows, streams=True) + lanes * self.row.large_page_bytes
+            return False
+        return self.nbytes(rows, streams=True) + lanes * self.row.large_page_bytes > limit_bytes
 
     def _extra_bytes(self, rows: int) -> float:
         """Return the additional bytes of a window of the longest rows, if it may hold rows of few row groups."""
@@ -329,24 +329,25 @@ def divide(
         default = int(LARGEST_DEFAULT_WINDOW_BYTES / (windows.row_bytes + row.media))
         highest = max(default, 16 * batch_size, smallest)
         window_rows = _largest(smallest, highest, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
+    if open_row_groups is None and windows.exceeds_with_large_pages(window_rows, limit_bytes):
+        windows = replace(windows, open_row_groups=side_by_side)  # one row group at a time
+        if windows.needed_bytes(window_rows) > limit_bytes or windows.exceeds_with_large_pages(
+            window_rows, limit_bytes
+        ):
+            return divide(
+                limit_bytes,
+                row.with_large_pages,
+                snapshot,
+                counts,
+                batch_size=batch_size,
+                window_rows=given_rows,
+                shuffle=shuffle,
+                side_by_side=side_by_side,
+                num_threads=num_threads,
+                kept_rows=kept_rows,
+                reserved=reserved,
+            )
     lanes = windows.lanes(window_rows)
-    if open_row_groups is None and windows.at_most_bytes(window_rows) > limit_bytes:
-        alone = replace(windows, open_row_groups=side_by_side)
-        fits = alone.needed_bytes(window_rows) <= limit_bytes and alone.at_most_bytes(window_rows) <= limit_bytes
-        return divide(
-            limit_bytes,
-            row if fits else row.with_large_pages,
-            snapshot,
-            counts,
-            batch_size=batch_size,
-            window_rows=window_rows if fits else given_rows,
-            shuffle=shuffle,
-            side_by_side=side_by_side,
-            num_threads=num_threads,
-            open_row_groups=side_by_side if fits else None,
-            kept_rows=kept_rows,
-            reserved=reserved,
-        )
     unused = max(0.0, SHARE_WINDOWS * limit_bytes - windows.nbytes(window_rows, streams=lanes > 1))
     fetched = 0
     if snapshot.remote is not None:
