@@ -242,10 +242,14 @@ def _check_directories(schema: Schema, snapshot: Snapshot) -> None:
         names = (name, *field.aliases)
         if keys.isdisjoint(names) or (not field.aliases and getattr(field, "missing", None) is None):
             continue
+        # For each schema of the snapshot: the key whose values are read, or None if the files have a column instead.
+        keys_of: list[str | None] = []
+        for own in (frozenset(stored.names) for stored in snapshot.schemas):
+            found = next((other for other in names if other in own or other in keys), None)
+            keys_of.append(None if found in own else found)
         for file, number in zip(snapshot.files, snapshot.file_schema.tolist(), strict=True):
-            own, given = snapshot.schemas[number].names, dict(file.partitions)
-            key = next((other for other in names if other in own or other in keys), None)
-            if key is not None and key not in own and key not in given:
+            key = keys_of[number]
+            if key is not None and all(key != given for given, _ in file.partitions):
                 raise SchemaError(
                     f"{file.name}: column {name!r} comes from names of directories, and this file is in none named "
                     f"{key}=...; aliases= and missing= hold for columns of files only: rename the directories, or "
