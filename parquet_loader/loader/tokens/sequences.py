@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -103,8 +104,14 @@ class BatchCutter:
         return made
 
 
-class _Figures(NamedTuple):
-    """The size of a batch: the width of its rows, and `SequenceRange.sizes` of each part and of all parts together."""
+class _BatchSize(NamedTuple):
+    """The size of a batch.
+
+    Attributes:
+        width: Tokens of a row.
+        of_parts: `SequenceRange.sizes` of each part.
+        rows, pieces, ends: The sums of these: rows, pieces, and pieces and paddings together.
+    """
 
     width: int
     of_parts: list[tuple[int, int, int]]
@@ -114,6 +121,7 @@ class _Figures(NamedTuple):
 
 
 _Shapes: TypeAlias = dict[str, tuple[tuple[int, ...], Any]]
+"""Shape and dtype of each array of a batch that `BatchWriter` writes."""
 
 
 class _BatchMemory(NamedTuple):
@@ -142,13 +150,13 @@ class BatchWriter:
     def __call__(self, batches: Sequence[BatchParts]) -> list[ProcessedBatch]:
         """Return the batches of these sequences, in one block of memory."""
         form = self.form
-        figures = [self._figures(parts) for parts in batches]
-        shapes = [self._shapes(parts, found) for parts, found in zip(batches, figures, strict=True)]
+        sizes = [self._size_of(parts) for parts in batches]
+        shapes = [self._shapes(parts, size) for parts, size in zip(batches, sizes, strict=True)]
         # One block and one call of the kernel for all: each call waits for the GIL when it returns.
         tokens = TokenWriter(masks_boundaries=form.masks_boundaries, padding=form.padding)
         made = [
-            self._begun(parts, found, memory, tokens)
-            for parts, found, memory in zip(batches, figures, _allocated(self.memory, shapes), strict=True)
+            self._begun(parts, size, memory, tokens)
+            for parts, size, memory in zip(batches, sizes, _allocated(self.memory, shapes), strict=True)
         ]
         longest = tokens.write()
         if "max_seqlen" in form.keys:
@@ -159,28 +167,28 @@ class BatchWriter:
                 at += len(parts)
         return made
 
-    def _figures(self, parts: BatchParts) -> _Figures:
+    def _size_of(self, parts: BatchParts) -> _BatchSize:
         form, width = self.form, self.length
         if form.multiple is not None:
             filled = np.concatenate([part.documents.filled[part.first : part.last] for part in parts])
             width = -(-int(filled.max()) // form.multiple) * form.multiple
         sizes = [part.sizes(None if form.multiple is None else width) for part in parts]
-        return _Figures(width, sizes, *(sizes[0] if len(sizes) == 1 else map(sum, zip(*sizes, strict=True))))
+        return _BatchSize(width, sizes, *(sizes[0] if len(sizes) == 1 else map(sum, zip(*sizes, strict=True))))
 
-    def _shapes(self, parts: BatchParts, figures: _Figures) -> _Shapes:
+    def _shapes(self, parts: BatchParts, size: _BatchSize) -> _Shapes:
         shapes: _Shapes = {}
         for name in self.form.keys:
             if name in _ROWS_OF_TOKENS:
-                shapes[name] = (figures.rows, figures.width), _ROWS_OF_TOKENS[name]
+                shapes[name] = (size.rows, size.width), _ROWS_OF_TOKENS[name]
             elif name != "max_seqlen":
-                shapes[name] = (figures.pieces if name == "seq_lens" else figures.ends + 1,), _INT32
+                shapes[name] = (size.pieces if name == "seq_lens" else size.ends + 1,), _INT32
         for name, values in parts[0].documents.columns.items():
-            shapes[name] = (figures.rows, figures.width, *values.shape[1:]), values.dtype
+            shapes[name] = (size.rows, size.width, *values.shape[1:]), values.dtype
         return shapes
 
-    def _begun(self, parts: BatchParts, figures: _Figures, memory: _BatchMemory, tokens: TokenWriter) -> ProcessedBatch:
+    def _begun(self, parts: BatchParts, size: _BatchSize, memory: _BatchMemory, tokens: TokenWriter) -> ProcessedBatch:
         """Return a batch whose tokens are not written yet, but added to `tokens`."""
-        arrays, rows = memory.arrays, figures.rows
+        arrays, rows = memory.arrays, size.rows
         ids, labels, positions, numbers, lengths, bounds = map(arrays.get, _WRITTEN)
         written = [memory.addresses.get(name, 0) for name in _WRITTEN]
         if bounds is not None:
@@ -188,7 +196,7 @@ class BatchWriter:
             bounds, written[-1] = bounds[1:], written[-1] + _INT32.itemsize
         made = TokenRows(ids, labels, positions, numbers, lengths, bounds)  # type: ignore[arg-type]
         row = piece = end = 0
-        for part, (own_rows, own_pieces, own_ends) in zip(parts, figures.of_parts, strict=True):
+        for part, (own_rows, own_pieces, own_ends) in zip(parts, size.of_parts, strict=True):
             documents, chosen = part.documents, part.documents.pieces.between(part.first, part.last)
             is_whole = own_rows == rows
             out = made if is_whole else made.between(
@@ -203,29 +211,28 @@ class BatchWriter:
         for name in self.form.document_columns:
             carried = [
                 part.documents.arrays[name][part.documents.document[part.documents.pieces.rows[part.first] :][:count]]
-                for part, (_, count, _) in zip(parts, figures.of_parts, strict=True)
+                for part, (_, count, _) in zip(parts, size.of_parts, strict=True)
             ]
             arrays[name] = _joined(carried)
         return ProcessedBatch(rows, arrays, memory.owners, memory.nbytes)
 
 
 def _allocated(memory: Allocator, batches: Sequence[_Shapes]) -> list[_BatchMemory]:
-    """Return the memory of several batches, all in one block."""
+    """Return the memory of several batches, all in one block; each array begins at a line of the CPU's cache."""
     begins: list[dict[str, int]] = []
-    nbytes = 0
-    ends = [0]
+    bounds = [0]
     for shapes in batches:
-        own = {}
+        own, at = {}, bounds[-1]
         for name, (shape, dtype) in shapes.items():
-            own[name] = nbytes
-            nbytes += -(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) * _LINE_BYTES
+            own[name] = at
+            at += -(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) * _LINE_BYTES
         begins.append(own)
-        ends.append(nbytes)
-    block = memory.allocate(max(1, nbytes))
+        bounds.append(at)
+    block = memory.allocate(max(1, bounds[-1]))
     array, owner = block.array, block.owner
     first = array.ctypes.data
     found = []
-    for shapes, own, begin, end in zip(batches, begins, ends, ends[1:], strict=False):
+    for shapes, own, (begin, end) in zip(batches, begins, pairwise(bounds), strict=True):
         arrays: dict[str, Any] = {name: np.ndarray(*shapes[name], array, at) for name, at in own.items()}
         owners = {} if owner is None else {name: owner[at : at + arrays[name].nbytes] for name, at in own.items()}
         found.append(_BatchMemory(arrays, {name: first + at for name, at in own.items()}, owners, end - begin))
