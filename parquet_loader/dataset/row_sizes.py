@@ -345,11 +345,12 @@ def _unplanned_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequenc
 
 
 def _large_page_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequence[int]) -> int:
-    """Return the bytes of an open cursor in pages beyond 2 MiB, by the header of each column's first data page.
+    """Return the bytes that large pages in an open cursor take beyond `_cursor_bytes`.
 
-    DuckDB ends pages at 100 MiB. Headers of remote files are not read, because each takes a request.
+    A page is large if it has more than 2 MiB, by the header of each column's first data page: DuckDB ends pages at 100
+    MiB. Headers of remote files are not read, because each takes a request.
     """
-    footer, file = snapshot.footers.get(row_group.file_number), row_group.file
+    footer, file, rows = snapshot.footers.get(row_group.file_number), row_group.file, max(row_group.rows, 1)
     chunks = [footer.chunk(row_group.number, number) for number in leaves]
     chunks = [chunk for chunk in chunks if min(chunk.encoded_bytes, row_group.encoded_bytes) > _USUAL_PAGE_BYTES]
     if snapshot.remote is not None or not chunks:
@@ -360,8 +361,10 @@ def _large_page_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequen
             is_inside = 0 <= chunk.data_at < file.size_bytes  # not if the footer is damaged
             header = header_at(partial(_peek, opened), chunk.data_at, file.size_bytes) if is_inside else None
             if header is not None and _USUAL_PAGE_BYTES < header.plain_bytes <= chunk.encoded_bytes:
-                page = header.plain_bytes + (0 if chunk.codec_name == "UNCOMPRESSED" else header.page_bytes)
-                total += page - _USUAL_PAGE_BYTES
+                page, counted = header.plain_bytes, _page_bytes(min(chunk.encoded_bytes, row_group.encoded_bytes), rows)
+                if chunk.codec_name != "UNCOMPRESSED":
+                    page, counted = page + header.page_bytes, 2 * counted
+                total += max(0, page - max(counted, _USUAL_PAGE_BYTES))
     return total
 
 

@@ -162,6 +162,17 @@ def test_row_groups_with_large_pages_are_open_at_once_only_within_the_limit(tmp_
         assert sum(len(batch["text"]) for batch in loader) == len(table)
 
 
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+def test_large_pages_of_long_rows_count_once(tmp_path: Path, compression: str) -> None:
+    """Arrow ends a page only after 1,024 rows, here of 4 MiB, which each open row group counts without a header."""
+    letters = text_of(np.full(8192, 4096))
+    pq.write_table(letters, tmp_path / "a.parquet", 4096, use_dictionary=False, compression=compression)
+    with loader_of(tmp_path / "a.parquet") as loader:
+        row = loader._dataset.sizing.row
+        assert row.cursor_bytes > 4 * 2**20
+        assert row.large_page_bytes < 2**18
+
+
 @pytest.mark.parametrize("offset", [-1, 2**40])
 def test_a_damaged_offset_of_the_largest_row_group_is_skipped_as_other_damage(tmp_path: Path, offset: int) -> None:
     """It has most rows, but not most bytes, so that the sample comes from another row group."""
