@@ -116,8 +116,8 @@ class BatchScheduler(Batches):
 
         Batches have a share of the memory limit. Processes may begin further batches in memory that windows leave
         free; otherwise a `transform` that returns more bytes than it gets would keep few processes busy. Further
-        batches begin only after the first one has shown how many bytes a batch takes. Without processes, they begin
-        before if there is memory even for batches that are much larger than estimated.
+        batches begin only after the first one has shown how many bytes a batch takes. Without processes, up to four
+        may begin before that, if there is memory for batches that are much larger than estimated.
         """
         begun, units = self._next_begun - self._next_delivered, self._sizing.batches_bytes // max(self._batch_bytes, 1)
         if not self._lanes:
