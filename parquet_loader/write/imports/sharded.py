@@ -74,7 +74,7 @@ class ShardedSource(ImportSource):
         """
 
     def wants(self, column: str) -> bool:
-        """Whether a column is imported."""
+        """Whether a column is imported; the names of others are kept for the error about a wrong name."""
         if self.columns is None or column in self.columns:
             return True
         self._left_out[column] = None
