@@ -16,7 +16,7 @@ from parquet_loader.schema.base import NullPolicy, describe
 from parquet_loader.schema.encode.blobs import encode_array, encode_png
 from parquet_loader.schema.encode.columns import constant
 from parquet_loader.schema.encode.images import sixteen_bits
-from parquet_loader.schema.encode.sources import slices_of
+from parquet_loader.schema.encode.sources import is_in_memory, slices_of
 from parquet_loader.schema.encode.tables import (
     SLICE_BYTES,
     complete_schema,
@@ -93,6 +93,7 @@ __all__ = [
     "infer_schema",
     "is_bytes",
     "is_file_reference",
+    "is_in_memory",
     "is_index_column",
     "is_list_like",
     "is_media",

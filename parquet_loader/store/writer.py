@@ -61,8 +61,8 @@ class StoreWriter:
         Raises:
             DataError, SchemaError: The batch does not fit the schema; the writer can be used further.
             StoreFullError: The store is full, with ``when_full="fail"`` or after `wait_s`. The rows stay buffered, and
-                the next call tries again; `flush` does so without further rows. Of an iterator or reader, only the rows
-                taken so far are buffered.
+                the next call tries again; `flush` does so without further rows. Of an iterable, reader or loader, only
+                the rows taken so far are buffered.
             WriteError: The file system refuses (a full disk). Unpublished rows are lost, and the writer is aborted.
             UnfinishedCommitError: The same, but published rows may not be on the disk; `done` counts them.
         """

@@ -6,7 +6,7 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from queue import SimpleQueue
 from threading import Event, RLock
@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import format_bytes
 from parquet_loader.errors import StoreFullError, UnfinishedCommitError, WriteError
-from parquet_loader.schema import iter_tables
+from parquet_loader.schema import is_in_memory, iter_tables
 from parquet_loader.store.files.file_names import FileName
 from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.ledger import Ledger
@@ -130,7 +130,7 @@ class WriterState:
                 self._add(table)
                 self._write_full_groups()
         except StoreFullError:
-            if isinstance(batch, Sized):  # else it may be endless, and still has the rows that were not taken
+            if is_in_memory(batch):  # else it may be endless, and still has the rows that were not taken
                 for table in tables:
                     self._add(table)
             raise

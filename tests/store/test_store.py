@@ -197,18 +197,24 @@ def test_a_refused_row_group_is_not_lost_and_goes_first_next_time(tmp_path: Path
 
 
 def test_a_full_store_refuses_no_rows_of_a_batch(tmp_path: Path) -> None:
-    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=60_000, evict="never", options=SMALL)
+    path = tmp_path / "store"
+    store = SampleStore(path, schema=SCHEMA, max_bytes=60_000, evict="never", options=SMALL)
     writer = store.writer(when_full="fail")
-    batches = [pa.table({"x": list(batch["x"]), "i": batch["i"]}) for batch in (rows(0, 300), rows(300, 30))]
+    batches = [
+        pa.table({"x": list(batch["x"]), "i": batch["i"]}) for batch in (rows(0, 300), rows(300, 30), rows(340, 10))
+    ]
+    pq.write_table(batches.pop(), tmp_path / "one.parquet")
     with pytest.raises(StoreFullError):
         writer.write(batches)
     with pytest.raises(StoreFullError):
         writer.write(rows(330, 10))  # the rows of the first call find no space
     with pytest.raises(StoreFullError):
         writer.write(rows(first, 10) for first in range(340, 360, 10))
-    SampleStore(tmp_path, max_bytes=1_000_000)
+    with BatchedDataLoader(tmp_path / "one.parquet", 1) as loader, pytest.raises(StoreFullError):
+        writer.write(loader)  # it has a length, but reads its rows only when they are requested
+    SampleStore(path, max_bytes=1_000_000)
     writer.close()
-    assert numbers(tmp_path) == list(range(340))  # nothing was taken from the generator
+    assert numbers(path) == list(range(340))  # nothing was taken from the generator and the loader
 
 
 def test_a_row_group_that_can_never_fit_is_an_error(tmp_path: Path) -> None:

@@ -75,6 +75,14 @@ def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = 
         raise SchemaError(f"{type(data).__name__} is not a batch; {_FORMS}")
 
 
+def is_in_memory(data: Any) -> bool:
+    """Whether all rows of `data` are in memory; else they come from a reader, a loader or another iterable."""
+    package = type(data).__module__.partition(".")[0]
+    return package in ("pandas", "polars") or isinstance(
+        data, pa.Table | pa.RecordBatch | Mapping | np.ndarray | list | tuple
+    )
+
+
 def _of_iterable(
     items: Iterable[Any], slice_bytes: int, schema: Mapping[str, Field] | None, *, are_rows: bool | None = None
 ) -> Iterator[dict[str, Any]]:
