@@ -85,8 +85,7 @@ class SampleScheduler(CutBatches[SamplePart, _Sampled]):
 
     def _writable(self, count: int) -> int:
         if not self._is_measured:  # texts and lists may take many times the estimate
-            count = min(count, 1)
-            return count if self._next_begun - self._next_delivered < self._own_batches else 0
+            return min(count, 1) if self._next_begun - self._next_delivered < self._own_batches else 0
         if super()._writable(count) and self._usage.fits(count * self._batch_bytes):
             return count
         # These may exceed the limit: else windows that leave no memory free and batches would wait for each other.

@@ -118,8 +118,8 @@ def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
     for other in names_in(paths.snapshots):
         with contextlib.suppress(FileNotFoundError):
             ages[other] = os.stat(os.path.join(paths.snapshots, other)).st_mtime_ns
-    newest = max(ages.values())
-    if ages.pop(name) < newest:  # the clock was set back
+    newest = max(ages.values(), default=0)
+    if ages.pop(name, newest) < newest:  # the clock was set back
         with contextlib.suppress(PermissionError):  # another user's list
             os.utime(path, ns=(newest + 1, newest + 1))
     if is_new:
