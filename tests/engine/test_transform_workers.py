@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import io
@@ -159,27 +160,15 @@ def test_batches_that_are_kept_never_change(tmp_path: Path) -> None:
         assert (batch["twice"] == 2 * batch["id"]).all()
 
 
-def test_processes_run_what_holds_the_gil_at_the_same_time(root: str) -> None:
-    def seconds(loader: BatchedDataLoader) -> tuple[float, set[int]]:
-        best, used = float("inf"), set()
-        for _ in range(3):
-            began = time.perf_counter()
-            for batch in loader:
-                used.update(batch["process"].tolist())
-            best = min(best, time.perf_counter() - began)
-        return best, used
-
+def test_processes_run_transform_at_the_same_time(root: str, tmp_path: Path) -> None:
+    transform = functools.partial(transforms.in_several_processes, str(tmp_path), 3)  # else it never returns
     options = {"columns": ["id"], "output_options": OutputOptions(format="numpy")}
-    with (
-        over_processes(root, transforms.holding_the_gil, 20, workers=1, **options) as one,
-        over_processes(root, transforms.holding_the_gil, 20, workers=3, **options) as three,
-    ):
-        alone, together = seconds(one), seconds(three)
-        stats = three.stats()
-    assert (len(alone[1]), len(together[1])) == (1, 3)
-    assert together[0] < 0.7 * alone[0]
-    assert os.getpid() not in together[1]
-    assert (stats.transform_workers, stats.num_threads, stats.batches) == (3, three.num_threads, 15)
+    with over_processes(root, transform, 20, workers=3, **options) as loader:
+        used = {process for batch in loader for process in batch["process"].tolist()}
+        stats = loader.stats()
+    assert sorted(map(str, used)) == sorted(os.listdir(tmp_path))
+    assert (len(used), os.getpid() in used) == (3, False)
+    assert (stats.transform_workers, stats.num_threads, stats.batches) == (3, loader.num_threads, 15)
 
 
 @pytest.mark.slow
@@ -380,7 +369,7 @@ def test_a_crash_is_an_error_of_its_batch_even_if_a_forked_process_keeps_the_fil
         with pytest.raises(ReadingProcessError, match=r"a process that runs transform .*SIGSEGV") as raised:  # noqa: PT012
             for _ in loader:
                 delivered += 1
-        assert time.monotonic() - began < 15  # the forked process lives for 20 s
+        assert time.monotonic() - began < 60  # the forked process lives for 90 s
         assert (delivered, raised.value.exitcode) == (5, -11)
         loader.seek(0, 6)
         assert len(list(loader)) == 24
@@ -446,10 +435,8 @@ def test_closing_does_not_wait_for_a_transform_that_never_ends(root: str, isolat
         time.sleep(0.01)
     while len(children()) < (1 if isolation == "thread" else 2):
         time.sleep(0.01)
-    began = time.monotonic()
     loader.close()
-    waiting.join(10)
-    assert time.monotonic() - began < 3
+    waiting.join()  # `endless` never returns: an end that waits for it fails by the limit of a test
     assert [type(error) for error in raised] in ([LoaderStateError], [ReadingProcessError])
     assert children() == set()
 

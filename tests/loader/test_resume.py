@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import shutil
-import time
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -213,16 +213,23 @@ def test_setting_the_epoch_of_the_state_stays_at_its_batch(root: str) -> None:
         assert loader.state_dict()["batch"] == 0
 
 
-def test_taking_a_state_costs_microseconds(root: str) -> None:
+def test_taking_a_state_is_a_few_function_calls(root: str) -> None:
+    calls: list[str] = []
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        if event in ("call", "c_call"):
+            calls.append(frame.f_code.co_qualname)
+
     with BatchedDataLoader(root, 8, shuffle=True, filters=pc.field("int8") > 0) as loader:
         iterator = iter(loader)
         next(iterator)
-        times = []
-        for _ in range(200):
-            started = time.perf_counter()
+        loader.state_dict()
+        sys.setprofile(count)
+        try:
             loader.state_dict()
-            times.append(time.perf_counter() - started)
-        assert np.median(times) <= 50e-6
+        finally:
+            sys.setprofile(None)
+        assert 0 < len(calls) < 100, calls  # some microseconds, as often as a trainer likes
         del iterator
 
 

@@ -218,14 +218,14 @@ def test_a_footer_of_five_thousand_columns_is_parsed_in_linear_time(tmp_path: Pa
         path = tmp_path / f"{columns}.parquet"
         pq.write_table(pa.table({f"c{n}": [1] for n in range(columns)}), path)
         parsed = footers.metadata_of(path)
-        began = time.perf_counter()
+        began = time.thread_time()
         for _ in range(5):
             fresh = Metadata(parsed.raw, parsed.file_bytes)
             for column in range(columns):
                 fresh.check(0, column)
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
-    assert seconds(5000) < 40 * seconds(500)
+    assert min(seconds(5000) for _ in range(3)) < 40 * min(seconds(500) for _ in range(3))
 
 
 def test_a_row_group_with_another_number_of_columns_is_refused(tmp_path: Path) -> None:

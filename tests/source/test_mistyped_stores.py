@@ -43,7 +43,7 @@ class _Console(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def opened(source: object, connections: str = "obstore", deadline_s: float = 20.0, **options: object) -> None:
+def opened(source: object, connections: str = "obstore", deadline_s: float = 100.0, **options: object) -> None:
     remote = RemoteOptions(connections=connections, deadline_s=deadline_s)  # type: ignore[arg-type]
     BatchedDataLoader(source, 4, read_options=ReadOptions(remote=remote), **options).close()  # type: ignore[arg-type]
 
@@ -60,7 +60,7 @@ def test_a_server_of_plain_http_that_is_asked_in_https_is_told_within_seconds(co
         pytest.raises(RemoteError, match=r"was asked in https; add scheme=http"),
     ):
         opened(at(endpoint, ""), connections)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # else it was tried again until the deadline
 
 
 def test_a_store_that_speaks_https_is_not_refused_for_it() -> None:

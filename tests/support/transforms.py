@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,15 +47,26 @@ def crashing(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any
     """Crash, while a process that it forked keeps all files open."""
     if 55 in columns["id"]:
         if not os.fork():
-            time.sleep(20)
+            time.sleep(90)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGSEGV)
     return columns
 
 
-def holding_the_gil(columns: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
-    """Sleep 20 ms without releasing the GIL, as Python code that computes."""
-    ctypes.PyDLL(None).usleep(20_000)
+def in_several_processes(
+    folder: str, processes: int, columns: dict[str, Any], _: np.random.Generator
+) -> dict[str, Any]:
+    """Return once as many processes are in it at the same time, or were: each leaves a file in the folder.
+
+    The first batch, whose first `id` is 0, returns at once: further ones begin when it has shown how large it is.
+    """
+    Path(folder, str(os.getpid())).touch()
+    processes = processes if columns["id"][0] else 1
+    end = time.monotonic() + 60
+    while len(os.listdir(folder)) < processes:
+        if time.monotonic() > end:
+            raise TimeoutError(f"{os.listdir(folder)} run transform, not {processes} processes")
+        time.sleep(0.001)
     return {"id": columns["id"], "process": np.full(len(columns["id"]), os.getpid())}
 
 
