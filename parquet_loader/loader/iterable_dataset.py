@@ -11,8 +11,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from parquet_loader.collate import Batch
 from parquet_loader.common import check_int
-from parquet_loader.errors import ConfigurationError, ResumeError
+from parquet_loader.errors import ConfigurationError, ResumeError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.mixed import MixedLoader
 
 MOST_WORKERS = 1024
 
@@ -29,16 +30,18 @@ class ParquetIterable(IterableDataset[Batch]):
     `StatefulDataLoader` calls them in each worker.
 
     Args:
-        loader: The loader; the caller closes it.
+        loader: The loader; the caller closes it. A `MixedLoader` has no parts, so worker processes are refused.
     """
 
-    def __init__(self, loader: BatchedDataLoader) -> None:
-        if not isinstance(loader, BatchedDataLoader):
+    def __init__(self, loader: BatchedDataLoader | MixedLoader) -> None:
+        if not isinstance(loader, BatchedDataLoader | MixedLoader):
             raise ConfigurationError(
                 f"ParquetIterable: expected a loader, as in ParquetIterable(BatchedDataLoader(source, 64)), found "
                 f"{loader!r:.80}"
             )
         self.loader = loader
+        loaders = loader.loaders.values() if isinstance(loader, MixedLoader) else [loader]
+        self._has_ranks = any(part.shard.world_size > 1 for part in loaders)
         # The epoch set by the caller, followed by the number of epochs that each worker has begun since.
         self._epochs = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64, device="cpu").share_memory_()
         self._epochs[0] = loader.state_dict()["epoch"]
@@ -63,12 +66,12 @@ class ParquetIterable(IterableDataset[Batch]):
         self._check_not_dispatched()
         if get_worker_info() is None:
             batches = iter(self.loader)
-            return batches if self.loader.shard.world_size == 1 else self._not_dispatched(batches)
-        worker, workers = _worker()
+            return self._not_dispatched(batches) if self._has_ranks else batches
+        loader, worker, workers = self._part()
         epoch = self._epoch_of(worker)
         self._epochs[1 + worker] += 1
         first_batch, self._first_batch = self._first_batch, 0
-        return self.loader._begin_part(epoch, first_batch, worker, workers)
+        return loader._begin_part(epoch, first_batch, worker, workers)
 
     def _not_dispatched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches, and check again: with `use_stateful_dataloader`, `iter` is called in `prepare`."""
@@ -77,7 +80,7 @@ class ParquetIterable(IterableDataset[Batch]):
 
     def _check_not_dispatched(self) -> None:
         accelerate = sys.modules.get("accelerate.state")
-        if accelerate is None or self.loader.shard.world_size == 1:
+        if accelerate is None or not self._has_ranks:
             return
         active = accelerate.GradientState().active_dataloader
         if type(active).__name__ == "DataLoaderDispatcher" and active.dataset is self:
@@ -94,9 +97,9 @@ class ParquetIterable(IterableDataset[Batch]):
         state = self.loader.state_dict()
         if get_worker_info() is None:
             return state
-        worker, workers = _worker()
+        loader, worker, workers = self._part()
         # A worker that has delivered its last batch stays in its epoch, because other workers may not be done.
-        epoch, batch = self.loader._delivered or (self._epoch_of(worker), self._first_batch)
+        epoch, batch = loader._delivered or (self._epoch_of(worker), self._first_batch)
         return {**state, "epoch": epoch, "batch": batch, "worker": worker, "workers": workers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -108,7 +111,7 @@ class ParquetIterable(IterableDataset[Batch]):
         if get_worker_info() is None:
             self.loader.load_state_dict(state)
             return
-        worker, workers = _worker()
+        loader, worker, workers = self._part()
         own = {"worker": worker, "workers": workers}
         theirs = {name: state.get(name) for name in own}
         if theirs != own:
@@ -117,14 +120,18 @@ class ParquetIterable(IterableDataset[Batch]):
                 f"{workers}; resume with the same num_workers"
             )
         loader_state = {name: value for name, value in state.items() if name not in own}
-        epoch, self._first_batch = self.loader._accept_state(loader_state)
+        epoch, self._first_batch = loader._accept_state(loader_state)
         self._epochs[1 + worker] = epoch - int(self._epochs[0])
 
-
-def _worker() -> tuple[int, int]:
-    info = get_worker_info()
-    if info is None:
-        return 0, 1
-    if info.num_workers > MOST_WORKERS:
-        raise ConfigurationError(f"num_workers={info.num_workers}: expected at most {MOST_WORKERS}")
-    return info.id, info.num_workers
+    def _part(self) -> tuple[BatchedDataLoader, int, int]:
+        """Return the loader, the number of this worker process, and how many there are."""
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        if workers > MOST_WORKERS:
+            raise ConfigurationError(f"num_workers={workers}: expected at most {MOST_WORKERS}")
+        if isinstance(self.loader, MixedLoader):
+            raise UnsupportedError(
+                f"num_workers={workers}: worker processes cannot divide a MixedLoader; use num_workers=0, because the "
+                "loaders read in the background anyway"
+            )
+        return self.loader, worker, workers

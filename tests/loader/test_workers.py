@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from parquet_loader import BatchedDataLoader, ParquetIterable, ResumeError, Shard
+from parquet_loader import BatchedDataLoader, MixedLoader, ParquetIterable, ResumeError, Shard, UnsupportedError
 from tests.support.datasets import write_numbered
 
 # torchdata 0.11 calls what torch 2.13 has deprecated.
@@ -92,6 +92,22 @@ def test_a_dataloader_that_was_left_begins_the_next_epoch(root: str, num_workers
         expected = in_turn(root, 1, max(1, num_workers))
         assert [batch["id"].tolist() for batch in workers] == expected
         del iterator, held, workers
+
+
+def new_mixture(root: str) -> MixedLoader:
+    return MixedLoader({"a": new_loader(root), "b": new_loader(root)}, {"a": 2, "b": 1})
+
+
+def test_a_dataloader_delivers_a_mixture_in_its_own_process_only(root: str) -> None:
+    with new_mixture(root) as mixed, new_mixture(root) as alone:
+        dataset = ParquetIterable(mixed)
+        own: Any = DataLoader(dataset, batch_size=None)
+        for _ in range(2):
+            assert [batch["id"].tolist() for batch in own] == [batch["id"].tolist() for batch in alone]
+        assert len(own) == len(alone)
+        workers: Any = DataLoader(dataset, batch_size=None, num_workers=2)
+        with pytest.raises(UnsupportedError, match="worker processes cannot divide a MixedLoader; use num_workers=0"):
+            next(iter(workers))
 
 
 # ---- torchdata ----------------------------------------------------------------------------------------------------
@@ -188,3 +204,16 @@ def test_a_state_of_other_workers_is_refused(root: str, monkeypatch: pytest.Monk
         in_worker(1, 2)
         with pytest.raises(ResumeError, match="the state is that of worker 1 of 3, this is worker 1 of 2; resume with"):
             dataset.load_state_dict(state)
+
+
+def test_a_stateful_dataloader_goes_on_in_a_mixture(root: str, stateful: Any) -> None:
+    with new_mixture(root) as mixed:
+        trainer = stateful(ParquetIterable(mixed), batch_size=None)
+        whole, states = [], []
+        for batch in trainer:
+            whole.append(batch["id"].tolist())
+            states.append(json.dumps(trainer.state_dict()))
+    with new_mixture(root) as mixed:
+        resumed = stateful(ParquetIterable(mixed), batch_size=None)
+        resumed.load_state_dict(json.loads(states[4]))
+        assert list(ids(resumed)) == whole[5:]
