@@ -206,6 +206,24 @@ os.kill(os.getpid(), 9)
     assert store.status().reserved_bytes == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_folders_and_links_among_its_records_are_ignored(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=100_000, options=SMALL)
+    for folder in ("writers", "readers", "unfinished", "commits", "snapshots", "holds"):
+        os.mkfifo(tmp_path / ".store" / folder / "pipe")
+        (tmp_path / ".store" / folder / "folder.tmp").mkdir()
+        (tmp_path / ".store" / folder / "folder").mkdir()
+        (tmp_path / ".store" / folder / "link").symlink_to("nowhere")
+    with store.writer() as writer:
+        writer.write(rows(0, 1000))
+    with BatchedDataLoader(SampleStore(tmp_path), 10) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        store.hold(loader.state_dict())
+        assert (store.status().writers, store.status().readers, store.status().holds) == (0, 1, 1)
+        assert len(delivered_rest(iterator)) == store.rows - 10
+
+
 @pytest.mark.parametrize("storage", ["raw", "list"])
 def test_other_readers_read_the_store_as_it_is(tmp_path: Path, storage: Any) -> None:
     duckdb, pandas, polars = (pytest.importorskip(name) for name in ("duckdb", "pandas", "polars"))

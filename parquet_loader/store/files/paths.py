@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,16 +113,21 @@ def remove_half_replaced(paths: StorePaths) -> int:
     """
     removed = 0
     for directory in (paths.hidden, paths.commits, paths.snapshots, paths.holds):
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(directory):
-                if name.endswith(TEMPORARY):
-                    removed += remove_file(os.path.join(directory, name))
+        for name in _files_in(directory):
+            if name.endswith(TEMPORARY):
+                removed += remove_file(os.path.join(directory, name))
     return removed
 
 
 def names_in(directory: str) -> list[str]:
-    """Return the sorted names in a directory, without temporary files; none if the directory does not exist."""
+    """Return the sorted names of files in a directory, except temporary ones; none if the directory does not exist."""
+    return sorted(name for name in _files_in(directory) if not name.endswith(TEMPORARY))
+
+
+def _files_in(directory: str) -> list[str]:
+    """Return the names of regular files; the store makes no others, and to open a FIFO may wait forever."""
     try:
-        return sorted(name for name in os.listdir(directory) if not name.endswith(TEMPORARY))
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
     except FileNotFoundError:
         return []
