@@ -50,7 +50,7 @@ def open_settings(
         )
     if known is None and schema is None:
         raise SourceError(
-            f"{paths.root}: there is no sample store here; pass the directory of one, or create one in Python: "
+            f"{paths.root}: there is no sample store here; pass a store's directory, or create a store in Python: "
             "SampleStore(path, schema=...)"
         )
 

@@ -50,7 +50,7 @@ def test_a_directory_that_is_no_store_stays_as_it_is(tmp_path: Path, name: str) 
     done = run_here("store", "status", tmp_path / name)
     assert done.returncode == 1
     said = " ".join(done.stderr.split())
-    assert "there is no sample store here; pass the directory of one, or create one in Python" in said
+    assert "there is no sample store here; pass a store's directory, or create a store in Python" in said
     assert "pass schema=" not in said  # the command has no such option
     assert list(tmp_path.iterdir()) == []
 
