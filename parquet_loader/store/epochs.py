@@ -24,6 +24,7 @@ from parquet_loader.store.leases import FileLease
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.sampling_weights import Arrival, Weight, copies_of
 from parquet_loader.store.space import reclaim, with_counts
+from parquet_loader.write import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +112,13 @@ class StoreView:
     def keep(self, name: str, data: Callable[[], bytes]) -> None:
         """Keep a list for the states that name it; does nothing if the directory is read-only.
 
-        If the disk is full this warns and does not raise, so that the caller's checkpoint is still written.
+        Raises:
+            OSError: The file system refuses.
         """
-        if not self._may_hold:
-            return
-        text = data()
-        try:
+        if self._may_hold:
+            text = data()
             with self._ledger.transaction():
                 keep_list(self._paths, name, text)
-        except OSError as error:
-            warnings.warn(
-                f"{self._paths.snapshots}: the list of this epoch's files cannot be kept ({error.strerror}); the "
-                "state goes on with this epoch only while the store has the same files",
-                RuntimeWarning,
-                stacklevel=6,
-            )
 
     def with_counts(self, files: Sequence[CatalogEntry]) -> list[StoredFile]:
         """Return the files with their delivery counts."""
@@ -136,11 +129,11 @@ class StoreView:
         return self._files.snapshot(files, copies)
 
     def _warn(self) -> None:
-        for name, reason in self._files.refused.items():
+        for name, refusal in self._files.refused.items():
             if name not in self._warned:
                 self._warned.add(name)
                 warnings.warn(
-                    f"{self._paths.file(name)}: left out, and never evicted: {reason}", RuntimeWarning, stacklevel=5
+                    f"{self._paths.file(name)}: left out, and never evicted: {refusal}", RuntimeWarning, stacklevel=5
                 )
 
 
@@ -173,9 +166,20 @@ class StoreEpoch:
         return self._files.dump(self.about)
 
     def keep(self, about: bytes) -> str:
-        """Keep the list of files for states, and return its name."""
+        """Keep the list of files for states, and return its name.
+
+        If the disk is full or the store is gone, this warns, so that the caller's checkpoint is still written.
+        """
         name = hashlib.sha256(self.identity.encode() + about).hexdigest()[:32]
-        self._reading().keep(name, lambda: self._files.dump(about))
+        try:
+            self._reading().keep(name, lambda: self._files.dump(about))
+        except (OSError, SourceError) as error:
+            warnings.warn(
+                f"the list of this epoch's files cannot be kept: {reason(error)}; the state goes on with this epoch "
+                "only while the store has the same files",
+                RuntimeWarning,
+                stacklevel=5,
+            )
         return name
 
     def delivered(self, files: IntArray) -> None:

@@ -132,8 +132,12 @@ class SampleStore:
 
     @property
     def settings(self) -> StoreSettings:
-        """The current settings, which all processes share."""
-        with contextlib.suppress(OSError):
+        """The current settings, which all processes share.
+
+        Raises:
+            SourceError: The store was moved or removed, or another one was created at its path.
+        """
+        try:
             changed = os.stat(self._paths.settings).st_mtime_ns
             if changed != self._settings_changed:
                 with open(self._paths.settings, "rb") as file:
@@ -144,6 +148,15 @@ class SampleStore:
                         "SampleStore(path)"
                     )
                 self._settings, self._settings_changed = found, changed
+        except FileNotFoundError as error:
+            needed = self._paths.root if self._is_read_only else self._paths.hidden
+            if not os.path.isdir(needed):
+                raise SourceError(
+                    f"{needed}: this directory was moved or removed since the store was opened; open the store again, "
+                    "at its present path: SampleStore(path)"
+                ) from error
+        except OSError:
+            pass  # the known settings hold
         return self._settings
 
     @property
@@ -275,6 +288,7 @@ class SampleStore:
 
     def holds(self) -> list[HeldState]:
         """Return all holds, the oldest first."""
+        self._parts()
         return read_holds(self._paths)
 
     def follow(self, weights: Weight | None = None, seed: int = 0) -> Follower:
@@ -376,7 +390,7 @@ class SampleStore:
         """Return the parts of this process; made again after a fork, because a lock may be held by a lost thread.
 
         Raises:
-            SourceError: Another store was created at the path.
+            SourceError: As for `settings`.
         """
         _ = self.settings
         if self._pid != os.getpid():

@@ -16,7 +16,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, ConfigurationError, SampleStore, Schema, StoreOptions, Tensor, WriteError
+from parquet_loader import (
+    BatchedDataLoader,
+    ConfigurationError,
+    SampleStore,
+    Schema,
+    SourceError,
+    StoreOptions,
+    Tensor,
+    WriteError,
+)
 from tests.store.samples import ONE, SCHEMA, SMALL, delivered, numbers, published, rows, used_bytes
 
 
@@ -222,6 +231,25 @@ def test_pipes_folders_and_links_among_its_records_are_ignored(tmp_path: Path) -
         store.hold(loader.state_dict())
         assert (store.status().writers, store.status().readers, store.status().holds) == (0, 1, 1)
         assert len(delivered_rest(iterator)) == store.rows - 10
+
+
+@pytest.mark.parametrize("lost", ["", ".store"])
+def test_a_store_that_is_moved_while_it_is_open_says_so(tmp_path: Path, lost: str) -> None:
+    path = tmp_path / "store"
+    store = SampleStore(path, schema=SCHEMA, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 100))
+    late = store.writer()
+    late.write(rows(100, 10))
+    with BatchedDataLoader(store, 10) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        (path / lost).rename(tmp_path / "moved")
+        for use in (lambda: iter(loader), late.flush, store.writer, store.files, store.status, store.wait, store.holds):
+            with pytest.raises(SourceError, match=r"\.store: this directory was moved or removed since"):
+                use()
+        with pytest.warns(RuntimeWarning, match="list of this epoch's files cannot be kept: .*moved or removed"):
+            loader.state_dict()
 
 
 @pytest.mark.parametrize("storage", ["raw", "list"])
