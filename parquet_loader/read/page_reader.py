@@ -195,7 +195,7 @@ class PageReader:
             if not parts:
                 parts = [("", pa.nulls(len(rows)))]
             batch = pa.RecordBatch.from_arrays([array for _, array in parts], names=[name for name, _ in parts])
-            conform = self._reader._conforms[row_group.schema_number]
+            conform = self._reader.conforms[row_group.schema_number]
             found.append(conform.batch(batch) if conform else batch)
         return found
 
@@ -323,7 +323,7 @@ class PageReader:
         except BeyondNanosecondsError as error:
             raise beyond_nanoseconds(f"{row_group.name}, column {column.asked[0]!r}", error.seconds) from None
         except READ_ERRORS as error:
-            raise self._reader._explained(row_group, column.asked, error) from error
+            raise self._reader.explained(row_group, column.asked, error) from error
 
     def _leaves_rows(self, step: _Step, fetcher: Fetcher | None) -> list[pa.Array] | None:
         """Return rows of a column's leaf columns, from the local cache if it has an undamaged copy."""
@@ -506,7 +506,7 @@ class PageReader:
         location = reader.chunks.locate_forward(row_group, asked)
         last, first_row = max(parts), 0
         with reader.chunks.opened(row_group, selection, location, lambda _: batch_rows) as opened:
-            for number, stored in enumerate(reader._stored_batches(row_group, selection, location, opened)):
+            for number, stored in enumerate(reader.stored_batches(row_group, selection, location, opened)):
                 batch = pa.RecordBatch.from_arrays(list(map(without_views, stored.columns)), names=stored.schema.names)
                 if len(batch) != min(batch_rows, row_group.rows - first_row):
                     raise DataError(
@@ -519,7 +519,7 @@ class PageReader:
                 if number == last:
                     break
         if len(found) < len(parts):
-            reader._check_rows(row_group, first_row)
+            reader.check_rows(row_group, first_row)
 
 
 class _Source:

@@ -83,6 +83,7 @@ class RowGroupReader:
         snapshot: As given.
         columns: Canonical columns, in the order of delivery.
         chunks: The locations of the row groups' column chunks.
+        conforms: For each of the snapshot's schemas, the conversion of a file's own columns to it.
         ranges: Finds values that stay in their files.
         positions: The rows' positions if the filter uses them, or None.
         row_numbers: As given.
@@ -108,18 +109,18 @@ class RowGroupReader:
         # By schema: the files' own columns that the filter uses.
         filtered = () if row_filter is None else row_filter.columns
         self._filter_columns_of = [[name for name in filtered if name in schema.names] for schema in snapshot.schemas]
-        self._conforms = [
+        self.conforms = [
             Conform(stored, schema) for stored, schema in zip(snapshot.stored_schemas, snapshot.schemas, strict=True)
         ]
         columns_of = [
             conform.readable([*decoder.read_columns, *filtering])
-            for conform, decoder, filtering in zip(self._conforms, decoders, self._filter_columns_of, strict=True)
+            for conform, decoder, filtering in zip(self.conforms, decoders, self._filter_columns_of, strict=True)
         ]
         self.chunks = ColumnChunkSource(snapshot, options, columns_of, cache)
         self._routes = [
             routes_of(conform.sources(decoder.sources), columns, filtering, schema, options)
             for conform, decoder, columns, filtering, schema in zip(
-                self._conforms, decoders, columns_of, self._filter_columns_of, snapshot.stored_schemas, strict=True
+                self.conforms, decoders, columns_of, self._filter_columns_of, snapshot.stored_schemas, strict=True
             )
         ]
         # By schema: the columns that are read to count rows, and to deliver them with each choice of routes.
@@ -167,7 +168,7 @@ class RowGroupReader:
         try:
             location = self.chunks.locate(row_group, columns)
         except READ_ERRORS as error:
-            raise self._explained(row_group, columns, error) from error
+            raise self.explained(row_group, columns, error) from error
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
         if not tables:
             partitions, ranges = self._partitions(row_group), self.ranges.empty(row_group)
@@ -238,9 +239,9 @@ class RowGroupReader:
             ranges = self.ranges.of(row_group)
             location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
-            raise self._explained(row_group, columns, error) from error
+            raise self.explained(row_group, columns, error) from error
         while True:
-            explained = partial(self._explained, row_group, columns, location=location)
+            explained = partial(self.explained, row_group, columns, location=location)
             try:
                 is_usual = not refused
                 with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=is_usual) as opened:
@@ -289,7 +290,7 @@ class RowGroupReader:
                 self.chunks.invalidate(location)
                 # the rest is read from the file itself
                 location = self.chunks.locate_forward(row_group, columns, asks_cache=False)
-        self._check_rows(row_group, first_row)
+        self.check_rows(row_group, first_row)
         self.chunks.check_unchanged(row_group)
 
     def _is_at_once(self, row_group: RowGroupRef, left: Collection[str], lists: Collection[str]) -> bool:
@@ -328,11 +329,11 @@ class RowGroupReader:
         self, row_group: RowGroupRef, selection: ColumnSelection, location: ChunkLocation, opened: OpenRowGroup
     ) -> Iterator[pa.RecordBatch]:
         """Yield the columns that do not stay in the file, with the types of the file's table."""
-        conform = self._conforms[row_group.schema_number]
-        batches = self._stored_batches(row_group, selection, location, opened)
+        conform = self.conforms[row_group.schema_number]
+        batches = self.stored_batches(row_group, selection, location, opened)
         return (conform.batch(batch) for batch in batches) if conform else batches
 
-    def _stored_batches(
+    def stored_batches(
         self, row_group: RowGroupRef, selection: ColumnSelection, location: ChunkLocation, opened: OpenRowGroup
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches of the columns that kernels and Arrow decode, with their stored types."""
@@ -391,11 +392,11 @@ class RowGroupReader:
             raise
         except READ_ERRORS as error:
             if location is None or not location.is_cached or is_shortage(error):
-                raise self._explained(row_group, columns, error, location) from error
+                raise self.explained(row_group, columns, error, location) from error
         try:
             passing = self._count(row_group, batch_rows, self.chunks.fetch(row_group, columns))
         except READ_ERRORS as error:
-            raise self._explained(row_group, columns, error) from error
+            raise self.explained(row_group, columns, error) from error
         self.chunks.invalidate(location)
         return passing
 
@@ -410,7 +411,7 @@ class RowGroupReader:
             location = self.chunks.fetch(row_group, columns)
             self._count(row_group, 65536, location, found)
         except READ_ERRORS as error:
-            raise self._explained(row_group, columns, error) from error
+            raise self.explained(row_group, columns, error) from error
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     def canonical(self, row_group: RowGroupRef, table: pa.Table, origin: TableOrigin) -> pa.Table:
@@ -453,7 +454,7 @@ class RowGroupReader:
                 if found is not None:
                     found.append(table.column(_ROW_NUMBER).to_numpy())
                 read += len(batch)
-        self._check_rows(row_group, read)
+        self.check_rows(row_group, read)
         return passing
 
     def _passing_whole(self) -> BoolArray | None:
@@ -595,7 +596,8 @@ class RowGroupReader:
                 first_row += len(batches[0])
         return None
 
-    def _check_rows(self, row_group: RowGroupRef, found: int) -> None:
+    def check_rows(self, row_group: RowGroupRef, found: int) -> None:
+        """Raise `DataError` if the pages hold another number of rows than the footer says."""
         if found != row_group.rows:
             raise DataError(
                 f"{row_group.name}: the footer says {row_group.rows} rows, the pages hold {found}; the file is damaged"
@@ -609,11 +611,11 @@ class RowGroupReader:
         A damaged copy in the local cache is dropped, and the columns are decoded again, by Arrow from the file itself.
         """
         if isinstance(error, ParquetLoaderError) or not location.is_cached or is_shortage(error):
-            return self._explained(row_group, columns, error, location)
+            return self.explained(row_group, columns, error, location)
         self.chunks.invalidate(location)
         return NotDecodedError(columns)
 
-    def _explained(
+    def explained(
         self, row_group: RowGroupRef, columns: Sequence[str], error: Exception, location: ChunkLocation | None = None
     ) -> Exception:
         """Return an error that names the column of a failed read, or says that the file has changed.
