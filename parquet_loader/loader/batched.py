@@ -155,6 +155,45 @@ def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None)
     return schema if output_signature is None else output_signature  # type: ignore[return-value]
 
 
+@dataclass(frozen=True, slots=True)
+class MixedPart:
+    """What a `MixedLoader` uses of one of its loaders, besides public methods; see `mixed_part`.
+
+    Attributes:
+        changes: Whether the source is listed at each epoch's start, as a `SampleStore` is.
+        steps_differ: Whether epochs may differ in their number of batches, although the source does not change.
+        skips: Whether row groups that cannot be read are left out, so that an epoch may end early.
+        row_numbers: The name of the column of row numbers, or None.
+        schema: Returns the schema of batches; None if the schema does not describe them.
+        size: Returns the number of rows of an epoch, of all ranks together; of a `TokenLoader`, of tokens.
+        steps: Returns the number of batches of an epoch.
+        iterate: Begins an epoch as `__iter__` does, in the format of an output.
+    """
+
+    changes: bool
+    steps_differ: bool
+    skips: bool
+    row_numbers: str | None
+    schema: Callable[[], Schema | None]
+    size: Callable[[], int]
+    steps: Callable[[int], int]
+    iterate: Callable[[Output], Iterator[Batch]]
+
+
+def mixed_part(loader: BatchedDataLoader) -> MixedPart:
+    """Return a loader as part of a mixture."""
+    return MixedPart(
+        changes=loader._changes,
+        steps_differ=loader._steps_differ,
+        skips=loader._options.skips,
+        row_numbers=loader._row_numbers,
+        schema=loader._delivered_schema,
+        size=loader._size,
+        steps=loader._steps_of,
+        iterate=loader._iterate,
+    )
+
+
 class BatchedDataLoader(ResumableEpochs, NotIndexed):
     """Iterate over Parquet in batches of tensors (or of numpy arrays), read and shuffled in the background.
 

@@ -13,7 +13,7 @@ import numpy as np
 from parquet_loader.collate import Batch, Output, epoch_sampler, grain_dataset, keras_dataset, tf_dataset
 from parquet_loader.common import IntArray, NotIndexed, check_int, is_number
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
-from parquet_loader.loader.batched import BatchedDataLoader, fields_of
+from parquet_loader.loader.batched import BatchedDataLoader, fields_of, mixed_part
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 
 if TYPE_CHECKING:
@@ -159,12 +159,13 @@ class MixedLoader(NotIndexed):
             raise ConfigurationError(
                 "loaders: two names have the same loader, which has one iterator at a time; make a loader for each name"
             )
-        if any(loader._changes for loader in loaders.values()):
+        self._parts = {name: mixed_part(loader) for name, loader in loaders.items()}
+        if any(part.changes for part in self._parts.values()):
             raise UnsupportedError(
                 "a SampleStore changes from epoch to epoch, so positions in a mixture would change too; mix loaders of "
                 "fixed lists of files"
             )
-        self._steps_differ = any(loader._steps_differ for loader in loaders.values())
+        self._steps_differ = any(part.steps_differ for part in self._parts.values())
         if self._steps_differ and stop == "repeat" and stages is None:
             raise UnsupportedError(
                 "stop='repeat': epochs of a shuffled TokenLoader may differ by a few batches, so positions in a "
@@ -176,7 +177,7 @@ class MixedLoader(NotIndexed):
         if temperature is not None:
             if not is_number(temperature) or not temperature > 0:
                 raise ConfigurationError(f"temperature={temperature!r}: expected a number greater than 0")
-            weights = tempered({name: max(1, loader._size) for name, loader in loaders.items()}, float(temperature))
+            weights = tempered({name: max(1, part.size()) for name, part in self._parts.items()}, float(temperature))
         if weights is None:
             weights = dict.fromkeys(loaders, 1.0)
         if set(weights) != set(loaders):
@@ -223,26 +224,27 @@ class MixedLoader(NotIndexed):
             if self._stages is not None:
                 made = staged(self._stages, self._names)
             else:
-                lengths = {name: loader._steps_of(epoch) for name, loader in self.loaders.items()}
+                lengths = {name: part.steps(epoch) for name, part in self._parts.items()}
                 made = mixture(lengths, self._weights, self._stop)
             self._scheduled = epoch, made
         return self._scheduled[1]
 
     def _position_in(self, which: int, epoch: int, given: int) -> tuple[int, int]:
         """Return the epoch and batch of a loader that has delivered `given` batches in an epoch of the mixture."""
-        loader = self.loaders[self._names[which]]
+        name = self._names[which]
+        loader = self.loaders[name]
         if self._stages is None:
             if self._steps_differ:
                 return epoch, given
             epochs = -(-self._given[which] // len(loader))  # of the loader in one of the mixture
             return epoch * epochs + given // len(loader), given % len(loader)
-        batch = epoch * self._given[which] + given
-        if not loader._steps_differ:
+        batch, part = epoch * self._given[which] + given, self._parts[name]
+        if not part.steps_differ:
             length = len(loader)
             return batch // length, batch % length
-        begins = self._begins[self._names[which]]  # batches before each of its epochs
+        begins = self._begins[name]  # batches before each of its epochs
         while begins[-1] <= batch:
-            begins.append(begins[-1] + loader._steps_of(len(begins) - 1))
+            begins.append(begins[-1] + part.steps(len(begins) - 1))
         inner = bisect_right(begins, batch) - 1
         return inner, batch - begins[inner]
 
@@ -318,12 +320,12 @@ class MixedLoader(NotIndexed):
             UnsupportedError: With `named`, a batch is a pair.
         """
         self._check_unnamed("to_tf")
-        loaders = list(self.loaders.values())
-        schemas = [loader._delivered_schema() for loader in loaders]
-        numbers = {loader._row_numbers for loader in loaders}
+        parts = list(self._parts.values())
+        schemas = [part.schema() for part in parts]
+        numbers = {part.row_numbers for part in parts}
         is_known = all(schema == schemas[0] for schema in schemas) and len(numbers) == 1
         epoch, first_batch = self._next
-        is_counted = not (self._steps_differ or any(loader._options.skips for loader in loaders))
+        is_counted = not (self._steps_differ or any(part.skips for part in parts))
 
         def begin(output: Output) -> Iterator[Batch]:
             if self._next[1] != first_batch:
@@ -394,7 +396,7 @@ class MixedLoader(NotIndexed):
             if which not in running or not first_batch:
                 running.pop(which, None)
                 loader.seek(inner_epoch, first_batch)
-                running[which] = iter(loader) if output is None else loader._iterate(output)
+                running[which] = iter(loader) if output is None else self._parts[name].iterate(output)
             batch = next(running[which], None)
             given[which] += 1
             self._at = (epoch, at + 1)

@@ -134,9 +134,8 @@ class LoaderEpochs:
         """Return the number of batches of an epoch."""
         return len(self)
 
-    @property
     def _size(self) -> int:
-        """The size by which a mixture may weigh this loader: rows of an epoch, of all ranks together."""
+        """Return the size by which a mixture may weigh this loader: rows of an epoch, of all ranks together."""
         return self._dataset.rows
 
     @property

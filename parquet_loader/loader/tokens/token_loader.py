@@ -455,7 +455,6 @@ class TokenLoader(BatchedDataLoader):
     def _steps_of(self, epoch: int) -> int:
         return self._packing(epoch).steps
 
-    @property
     def _size(self) -> int:
         return int(kept_tokens(self._lengths.tokens, self._rule.length, self._rule.overflow).sum())
 
