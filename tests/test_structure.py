@@ -179,6 +179,20 @@ def test_only_callers_of_kernels_and_the_routes_ask_whether_there_are_kernels(pa
     assert not asks or name_of(path).removeprefix("parquet_loader.") in MAY_ASK_FOR_KERNELS
 
 
+def test_the_guide_to_the_source_names_every_lock() -> None:
+    guide = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    kept = re.compile(r"( +self\.)?(\w+)[^=]*= .*\bR?Lock\(\)")  # of objects and of modules, not of functions
+    missing = []
+    for path in MODULES:
+        owner = ""
+        for line in path.read_text(encoding="utf-8").splitlines():
+            owner = re.split(r"[(:]", line[6:])[0] if line.startswith("class ") else owner
+            if found := kept.match(line):
+                lock = f"`{owner}.{found[2]}`" if found[1] else f"`{found[2]}` (`{path.relative_to(PACKAGE)}`)"
+                missing += [] if lock in guide else [f"{name_of(path)}: {lock}"]
+    assert not missing
+
+
 def test_the_tree_is_small_enough_to_see_at_once() -> None:
     def shown(folder: Path) -> list[Path]:
         return [e for e in folder.iterdir() if e.name != "__pycache__" and e.suffix != ".so"]
