@@ -73,12 +73,16 @@ class FileLease:
         self._positions = np.asarray(files, np.int64)
 
     def release(self, files: Iterable[int], times: int = 1) -> None:
-        """Release files, given by their positions, as delivered `times` times."""
+        """Release files, given by their positions, as delivered `times` times.
+
+        If the file system refuses, they stay leased until the lease ends.
+        """
         for position in files:
             number = int(self._positions[position])
             if not self._times[number]:
                 self._times[number] = 1 + min(times, _MOST_TIMES)
-                self._file.write(bytes([int(self._times[number])]), self._offset + number)
+                with contextlib.suppress(OSError):
+                    self._file.write(bytes([int(self._times[number])]), self._offset + number)
 
     def drop(self) -> None:
         """End the lease without the store's lock; the next process that finds it counts the deliveries."""

@@ -103,6 +103,22 @@ def test_a_full_disk_stops_holds_and_leaves_nothing_and_states_are_still_taken(t
         assert os.listdir(path / ".store" / "readers") == []
 
 
+def test_an_epoch_goes_on_if_its_lease_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with store.writer() as writer:
+        writer.write(rows(0, 200))
+    with BatchedDataLoader(store, 10) as loader:
+        iterator = iter(loader)
+        monkeypatch.setattr(os, "pwrite", refuse_space)
+        assert delivered_rest(iterator) == list(range(200))
+        monkeypatch.undo()
+    assert store.evict(to_bytes=1).files > 0
+
+
+def refuse_space(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def fill(path: Path) -> None:
     with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
         while True:
