@@ -115,7 +115,8 @@ class Ledger:
             # Opens the file again: if machines share the directory, this gets the latest content from the server.
             totals, is_clean = self._read()
             is_sound = totals is not None and is_clean and not rebuild
-            begin_account(descriptor)
+            with _named(self._paths.ledger):
+                begin_account(descriptor)
             finished: list[str] = []
             if totals is None or not is_sound:
                 finished = finish_commits(self._paths, self._tag)
@@ -123,7 +124,8 @@ class Ledger:
                 totals.commits += len(finished)
             yield totals
             try:
-                end_account(descriptor, format_totals(totals))
+                with _named(self._paths.ledger):
+                    end_account(descriptor, format_totals(totals))
             finally:
                 if then is not None:
                     then()
@@ -205,6 +207,16 @@ class Ledger:
             written_rows=max(old.written_rows, rows),
             written_bytes=max(old.written_bytes, size),
         )
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Let errors of a descriptor name its file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = path
+        raise
 
 
 def reserved_bytes(path: str) -> int:

@@ -115,6 +115,16 @@ def test_an_epoch_goes_on_if_its_lease_cannot_be_written(tmp_path: Path, monkeyp
     assert store.evict(to_bytes=1).files > 0
 
 
+@pytest.mark.parametrize(("module", "call"), [(os, "pwrite"), (os, "ftruncate"), (fcntl, "flock")])
+def test_errors_name_the_record_that_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, call: str
+) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    monkeypatch.setattr(module, call, refuse_space)
+    with pytest.raises(OSError, match=r"No space left on device: .*/\.store/ledger"):
+        store.evict(to_bytes=1)
+
+
 def refuse_space(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 

@@ -127,6 +127,7 @@ class FileLock:
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
+            error.filename = self.path
             raise
         return True
 
