@@ -71,9 +71,9 @@ class Reservation:
     def set(self, totals: Totals, count: int) -> None:
         """Reserve `count` bytes in all; called in a transaction."""
         self._file.write(reservation_text(count), 0)
+        change, self.bytes = count - self.bytes, count
         if self._file.has_its_name:  # else the store's own directory was removed, and the account does not count it
-            totals.reserved_bytes += count - self.bytes
-        self.bytes = count
+            totals.reserved_bytes += change
 
     def close(self) -> None:
         """Release it; idempotent. If the file system refuses, the next writer that lacks space releases it."""

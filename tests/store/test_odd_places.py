@@ -125,6 +125,31 @@ def test_errors_name_the_record_that_is_refused(
         store.evict(to_bytes=1)
 
 
+def test_a_reservation_that_could_not_be_looked_up_is_not_used_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=60_000, options=ONE)
+    rename, stat, writers = os.rename, os.stat, str(tmp_path / ".store" / "writers")
+
+    def refuse(path: Any, *arguments: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(writers):
+            raise OSError(5, "Input/output error")
+        return stat(path, *arguments, **more)
+
+    def publish(*arguments: Any) -> None:
+        rename(*arguments)
+        monkeypatch.setattr(os, "stat", refuse)
+
+    with store.writer() as writer:
+        writer.write(rows(0, 30))
+        monkeypatch.setattr(os, "rename", publish)
+        writer.flush()
+        monkeypatch.undo()
+        assert store.status().reserved_bytes == 0
+        writer.write(rows(30, 370))
+        assert used_bytes(tmp_path) <= 60_000
+
+
 def refuse_space(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 
