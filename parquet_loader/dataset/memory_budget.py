@@ -194,7 +194,7 @@ class WindowMemory:
         total_rows: Rows of an epoch, at least 1.
         row_groups: Row groups with rows.
         batches_bytes: Share for batches being made.
-        shuffle, side_by_side, open_row_groups, kept_rows: As in `divide`.
+        shuffle, side_by_side, open_row_groups, kept_rows, packing_row_bytes: As in `divide`.
     """
 
     row: RowSizes
@@ -206,6 +206,7 @@ class WindowMemory:
     side_by_side: int
     open_row_groups: int | None
     kept_rows: int
+    packing_row_bytes: float
 
     @property
     def row_bytes(self) -> float:
@@ -249,7 +250,16 @@ class WindowMemory:
         """Return the bytes of windows of `rows` rows, of batches, and of open row groups if rows are streamed."""
         lanes = self.lanes(rows)
         opened = lanes * self.open_bytes(rows, lanes) if streams else 0
-        return rows * self.row.in_windows + self._extra_bytes(rows) + self.batches_bytes + opened
+        return rows * self._in_windows + self._extra_bytes(rows) + self.batches_bytes + opened
+
+    @property
+    def _in_windows(self) -> float:
+        """Bytes of a row in windows; those of packing count if they take much of the windows.
+
+        The rest of the limit covers fewer, so that orders do not depend on them.
+        """
+        counts = self.packing_row_bytes > (TOLERATED - 1) * self.row.in_windows
+        return self.row.in_windows + (self.packing_row_bytes if counts else 0.0)
 
     def exceeds_with_large_pages(self, rows: int, limit_bytes: int) -> bool:
         """Whether windows of `rows` rows, batches and open row groups exceed the limit because of large pages."""
@@ -288,6 +298,7 @@ def divide(
     num_threads: int = READS_AT_ONCE,
     open_row_groups: int | None = None,
     kept_rows: int = 0,
+    packing_row_bytes: float = 0.0,
     reserved: ReservedMemory | None = None,
 ) -> MemoryBudget:
     """Divide the memory limit, and choose the number of rows of a window.
@@ -304,6 +315,7 @@ def divide(
         num_threads: Workers; the window does not depend on it.
         open_row_groups: Row groups that share a window, from a state; None chooses here.
         kept_rows: Rows of each open row group that are kept, with their media, for later windows.
+        packing_row_bytes: Bytes that packing into sequences takes for each row of a window.
         reserved: The part of the caller's limit that is not in `limit_bytes`; None if they are equal.
 
     Raises:
@@ -320,6 +332,7 @@ def divide(
         side_by_side=side_by_side,
         open_row_groups=open_row_groups,
         kept_rows=kept_rows,
+        packing_row_bytes=packing_row_bytes,
     )
     given_rows = window_rows
     smallest = min(2 * batch_size if window_rows is None else window_rows, windows.total_rows)
@@ -345,6 +358,7 @@ def divide(
                 side_by_side=side_by_side,
                 num_threads=num_threads,
                 kept_rows=kept_rows,
+                packing_row_bytes=packing_row_bytes,
                 reserved=reserved,
             )
     lanes = windows.lanes(window_rows)

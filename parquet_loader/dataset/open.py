@@ -82,6 +82,7 @@ class Dataset(OpenRows):
         shuffle: bool,
         side_by_side: int,
         kept_rows: int = 0,
+        packing_row_bytes: float = 0.0,
         reserved: ReservedMemory | None = None,
     ) -> Dataset:
         """Return the same data set with windows of another size.
@@ -104,6 +105,7 @@ class Dataset(OpenRows):
             num_threads=sizing.num_threads,
             open_row_groups=open_row_groups,
             kept_rows=kept_rows,
+            packing_row_bytes=packing_row_bytes,
             reserved=reserved,
         )
         return replace(self, budget=LazyBudget(sizing.limit_bytes, sizing.row, divided))
@@ -124,6 +126,7 @@ def open_dataset(
     num_threads: int,
     side_by_side: int = 1,
     kept_rows: int = 0,
+    packing_row_bytes: float = 0.0,
     reserved: ReservedMemory | None = None,
     ranks: Ranks | None = None,
     row_numbers: str | None = None,
@@ -135,8 +138,8 @@ def open_dataset(
 
     `batch_size` and `side_by_side` (parts of the epoch in each window) are those of the fewest ranks. All `ranks`
     together count rows, except those that are `known`. With `names_rows`, columns that are decoded batch by batch come
-    with the rows' numbers. With `decodes_windows`, media are decoded window by window instead. `kept_rows`
-    and `reserved` as in `divide`.
+    with the rows' numbers. With `decodes_windows`, media are decoded window by window instead. `kept_rows`,
+    `packing_row_bytes` and `reserved` as in `divide`.
 
     With a filter, this reads the filter's columns of all row groups that may match. If columns vary in width, a few
     thousand rows are decoded at the first use of the memory budget: the first plan, or `state_dict` before it. They are
@@ -171,6 +174,7 @@ def open_dataset(
         side_by_side=side_by_side,
         num_threads=num_threads,
         kept_rows=kept_rows,
+        packing_row_bytes=packing_row_bytes,
         reserved=reserved,
     )
     processes = transform or (not decodes_windows and any(c.image is not None for c in reader.columns))

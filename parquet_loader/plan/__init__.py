@@ -17,6 +17,7 @@ from parquet_loader.plan.packing import (
     kept_tokens,
     pack,
     pack_by_length,
-    piece_counts,
+    total_pieces,
+    total_tokens,
 )
 from parquet_loader.plan.sharding import Division, Sharding, everything, split_over_workers

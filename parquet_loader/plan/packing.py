@@ -12,6 +12,7 @@ are alike, as are pieces of one size, bins can be counted without placing pieces
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -30,6 +31,7 @@ PACKING_METHODS: dict[Pack, str] = {
     "none": "none-1",
     "by_length": "by-length-1",
 }
+_PORTION = 2**16
 _OVERFLOW: dict[Overflow, int] = {"split": 0, "crop": 1, "drop": 2}  # as in `packing.c`
 
 
@@ -59,7 +61,8 @@ class Packed:
         counts = np.diff(self.begins)[order]
         begins = np.zeros(len(order) + 1, np.int64)
         np.cumsum(counts, out=begins[1:])
-        pieces = np.repeat(self.begins[order] - begins[:-1], counts) + np.arange(begins[-1])
+        pieces = np.repeat(self.begins[order] - begins[:-1], counts)
+        pieces += np.arange(begins[-1])
         return Packed(self.document[pieces], self.first[pieces], self.tokens[pieces], begins)
 
 
@@ -138,6 +141,22 @@ def piece_counts(lengths: Lengths, length: int, overflow: Overflow) -> IntArray:
     return -(-kept_tokens(lengths, length, overflow) // length)
 
 
+def total_tokens(lengths: Lengths, length: int, overflow: Overflow) -> int:
+    """Return the number of tokens of all documents that are delivered."""
+    return sum(int(kept_tokens(some, length, overflow).sum()) for some in _portions(lengths))
+
+
+def total_pieces(lengths: Lengths, length: int, overflow: Overflow) -> int:
+    """Return the number of pieces of all documents, except with ``"concat"``."""
+    return sum(int(piece_counts(some, length, overflow).sum()) for some in _portions(lengths))
+
+
+def _portions(lengths: Lengths) -> Iterator[Lengths]:
+    """Yield the lengths in portions, because an int64 for each document of a data set takes much memory."""
+    for first in range(0, len(lengths), _PORTION):
+        yield lengths[first : first + _PORTION]
+
+
 def _pieces(lengths: Lengths, length: int, overflow: Overflow) -> tuple[Lengths, Lengths, Lengths]:
     """Return document, first token and tokens of each piece, in the order of documents."""
     counts = piece_counts(lengths, length, overflow)
@@ -175,7 +194,7 @@ def _best_fit(lengths: Lengths, length: int, overflow: Overflow) -> Packed:
         *arguments, pieces, *(array.ctypes.data for array in (document, first, tokens, begins, bins))
     ):
         raise MemoryError
-    return Packed(document, first, tokens, begins[: int(bins[0]) + 1])
+    return Packed(document, first, tokens, begins[: int(bins[0]) + 1].copy())
 
 
 def _count_best_fit(lengths: Lengths, length: int, overflow: Overflow) -> int:

@@ -37,6 +37,7 @@ from parquet_loader import (
     TokenLoader,
     UnsupportedError,
 )
+from parquet_loader.loader.tokens.documents import PIECE_BYTES
 from tests.support.examples import examples, grid
 
 NUMPY = OutputOptions(format="numpy")
@@ -256,6 +257,17 @@ def test_errors_about_memory_name_the_limit_that_was_given_and_one_that_suffices
         TokenLoader(tmp_path / "d", **arguments, memory_limit=f"{int(named[1]) - 2}MiB")
     with TokenLoader(tmp_path / "d", **arguments, memory_limit=f"{named[1]}MiB") as loader:
         assert len(list(loader)) == len(loader)
+
+
+def test_packing_of_short_documents_counts_towards_the_memory_limit(tmp_path: Path) -> None:
+    (tmp_path / "short").mkdir()
+    lists = pa.ListArray.from_arrays(np.arange(100_001, dtype=np.int32) * 2, np.zeros(200_000, np.int32))
+    pq.write_table(pa.table({"input_ids": lists}), tmp_path / "short" / "0.parquet", row_group_size=1000)
+    limit = 16 * 2**20
+    arguments: dict[str, Any] = {"length": 64, "batch_size": 4, "memory_limit": limit, "output_options": NUMPY}
+    with TokenLoader(tmp_path / "short", **arguments) as loader:
+        sizing = loader._dataset.sizing
+        assert 0.7 * 0.4 * limit < sizing.window_rows * (sizing.row.in_windows + PIECE_BYTES) <= 0.4 * limit
 
 
 def test_batches_are_written_by_the_workers_within_the_memory_limit(tmp_path: Path) -> None:

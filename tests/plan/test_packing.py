@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader.common import KERNELS
-from parquet_loader.plan import Overflow, Pack, count_bins, kept_tokens, pack, packing
+from parquet_loader.plan import Overflow, Pack, count_bins, kept_tokens, pack, packing, total_pieces, total_tokens
 from tests.support.examples import examples
 
 METHODS: tuple[Pack, ...] = ("best_fit", "concat", "none")
@@ -130,3 +131,16 @@ def test_best_fit_fills_98_percent_on_lengths_like_those_of_web_pages(length: in
     for overflow in OVERFLOWS:
         packed = pack(counts, length, "best_fit", overflow)
         assert packed.tokens.sum() >= 0.98 * packed.bins * length
+
+
+@pytest.mark.parametrize("overflow", OVERFLOWS)
+def test_totals_of_many_documents_take_little_memory(overflow: Overflow) -> None:
+    lengths = np.tile(np.array([3, 0, 12, 25], np.int32), 250_000)
+    expected = pieces_of([3, 0, 12, 25], 10, overflow)
+    tracemalloc.start()
+    try:
+        assert total_tokens(lengths, 10, overflow) == 250_000 * sum(tokens for _, _, tokens in expected)
+        assert total_pieces(lengths, 10, overflow) == 250_000 * len(expected)
+        assert tracemalloc.get_traced_memory()[1] < lengths.nbytes
+    finally:
+        tracemalloc.stop()

@@ -23,6 +23,8 @@ BATCH_KEYS = (
     "input_ids", "labels", "position_ids", "document_ids", "seq_lens", "cu_seqlens", "max_seqlen",
 )  # fmt: skip
 """The names that a batch has, unless the caller chooses some of them."""
+PIECE_BYTES = 96
+"""Bytes that each piece takes at most: 24 in each of two packed windows, and 48 while one of these is packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Documents:
         values: The tokens of the documents.
         columns: Values for each token, aligned with `values`, by name.
         arrays: Values for each document, by name.
-        document: int64 ``[pieces]``: the document of each piece.
+        document: int32 or int64 ``[pieces]``: the document of each piece.
         pieces: The pieces of all rows of the window.
         filled: int64 ``[rows]``: the tokens of each row.
         ends_before: int64 ``[rows + 1]``: pieces and paddings before each row.
@@ -83,7 +85,7 @@ class Documents:
     values: npt.NDArray[Any]
     columns: dict[str, npt.NDArray[Any]]
     arrays: dict[str, Any]
-    document: IntArray
+    document: npt.NDArray[np.signedinteger[Any]]
     pieces: Pieces
     filled: IntArray
     ends_before: IntArray
@@ -154,7 +156,9 @@ class WindowPacker:
             columns[name] = _aligned(column, own_begins, begins, lengths)
         packed = self.packing.packed(number, expected)
         rows, rows_before = self.packing.rule.rows(packed)
-        pieces, document = _pieces_of(packed, rows, begins, lengths)
+        pieces = _pieces_of(packed, rows, begins, lengths)
+        document: npt.NDArray[np.signedinteger[Any]] = packed.document
+        del packed
         if form.boundaries is not None:
             cuts = self._cuts(window.arrays[form.boundaries], number, begins, lengths)
             pieces, document = _cut(pieces, document, cuts)
@@ -274,18 +278,21 @@ def _aligned(values: npt.NDArray[Any], begins: IntArray, wanted: IntArray, lengt
     return moved
 
 
-def _pieces_of(packed: Packed, rows: IntArray, begins: IntArray, lengths: IntArray) -> tuple[Pieces, IntArray]:
-    document = packed.document.astype(np.int64)
-    of_document = begins[document]
-    return Pieces(of_document + packed.first, of_document + lengths[document], packed.tokens, rows), document
+def _pieces_of(packed: Packed, rows: IntArray, begins: IntArray, lengths: IntArray) -> Pieces:
+    begin, stop = begins[packed.document], begins[packed.document]
+    begin += packed.first
+    stop += lengths[packed.document]
+    return Pieces(begin, stop, packed.tokens, rows)
 
 
-def _cut(pieces: Pieces, document: IntArray, cuts: IntArray) -> tuple[Pieces, IntArray]:
+def _cut(
+    pieces: Pieces, document: npt.NDArray[np.signedinteger[Any]], cuts: IntArray
+) -> tuple[Pieces, npt.NDArray[np.signedinteger[Any]]]:
     """Cut pieces where documents begin.
 
     Args:
         pieces: Pieces of rows.
-        document: int64 ``[pieces]``: the row of each.
+        document: int32 or int64 ``[pieces]``: the row of each.
         cuts: int64 ``[n]``, sorted: the offsets of documents in the values.
     """
     end = pieces.begin + pieces.tokens

@@ -104,7 +104,7 @@ class SequenceScheduler(CutBatches[SequenceRange, _Packed]):
         task, encoded = packed.task, [part for part in packed.encoded if part is not None]
 
         def done(documents: Documents) -> None:
-            packed.documents = documents
+            packed.documents, task.window = documents, None
             packed.encoded.clear()
             task.gathered_bytes += documents.index_bytes
             self._usage.reserve(documents.index_bytes)

@@ -43,14 +43,14 @@ from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.loader.tokens.document_source import DocumentSource, document_source
-from parquet_loader.loader.tokens.documents import BATCH_KEYS, BatchForm, WindowPacker
+from parquet_loader.loader.tokens.documents import BATCH_KEYS, PIECE_BYTES, BatchForm, WindowPacker
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
 from parquet_loader.loader.tokens.lengths import check_lengths_fit
 from parquet_loader.loader.tokens.packed_output import PackedOutput
 from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
 from parquet_loader.loader.tokens.sequences import BatchWriter, token_bytes
 from parquet_loader.loader.tokens.tokenizing import encoder_of
-from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, kept_tokens, piece_counts
+from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, total_pieces, total_tokens
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video, masks_of
 from parquet_loader.source import Snapshot, Source, TableLike
@@ -345,10 +345,9 @@ class TokenLoader(BatchedDataLoader):
         self._check_open()
         packing = self._packing(self._next_epoch)
         rule, tokens = self._rule, self._lengths.tokens
-        kept = kept_tokens(tokens, rule.length, rule.overflow)
         sequences, documents = packing.sequences, int(np.count_nonzero(tokens))
-        pieces = int(piece_counts(tokens, rule.length, rule.overflow).sum())
-        split = int(np.count_nonzero(kept > rule.length))
+        pieces = total_pieces(tokens, rule.length, rule.overflow)
+        split = int(np.count_nonzero(tokens > rule.length)) if rule.overflow == "split" else 0
         rows, positions = packing.rows, sequences * rule.length
         if rule.method == "by_length":
             sequences, rows, positions = pieces, *_rows_and_positions(packing)
@@ -358,12 +357,14 @@ class TokenLoader(BatchedDataLoader):
                 packed = packing.packed(window, packing.ordered_lengths(window))
                 pieces += len(packed.document)
                 split += int(np.count_nonzero(np.bincount(packed.document) > 1))
-        total, delivered = int(tokens.sum(dtype=np.int64)), int(kept.sum())
+        total, delivered = int(tokens.sum(dtype=np.int64)), total_tokens(tokens, rule.length, rule.overflow)
         base = EpochPlan._from_plan(packing.figures_plan, self._dataset, self.num_threads)
         figures = {name: getattr(base, name) for name in EpochPlan.__dataclass_fields__}
         figures |= {
             "rows": rows,
-            "predicted_peak_bytes": base.predicted_peak_bytes + self._own_bytes,
+            "predicted_peak_bytes": base.predicted_peak_bytes
+            + self._own_bytes
+            + int(self._packing_row_bytes * packing.plan.largest_window_rows),
         }
         return TokenPlan(
             **figures,
@@ -456,7 +457,7 @@ class TokenLoader(BatchedDataLoader):
         return self._packing(epoch).steps
 
     def _size(self) -> int:
-        return int(kept_tokens(self._lengths.tokens, self._rule.length, self._rule.overflow).sum())
+        return total_tokens(self._lengths.tokens, self._rule.length, self._rule.overflow)
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
@@ -476,7 +477,20 @@ class TokenLoader(BatchedDataLoader):
     def _window_needs(self) -> dict[str, Any]:
         own_bytes = partial(_own_bytes, self._lengths.tokens.nbytes, self._batch_bytes)
         reserved = ReservedMemory(self._limit_bytes, own_bytes, "lengths of documents and batches of sequences")
-        return {**super()._window_needs(), "batch_size": 1, "side_by_side": 1, "reserved": reserved}
+        return {
+            **super()._window_needs(),
+            "batch_size": 1,
+            "side_by_side": 1,
+            "packing_row_bytes": self._packing_row_bytes,
+            "reserved": reserved,
+        }
+
+    @property
+    def _packing_row_bytes(self) -> float:
+        """Bytes that packing takes for each document of a window, on average."""
+        tokens, rule = self._lengths.tokens, self._rule
+        pieces = total_pieces(tokens, rule.length, rule.overflow)
+        return PIECE_BYTES * pieces / max(1, len(tokens))
 
     def _division(self) -> Division:
         return everything(self._dataset.rows, 1, drop_last=False)
