@@ -84,7 +84,7 @@ class Vector:
             raise DeletesError(f"the file ends after {len(framed)} of {self.size_bytes + 8} bytes")
         size = int.from_bytes(framed[:4], "big")
         if size != self.size_bytes:
-            raise DeletesError(f"the file says that they take {size} bytes, and the table {self.size_bytes}")
+            raise DeletesError(f"the file says that they take {size} bytes, but the table says {self.size_bytes}")
         data = framed[4:-4]
         if zlib.crc32(data) != int.from_bytes(framed[-4:], "big"):
             raise DeletesError("the checksum does not match")
@@ -109,7 +109,7 @@ def deletes_of(found: list[Any]) -> Deletes:
 
 def _counted(positions: IntArray, count: int | None) -> IntArray:
     if count is not None and len(positions) != count:
-        raise DeletesError(f"there are {len(positions)} rows in it, and {count} by the table's metadata")
+        raise DeletesError(f"it names {len(positions)} rows, but the table's metadata says {count}")
     return positions
 
 
@@ -169,7 +169,7 @@ def _bitmap(data: bytes, at: int, most: int | None) -> tuple[IntArray, int]:
     if np.any(np.diff(keys) <= 0):
         raise DeletesError("the containers of the bitmap are not in order")
     if most is not None and sizes.sum() > most:
-        raise DeletesError("there are more rows in it than by the table's metadata")
+        raise DeletesError("it names more rows than the table's metadata says")
     if has_offsets:
         at += len(_some(data, at, 4 * count))  # containers follow each other
     parts: list[IntArray] = []

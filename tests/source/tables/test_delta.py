@@ -510,11 +510,11 @@ def test_numbers_that_differ_from_the_checksum_file_are_refused(tmp_path: Path) 
     file = tmp_path / "_delta_log" / f"{1:020}.json"
     kept = file.read_text()
     file.write_text("")
-    with pytest.raises(SourceError, match="gives version 2 2 files, and its checksum file 3"):
+    with pytest.raises(SourceError, match="log of version 2 has 2 files, but its checksum file says 3"):
         ParquetDataset(tmp_path)
     file.write_text(kept)
     (tmp_path / "_delta_log" / f"{2:020}.json").unlink()
-    with pytest.raises(SourceError, match="the newest commit is 1, and there is a checksum file of version 2"):
+    with pytest.raises(SourceError, match="the newest commit is 1, but there is a checksum file of version 2"):
         ParquetDataset(tmp_path)
 
 

@@ -404,14 +404,14 @@ _FIELDS = {"length": 1, "spec": 2, "content": 3, "sequence": 4, "least": 5, "add
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"length": 5}, "the manifest has .* bytes, and 5 by the manifest list"),
-        ({"added_files": 2}, "has 1 files that were added, and 2"),
-        ({"added_rows": 6}, "has 5 rows that were added, and 6"),
-        ({"spec": 3}, "the manifest's partition-spec-id is 0, and 3 by the manifest list"),
-        ({"content": 1}, "the manifest's content is data, and deletes by the manifest list"),
-        ({"sequence": 9}, "the sequence number of the manifest .* is 9, and that of the snapshot .* is 2"),
-        ({"sequence": 1}, "the sequence number of the manifest .* is 1, and that of the snapshot .* is 2"),
-        ({"least": 7}, "is 2, and its files begin with 7, and the snapshot has 3"),
+        ({"length": 5}, "the manifest has .* bytes, but the manifest list says 5"),
+        ({"added_files": 2}, "has 1 files that were added, but the manifest list says 2"),
+        ({"added_rows": 6}, "has 5 rows that were added, but the manifest list says 6"),
+        ({"spec": 3}, "the manifest's partition-spec-id is 0, but the manifest list says 3"),
+        ({"content": 1}, "the manifest's content is data, but the manifest list says deletes"),
+        ({"sequence": 9}, "the sequence number of the manifest .* is 9, but that of the snapshot .* is 2"),
+        ({"sequence": 1}, "the sequence number of the manifest .* is 1, but that of the snapshot .* is 2"),
+        ({"least": 7}, "is 2, but its files begin with 7, and that of the snapshot is 3"),
     ],
 )
 def test_a_manifest_that_differs_from_the_list_is_refused(table: HandTable, changes: dict[str, Any], says: str) -> None:
@@ -423,7 +423,7 @@ def test_a_manifest_that_differs_from_the_list_is_refused(table: HandTable, chan
 def test_a_manifest_list_without_one_of_the_manifests_is_refused(table: HandTable) -> None:
     table.manifests.pop()
     table.commit()
-    with pytest.raises(SourceError, match="hold 1 data files, and its summary counts 2; the metadata is damaged"):
+    with pytest.raises(SourceError, match="hold 1 data files, but its summary says 2; the metadata is damaged"):
         opened(table.root)
 
 

@@ -208,8 +208,8 @@ def test_numbers_of_deletion_vectors_are_compared_with_the_checksum_file(tmp_pat
     crc.write_text(json.dumps({"numFiles": 4, "numDeletionVectorsOpt": 2, "numDeletedRecordsOpt": 6}))
     assert ParquetDataset(path).num_rows == 50
     for changes, says in (
-        ({"numDeletionVectorsOpt": 3}, "2 deletion vectors, and its checksum file 3"),
-        ({"numDeletionVectorsOpt": None, "numDeletedRecordsOpt": 7}, "6 deleted rows, and its checksum file 7"),
+        ({"numDeletionVectorsOpt": 3}, "2 deletion vectors, but its checksum file says 3"),
+        ({"numDeletionVectorsOpt": None, "numDeletedRecordsOpt": 7}, "6 deleted rows, but its checksum file says 7"),
     ):
         crc.write_text(json.dumps({"numFiles": 4, **changes}))
         with pytest.raises(SourceError, match=says):

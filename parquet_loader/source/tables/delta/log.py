@@ -173,7 +173,7 @@ class Log:
         later = max(self._checksums, default=-1)
         if version == self.newest < later:
             raise SourceError(
-                f"{self._root}: the newest commit is {version}, and there is a checksum file of version {later}; "
+                f"{self._root}: the newest commit is {version}, but there is a checksum file of version {later}; "
                 "commits are missing from the log"
             )
         state = State()
@@ -312,8 +312,8 @@ class Log:
         for what, want, have in zip(names, expected, found, strict=True):
             if want is not None and want != have:
                 raise SourceError(
-                    f"{self._root}: the log gives version {version} {have} {what}, and its checksum file {want}; the "
-                    "log is damaged"
+                    f"{self._root}: the log of version {version} has {have} {what}, but its checksum file says {want}; "
+                    "the log is damaged"
                 )
 
 

@@ -131,7 +131,7 @@ def read_manifest_list(location: str, newest: int, sequences: Mapping[int, int],
         if key is not None:
             raise SourceError(f"{path}: the manifest is encrypted, which this library does not read")
         if content not in (None, 0, 1):
-            raise SourceError(f"{location}: {path}: the manifest's content is {content}; known are 0 and 1")
+            raise SourceError(f"{location}: {path}: the manifest's content is {content}; expected 0 or 1")
         found.append(
             Manifest(
                 location=path,
@@ -155,9 +155,9 @@ def _check_sequence(location: str, manifest: Manifest, newest: int, sequences: M
     if not least <= number <= newest or number != expected:
         because = f"that of the snapshot {manifest.snapshot_id} is {expected}"
         if number == expected:
-            because = f"its files begin with {least}, and the snapshot has {newest}"
+            because = f"its files begin with {least}, and that of the snapshot is {newest}"
         raise SourceError(
-            f"{location}: the sequence number of the manifest {manifest.location} is {number}, and {because}; the "
+            f"{location}: the sequence number of the manifest {manifest.location} is {number}, but {because}; the "
             "metadata is damaged"
         )
 
@@ -177,8 +177,8 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
     raw = read(where)
     if len(raw) != manifest.length_bytes:
         raise SourceError(
-            f"{where}: the manifest has {len(raw)} bytes, and {manifest.length_bytes} by the manifest list; "
-            "it is damaged, or was replaced"
+            f"{where}: the manifest has {len(raw)} bytes, but the manifest list says "
+            f"{manifest.length_bytes}; it is damaged, or was replaced"
         )
     avro = _read(where, raw, _OF_DELETES if manifest.has_deletes else _OF_ENTRY)
     _check_header(where, avro.about, manifest)
@@ -190,7 +190,7 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
         status, file, sequence = record[_STATUS], record[_DATA_FILE], record.get(_SEQUENCE)
         _given(file, _REQUIRED_OF_FILE, _OPTIONAL_OF_FILE, where)
         if status not in (EXISTING, ADDED, DELETED):
-            raise SourceError(f"{where}: an entry has the status {status}; known are 0, 1 and 2")
+            raise SourceError(f"{where}: an entry has the status {status}; expected 0, 1 or 2")
         path, rows, size, content = file[_FILE_PATH], file[_ROWS], file[_SIZE], file.get(_CONTENT) or DATA
         counts[(1, 0, 2)[status]] += 1
         counts[3 + (1, 0, 2)[status]] += rows
@@ -199,7 +199,7 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
         if content not in _CONTENTS or manifest.has_deletes != (content != DATA):
             held = "delete files" if manifest.has_deletes else "data files"
             found = _CONTENTS.get(content, f"content {content}")
-            raise SourceError(f"{where}: {path}: this is a manifest of {held}, and the entry is of {found}")
+            raise SourceError(f"{where}: {path}: this is a manifest of {held}, but the entry is of {found}")
         if file.get(_KEY) is not None:
             raise SourceError(f"{path}: the file is encrypted, which this library does not read")
         if file.get(_EQUALITY_IDS) and content == DATA:
@@ -210,8 +210,8 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
             sequence = manifest.sequence_number
         elif version > 1 and not manifest.least_sequence_number <= sequence <= (manifest.sequence_number or sequence):
             raise SourceError(
-                f"{where}: {path}: the sequence number is {sequence}, and from {manifest.least_sequence_number} to "
-                f"{manifest.sequence_number} by the manifest list; it is damaged"
+                f"{where}: {path}: the sequence number is {sequence}, but the manifest list says from "
+                f"{manifest.least_sequence_number} to {manifest.sequence_number}; it is damaged"
             )
         if rows < 0 or size < 0:
             raise SourceError(f"{where}: {path}: the file has {rows} rows and {size} bytes")
@@ -236,7 +236,7 @@ def read_manifest(manifest: Manifest, version: int, read: ReadLocation) -> list[
     for found_count, told, what in zip(counts, manifest.counts, _COUNTED, strict=True):
         if told is not None and told != found_count:
             raise SourceError(
-                f"{where}: the manifest has {found_count} {what}, and {told} by the manifest list; "
+                f"{where}: the manifest has {found_count} {what}, but the manifest list says {told}; "
                 "it is damaged, or was replaced"
             )
     return entries
@@ -249,8 +249,8 @@ def _check_header(location: str, about: Mapping[str, bytes], manifest: Manifest)
         own = about.get(name)
         if own is not None and own.decode(errors="replace") != told:
             raise SourceError(
-                f"{location}: the manifest's {name} is {own.decode(errors='replace')}, and {told} by the manifest "
-                "list; it is damaged"
+                f"{location}: the manifest's {name} is {own.decode(errors='replace')}, but the manifest list says "
+                f"{told}; it is damaged"
             )
 
 

@@ -67,7 +67,9 @@ def plan_files(
     """
     manifests = read_manifest_list(snapshot.manifest_list, snapshot.sequence_number or 0, sequences, read)
     if version == 1 and any(manifest.has_deletes for manifest in manifests):
-        raise SourceError(f"{table}: a table of version 1 has delete files, which the format does not have there")
+        raise SourceError(
+            f"{table}: the table has delete files, which format version 1 does not allow; the metadata is damaged"
+        )
     data: list[ManifestEntry] = []
     deletes: list[ManifestEntry] = []
     for found in in_threads(lambda manifest: read_manifest(manifest, version, read), manifests, *THREADS):
@@ -149,7 +151,7 @@ def check_partition(delete: ManifestEntry, file: PlannedFile) -> None:
 
 def _assign_vector(table: str, version: int, files: Mapping[str, PlannedFile], vector: ManifestEntry) -> None:
     if version < 3:
-        raise SourceError(f"{table}: a table of version {version} has a deletion vector, which come with version 3")
+        raise SourceError(f"{table}: the table has a deletion vector, which format version {version} does not allow")
     if vector.referenced is None or vector.offset is None or vector.length_bytes is None:
         raise SourceError(
             f"{vector.location}: the entry of a deletion vector lacks referenced_data_file, content_offset or "
@@ -161,7 +163,7 @@ def _assign_vector(table: str, version: int, files: Mapping[str, PlannedFile], v
     if file.vector is not None:
         raise SourceError(f"{vector.referenced}: the data file has two deletion vectors; the format allows one")
     if key_of(vector) != key_of(file.entry):
-        raise SourceError(f"{vector.referenced}: the data file and its deletion vector are of two partitions")
+        raise SourceError(f"{vector.referenced}: the data file and its deletion vector are of different partitions")
     file.vector = vector
 
 
@@ -189,6 +191,6 @@ def _check_totals(table: str, snapshot: Any, data: Sequence[ManifestEntry], dele
         told = None if summary is None else summary.get(name)
         if told is not None and str(told).isdecimal() and int(told) > found:
             raise SourceError(
-                f"{table}: the manifests of snapshot {snapshot.snapshot_id} hold {found} {what}, and its summary "
-                f"counts {told}; the metadata is damaged"
+                f"{table}: the manifests of snapshot {snapshot.snapshot_id} hold {found} {what}, but its summary "
+                f"says {told}; the metadata is damaged"
             )

@@ -117,8 +117,8 @@ def _check_blobs(vectors: Sequence[ManifestEntry], raw: bytes) -> None:
     for vector in vectors:
         if named.get(vector.offset or 0) != vector.referenced:
             raise SourceError(
-                f"{where}: the vector at {vector.offset} is of {named.get(vector.offset or 0)}, and of "
-                f"{vector.referenced} by the manifest; the table's metadata are damaged"
+                f"{where}: the vector at {vector.offset} is of {named.get(vector.offset or 0)}, but the manifest says "
+                f"{vector.referenced}; the table's metadata are damaged"
             )
 
 
@@ -127,7 +127,10 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
     where = delete.location
     raw = store.read(where)
     if len(raw) != delete.size_bytes:
-        raise SourceError(f"{where}: the delete file has {len(raw)} bytes, and {delete.size_bytes} by the manifest")
+        raise SourceError(
+            f"{where}: the delete file has {len(raw)} bytes, but the manifest says {delete.size_bytes}; it is damaged, "
+            "or was replaced"
+        )
     try:
         footer = Metadata(_footer(raw), len(raw))
         for group in range(len(footer.row_group_rows)):
@@ -140,8 +143,8 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
         raise SourceError(f"{where}: not a readable delete file: {str(error).splitlines()[0]}") from error
     if rows.column_names != ["file_path", "pos"] or rows.num_rows != delete.rows:
         raise SourceError(
-            f"{where}: the delete file has {rows.num_rows} rows of {rows.column_names}, and {delete.rows} of file_path "
-            "and pos by the manifest"
+            f"{where}: the delete file has {rows.num_rows} rows of {rows.column_names}, but the manifest says "
+            f"{delete.rows} of file_path and pos"
         )
     kinds = [rows[name].type for name in ("file_path", "pos")]
     if not (pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])) or not pa.types.is_integer(kinds[1]):
@@ -171,7 +174,7 @@ def _check_bounds(delete: ManifestEntry, paths: Sequence[str], positions: IntArr
     if delete.referenced is not None and any(path != delete.referenced for path in paths):
         other = next(path for path in paths if path != delete.referenced)
         raise SourceError(
-            f"{delete.location}: the delete file names rows of {other}, and by the manifest only of "
+            f"{delete.location}: the delete file names rows of {other}, but the manifest says only of "
             f"{delete.referenced}; it is damaged"
         )
     # Writers compare code points or UTF-16 units; both give the same order for these paths.
@@ -192,16 +195,16 @@ def _check_statistics(delete: ManifestEntry, footer: Metadata, name: str, found:
     known = [pair for pair in bounds if pair is not None]
     if known and len(known) == len(bounds):
         low, high = min(pair[0] for pair in known), max(pair[1] for pair in known)
-        _check_range(delete, name, found, low, high, "by its footer")
+        _check_range(delete, name, found, low, high, "its footer")
 
 
 def _check_range(
-    delete: ManifestEntry, name: str, found: Sequence[Any], low: Any, high: Any, where: str = "by the manifest"
+    delete: ManifestEntry, name: str, found: Sequence[Any], low: Any, high: Any, says: str = "the manifest"
 ) -> None:
     if found and ((low is not None and found[0] < low) or (high is not None and found[-1] > high)):
         raise SourceError(
-            f"{delete.location}: the delete file has {name} from {found[0]!r} to {found[-1]!r}, and from {low!r} to "
-            f"{high!r} {where}; it is damaged"
+            f"{delete.location}: the delete file has {name} from {found[0]!r} to {found[-1]!r}, but {says} says from "
+            f"{low!r} to {high!r}; it is damaged"
         )
 
 
