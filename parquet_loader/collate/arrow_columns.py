@@ -74,8 +74,8 @@ def _shaped(arrays: list[Any], valid: Any) -> pa.Array:
     axes = {array.ndim for array in arrays}
     if len(axes) > 1:
         raise UnsupportedError(
-            f"holds arrays of {' and '.join(map(str, sorted(axes)))} axes in one batch; return arrays of equally many "
-            "axes from transform"
+            f"holds arrays of {' and '.join(map(str, sorted(axes)))} axes in one batch; return arrays with the "
+            "same number of axes from transform"
         )
     shapes = arrow_array(np.array([array.shape for array in arrays], np.int32))
     fields = [pa.field("data", data.type), pa.field("shape", shapes.type)]

@@ -121,7 +121,7 @@ def _live_source(
         reading = read_options or ReadOptions()
         if filters is not None and splits_by_position(filters):
             raise ConfigurationError(
-                "follow=True, filters=split_rows(...): rows whose files the table rewrites would go from training to "
+                "follow=True, filters=split_rows(...): if the table rewrites files, rows would move from training to "
                 "validation; use split('id', 0, 0.9) with a column that tells rows apart, or read one version"
             )
         return LiveTable(given, filesystem, reading.remote, selection_of(split, filters, reading))
@@ -512,13 +512,13 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         self._check_open()
         if self._following is not None:
             raise UnsupportedError(
-                "to_keras: the source changes from epoch to epoch, and a PyDataset has as many batches in each; "
-                "iterate over the loader, and call train_on_batch"
+                "to_keras: the source changes from epoch to epoch, but all epochs of a PyDataset have the same number "
+                "of batches; iterate over the loader, and call train_on_batch"
             )
         if self._steps_differ:
             raise UnsupportedError(
-                "to_keras: epochs of a shuffled TokenLoader may differ by a few batches, and a PyDataset has as many "
-                "batches in each; iterate over the loader, and call train_on_batch"
+                "to_keras: epochs of a shuffled TokenLoader may differ by a few batches, but all epochs of a "
+                "PyDataset have the same number of batches; iterate over the loader, and call train_on_batch"
             )
         self._take_back_unused()
 

@@ -358,8 +358,8 @@ class MixedLoader(NotIndexed):
         self._check_unnamed("to_keras")
         if self._steps_differ:
             raise UnsupportedError(
-                "to_keras: a source changes from epoch to epoch, and a PyDataset has as many batches in each; iterate "
-                "over the loader, and call train_on_batch"
+                "to_keras: a source changes from epoch to epoch, but all epochs of a PyDataset have the same number "
+                "of batches; iterate over the loader, and call train_on_batch"
             )
 
         def begin(epoch: int, batch: int, output: Output) -> Iterator[Batch]:

@@ -235,7 +235,7 @@ class Schema(Mapping[str, Field]):
             if name not in self._fields:
                 raise SchemaError(f"column {name!r} is not in the schema. {nearest(str(name), self._fields)}")
             if name in chosen:
-                raise SchemaError(f"column {name!r} is asked for twice")
+                raise SchemaError(f"column {name!r} is named twice")
             chosen[name] = self._fields[name]
         return Schema(chosen, self._extra)
 

@@ -375,11 +375,11 @@ def _footer_length(tail: bytes, file_bytes: int) -> int:
         raise MetadataError("its footer is encrypted, which this library does not read; decrypt the file first")
     if len(tail) < LENGTH_AND_MARK_BYTES or mark != MARK:
         raise MetadataError(
-            f"it does not end with {MARK.decode()}, the magic bytes of Parquet: it is cut off, or no Parquet file"
+            f"it does not end with {MARK.decode()}, the magic bytes of Parquet: it is truncated, or not a Parquet file"
         )
     length = int.from_bytes(tail[-LENGTH_AND_MARK_BYTES : -len(MARK)], "little") + LENGTH_AND_MARK_BYTES
     if length > file_bytes:
-        raise MetadataError(f"its footer is said to take {length} bytes; it is cut off, or damaged")
+        raise MetadataError(f"it says that its footer takes {length} bytes; it is truncated or damaged")
     return length
 
 

@@ -630,7 +630,7 @@ def footer_numbers(raw: bytes, nbytes: int) -> Numbers:
         if code == ENDED:
             raise TruncatedThriftError("the bytes end within a field")
         if code:
-            raise ThriftError("it is not as the format says, in Thrift's compact protocol")
+            raise ThriftError("it is not valid in Thrift's compact protocol")
         group_count, chunk_count = file[1:3].tolist()
         if group_count <= most_groups and chunk_count <= most_chunks:
             return Numbers(file.tolist(), groups[:group_count].copy(), chunks[:chunk_count].copy())

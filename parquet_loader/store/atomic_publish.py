@@ -184,8 +184,8 @@ class AtomicPublish:
 
     def _stuck(self, error: OSError) -> UnfinishedCommitError:
         return UnfinishedCommitError(
-            f"{self._paths.root}: the file system refused names amid a commit ({error.strerror}); its files are not "
-            "seen until all have theirs: whoever opens the store next finishes that"
+            f"{self._paths.root}: a commit could not rename its files ({error.strerror}); they stay hidden until the "
+            "next process that opens the store completes the commit"
         )
 
     def _count(self, totals: Totals, reservation: Reservation, files: Sequence[_Finished]) -> None:

@@ -338,7 +338,7 @@ class SampleStore:
         or none: the next process that uses the store completes an interrupted commit.
 
         Args:
-            paths: Complete Parquet files with this store's `footer`, forced to the disk, in its file system. They are
+            paths: Complete Parquet files with this store's `footer`, synced to the disk, in its file system. They are
                 moved.
 
         Raises:

@@ -31,10 +31,10 @@ WhenFull = Literal["wait", "drop", "fail"]
 # A writer that waits longer warns once. Shorter waits are normal, because a running epoch may end soon.
 SILENT_WAIT_S = 10.0
 
-_LOST = "samples could not be written to the store: {}; what was published before is whole, rows since then are lost"
-_NOT_FORCED = (
-    "samples were published, and may not be on the disk, which refused to be forced: {}; rows that were not published "
-    "are lost"
+_LOST = "samples could not be written to the store: {}; files published before are whole, rows written since are lost"
+_NOT_SYNCED = (
+    "samples were published, but could not be synced to the disk, so a crash may lose them: {}; rows that were not "
+    "published are lost"
 )
 
 
@@ -104,7 +104,7 @@ class WriterState:
         self._layout: Layout | None = None
         self._file: StagedFile | None = None
         self._files = 0
-        self._has_told_of_wait = False
+        self._has_warned = False
 
     @property
     def root(self) -> str:
@@ -213,10 +213,10 @@ class WriterState:
             waited = time.monotonic() - began
             if self.options.when_full == "fail" or (self.options.wait_s is not None and waited >= self.options.wait_s):
                 raise StoreFullError(self._full(table, needed))
-            if waited >= SILENT_WAIT_S and not self._has_told_of_wait:
-                self._has_told_of_wait = True
-                told = f"{self._full(table, needed)}; the writer has waited {waited:.0f} s and goes on waiting"
-                warnings.warn(told, RuntimeWarning, stacklevel=2)
+            if waited >= SILENT_WAIT_S and not self._has_warned:
+                self._has_warned = True
+                warning = f"{self._full(table, needed)}; the writer has waited {waited:.0f} s and still waits"
+                warnings.warn(warning, RuntimeWarning, stacklevel=2)
             if self.stop.wait(delay if self.options.wait_s is None else min(delay, self.options.wait_s - waited)):
                 raise WriteError(f"{self._paths.root}: the writer was aborted while it waited for space")
             self.done += WrittenRows(waited_s=time.monotonic() - began - waited)
@@ -258,7 +258,7 @@ class WriterState:
             try:
                 fsync(self._paths.root)
             except OSError as error:
-                raise UnfinishedCommitError(f"{self._paths.root}: {_NOT_FORCED.format(reason(error))}") from error
+                raise UnfinishedCommitError(f"{self._paths.root}: {_NOT_SYNCED.format(reason(error))}") from error
 
     def _let_appear(self, file: StagedFile, tag: str) -> None:
         has_appeared = False

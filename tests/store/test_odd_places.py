@@ -62,7 +62,7 @@ def test_a_full_disk_loses_only_what_was_not_published(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "-o", "size=1m"):
         path = tmp_path / "disk" / "store"
         store = SampleStore(path, schema=SCHEMA, options=SMALL)
-        with pytest.raises(WriteError, match=r"No space left.*rows since then are lost"), store.writer() as writer:
+        with pytest.raises(WriteError, match=r"No space left.*rows written since are lost"), store.writer() as writer:
             writer.write(rows(100 * k, 100) for k in range(100))
         there = numbers(path)
         assert there == list(range(writer.done.rows))

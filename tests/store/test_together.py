@@ -312,7 +312,7 @@ def test_where_there_is_neither_a_way_forward_nor_back_nobody_sees_a_part_until_
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", broken)
-    with pytest.raises(WriteError, match="whoever opens the store next finishes that"):
+    with pytest.raises(WriteError, match="until the next process that opens the store completes the commit"):
         commit_job(store)
     assert len([n for n in os.listdir(store.path) if n.endswith(".parquet")]) == FILES + 1
     again = SampleStore(store.path)  # and cannot finish it either
@@ -332,10 +332,13 @@ def check_all_appeared(store: SampleStore) -> None:
     check_account(Path(store.path))
 
 
-JOB_IS_TOLD = {"nothing": "nothing of it was published", "later": "whoever opens the store next finishes that"}
+JOB_IS_TOLD = {
+    "nothing": "nothing of it was published",
+    "later": "until the next process that opens the store completes the commit",
+}
 WRITER_IS_TOLD = {
-    "lost": "rows since then are lost",
-    "not forced": "samples were published, and may not be on the disk",
+    "lost": "rows written since are lost",
+    "not forced": "samples were published, but could not be synced to the disk",
 }
 CALLS = ("rename", "replace", "unlink", "pwrite", "ftruncate", "fsync")
 

@@ -114,6 +114,6 @@ def test_a_writer_that_waits_for_long_says_so_once(tmp_path: Path, monkeypatch: 
     monotonic = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: 30 * monotonic())
     store = SampleStore(tmp_path / "s", schema=SCHEMA, max_bytes="300KB", evict="never")
-    with pytest.warns(RuntimeWarning, match="evict='never'.*goes on waiting") as said, pytest.raises(StoreFullError):
+    with pytest.warns(RuntimeWarning, match="evict='never'.*still waits") as said, pytest.raises(StoreFullError):
         _fill(store, wait_s=39.0)
     assert len(said) == 1

@@ -72,7 +72,7 @@ def test_what_is_no_lmdb_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.mdb").write_bytes(b"not a database" * 1000)
     with pytest.raises(SourceError, match="cannot be read as an LMDB"):
         import_lmdb(tmp_path / "x.mdb", tmp_path / "out")
-    with pytest.raises(SourceError, match="no LMDB; expected a directory"):
+    with pytest.raises(SourceError, match="not an LMDB; expected a directory"):
         import_lmdb(tmp_path, tmp_path / "out")
 
 

@@ -415,7 +415,7 @@ def test_a_driver_whose_lease_was_taken_publishes_nothing(tmp_path: Path) -> Non
         reports = write_partition(job.spec, 0, rows(0, 10))
         expire_leases(place)
         place.write(10, 20, "append")
-        with pytest.raises(WriteError, match=r"took this one for dead|is not there"):
+        with pytest.raises(WriteError, match=r"considered this one dead|is not there"):
             job.commit(reports)
     assert place.ids() == list(range(10, 20))
     assert place.leftovers() == []
@@ -511,7 +511,7 @@ def test_the_old_files_stay_until_the_next_job_if_the_disk_does_not_confirm_the_
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
-        cut_short(place, "overwrite", UnfinishedCommitError, r"published, but .*Input/output error\); the old ones lie")
+        cut_short(place, "overwrite", UnfinishedCommitError, r"published, but .*Input/output error\); the old ones")
     assert place.ids() == list(range(40))
     (old,) = tmp_path.glob(".set.job-*/data/*.parquet")
     assert pq.read_table(old)["id"].to_pylist() == list(range(1000, 1010))
@@ -541,7 +541,7 @@ def test_files_that_cannot_be_taken_back_are_taken_back_by_the_next_job(tmp_path
     place.write(1000, 1010)
     place.handler.before = refusing("delete", "set/part-", OSError)
     place.handler.fail_after = 2
-    cut_short(place, "append", UnfinishedCommitError, r"connection was reset\), and 2 of .* back \(503.*next job")
+    cut_short(place, "append", UnfinishedCommitError, r"connection was reset\), and 2 of .* removed \(503.*next job")
     assert len(place.ids()) == 30
     place.handler.before, place.handler.fail_after = (lambda operation, path: None), None
     with place.job("append"):

@@ -137,7 +137,7 @@ def look_up(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
             return info
         except OSError as error:
             raise answered(error) from None
-    raise OSError(f"{path}: HDFS lists it and does not find it")
+    raise OSError(f"{path}: HDFS lists it, but does not find it")
 
 
 def list_directory(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:

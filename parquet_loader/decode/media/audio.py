@@ -138,7 +138,7 @@ def _refuse_truncated_wav(data: bytes | memoryview) -> None:
             if size < _LEAST_UNKNOWN_SIZE and begin + size > len(data):
                 raise BlobProblem(f"the WAV recording is truncated: {len(data) - begin} of its {size} bytes are there")
             if size == 0 and struct.unpack_from("<I", data, 4)[0] + 8 < len(data):
-                raise BlobProblem("the header of the WAV recording tells no length: its writer did not finish it")
+                raise BlobProblem("the header of the WAV recording states no length: its writer did not finish it")
             return
         begin += size + (size & 1)
     raise BlobProblem("the WAV recording has no samples: its chunk 'data' is missing")

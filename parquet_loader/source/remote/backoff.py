@@ -6,7 +6,7 @@ import random
 
 FIRST_WAIT_S = 0.2
 _MOST_WAIT_S = 20.0
-# All the waits of one request that servers ask for; beyond that, the servers are not obeyed.
+# The most time that one request waits because servers ask for it, in all; longer waits are not granted.
 _MOST_ASKED_S = 600.0
 
 

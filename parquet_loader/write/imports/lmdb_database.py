@@ -50,7 +50,7 @@ class LMDBSource(ShardedSource):
         """Return the file of the database."""
         path = os.path.join(self.path, "data.mdb") if os.path.isdir(self.path) else self.path
         if not os.path.isfile(path):
-            raise SourceError(f"{self.path}: no LMDB; expected a directory that holds data.mdb, or the file itself")
+            raise SourceError(f"{self.path}: not an LMDB; expected a directory that holds data.mdb, or the file itself")
         return [path]
 
     def records(self, path: str, *, scans: bool) -> Iterator[Record]:
@@ -79,7 +79,7 @@ def _check_size(path: str, environment: Any) -> None:
     if size < needed:
         raise SourceError(
             f"{path}: the file is truncated: it has {size:,} bytes, and its pages take {needed:,}; copy it again, or "
-            "if it is whole, write it anew with mdb_copy -c"
+            "if it is whole, rewrite it with mdb_copy -c"
         )
 
 
@@ -99,7 +99,7 @@ def _record(path: str, key: bytes, value: memoryview, *, scans: bool) -> Record:
     if len(value) > 2 and value[0] == 0x80 and 2 <= value[1] <= 5 and bytes(value[-1:]) == b".":
         raise SourceError(
             f"{path}: the value of {name!r} is a pickle, which is never loaded, because it may run code; write the "
-            "data set anew from its source, with DatasetWriter"
+            "data set again from its source, with DatasetWriter"
         )
     head = bytes(value[:SIGNATURE_BYTES])
     # Copied: the memory of the database is valid until the cursor moves on.

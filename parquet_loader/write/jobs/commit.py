@@ -104,7 +104,7 @@ def publish_directory(
 
     Raises:
         WriteError: Files have appeared in `path` since the job began.
-        UnfinishedCommitError: All is published, but the directory's name could not be forced to the disk.
+        UnfinishedCommitError: All is published, but the directory could not be synced to the disk.
     """
     left = ""
     if mode == "overwrite" and os.path.isdir(path):
@@ -112,7 +112,7 @@ def publish_directory(
         target = os.path.realpath(path)
         copy_mode(target, data)
         exchange(data, target)
-        left = f"; the old ones lie in {data}"
+        left = f"; the old ones are in {data}"
     elif not _rename_to(filesystem, data, path):
         if mode != "append":
             raise WriteError(f"{path}: while the job ran, others wrote into the directory; nothing was published")
@@ -122,7 +122,7 @@ def publish_directory(
         sync_directory(filesystem, os.path.dirname(os.path.realpath(path)))
     except OSError as error:
         raise UnfinishedCommitError(
-            f"{path}: the new files are published, but their directory's name could not be forced to the disk "
+            f"{path}: the new files are published, but their directory could not be synced to the disk "
             f"({reason(error)}){left}"
         ) from error
     return path
@@ -186,7 +186,7 @@ def _take_back(
     if left:
         raise UnfinishedCommitError(
             f"{path}: the data set could not be written ({reason(why) or type(why).__name__}), and {len(left)} of its "
-            f"{len(targets)} new files could not be taken back ({reason(next(iter(left.values())))}), so that readers "
+            f"{len(targets)} new files could not be removed ({reason(next(iter(left.values())))}), so that readers "
             f"may see them: {journal.remedy([*left])}"
         ) from why
     journal.is_needed = False

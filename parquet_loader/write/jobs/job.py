@@ -251,7 +251,7 @@ class WriteJob:
     def _check_lease(self) -> None:
         if not self._directory.lease.is_held():
             raise WriteError(
-                f"{self.path}: another job took this one for dead and removed what it wrote; nothing was published"
+                f"{self.path}: another job considered this one dead, and removed its files; nothing was published"
             )
 
     def _publish(self, files: list[WrittenFile]) -> tuple[list[str], int]:

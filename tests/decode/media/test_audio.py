@@ -194,7 +194,7 @@ def test_a_wav_that_was_written_to_a_pipe_is_as_long_as_its_bytes(size: int) -> 
 
 def test_a_wav_whose_writer_did_not_finish_is_an_error() -> None:
     at = WAV.index(b"data") + 4
-    with pytest.raises(BlobProblem, match="tells no length"):
+    with pytest.raises(BlobProblem, match="states no length"):
         decode_audio(WAV[:4] + bytes(4) + WAV[8:at] + bytes(4) + WAV[at + 4 :], Audio(8000), 0)
 
 

@@ -190,7 +190,7 @@ class HubApi:
                     return
             target = urljoin(url, location)
             if origin_of(target)[0] not in ("http", "https") or (url[:6] == "https:" and target[:5] == "http:"):
-                raise HubError(f"{_host(url)} redirects to something else than https, which is not followed")
+                raise HubError(f"{_host(url)} redirects to a URL that is not https, which is not followed")
             url = target
         raise HubError(f"{_host(url)} redirects more than {_MOST_REDIRECTS} times")
 

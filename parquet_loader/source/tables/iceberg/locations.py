@@ -190,7 +190,7 @@ def read_metadata(store: TableStore, path: str) -> dict[str, Any]:
     except (ValueError, OSError, EOFError) as error:
         raise SourceError(f"{shown(path)}: not a readable metadata file of an Iceberg table: {error}") from error
     if not isinstance(found, dict):
-        raise SourceError(f"{shown(path)}: not a readable metadata file of an Iceberg table: no JSON object")
+        raise SourceError(f"{shown(path)}: not a readable metadata file of an Iceberg table: it is not a JSON object")
     return found
 
 
