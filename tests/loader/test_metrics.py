@@ -23,6 +23,7 @@ from parquet_loader import (
     EpisodeLoader,
     Episodes,
     LoaderStateError,
+    MixedLoader,
     OutputOptions,
     TokenLoader,
 )
@@ -181,6 +182,17 @@ def test_a_server_needs_loaders_and_a_free_port(loader: BatchedDataLoader) -> No
         MetricsServer({})
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
         MetricsServer({"train": loader}, port=taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("take", [MetricsServer, observe])
+def test_a_mixture_is_refused_and_its_loaders_are_not(loader: BatchedDataLoader, take: Any) -> None:
+    mixture = MixedLoader({"a": loader}, {"a": 1})
+    for given in ({"train": mixture}, {1: loader}, {"train": None}, {}):
+        with pytest.raises(ConfigurationError, match=r"has no stats\(\); pass loaders|dict of loaders by name"):
+            take(given)
+    an_epoch(loader)
+    with MetricsServer(mixture.loaders) as server:
+        assert 'rows_total{loader="a"} 1000.0' in fetched(server.url)[1]
 
 
 class Writer:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from parquet_loader.errors import LoaderStateError
+from parquet_loader.errors import ConfigurationError, LoaderStateError
 from parquet_loader.loader.stats import LoaderStats
 
 
+@runtime_checkable
 class Measured(Protocol):
     """A loader with figures, such as `BatchedDataLoader`."""
 
@@ -93,6 +95,23 @@ def lineage_of(loader: Measured) -> dict[str, Any]:
     """
     state = loader.state_dict()
     return {name: value for name, value in state.items() if name not in ("epoch", "batch", "left_out", "snapshot")}
+
+
+def loaders_by_name(where: str, loaders: Mapping[str, Measured]) -> weakref.WeakValueDictionary[str, Any]:
+    """Return loaders by name, without keeping them alive.
+
+    Raises:
+        ConfigurationError: There is no loader, a name is not text, or a value has no figures.
+    """
+    if not isinstance(loaders, Mapping) or not loaders or not all(isinstance(name, str) for name in loaders):
+        raise ConfigurationError(f"{where}(loaders): expected a dict of loaders by name, such as {{'train': loader}}")
+    for name, loader in loaders.items():
+        if not isinstance(loader, Measured):
+            raise ConfigurationError(
+                f"{where}(loaders): {name!r:.80} is a {type(loader).__name__}, which has no stats(); pass loaders, "
+                "such as mixture.loaders of a MixedLoader"
+            )
+    return weakref.WeakValueDictionary(loaders)
 
 
 def counters_of(loader: Measured) -> LoaderStats | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, Self
+from typing import Self
 
 from parquet_loader.common import uninterrupted
-from parquet_loader.errors import ConfigurationError
-from parquet_loader.loader.metrics.figures import Measured, counters_of
+from parquet_loader.loader.metrics.figures import Measured, counters_of, loaders_by_name
 from parquet_loader.loader.metrics.openmetrics import CONTENT_TYPE, openmetrics_text
 
 # The connection of a client that neither sends nor receives for this long is closed.
@@ -37,16 +36,12 @@ class MetricsServer:
         url: The address of the figures.
 
     Raises:
-        ConfigurationError: There is no loader.
+        ConfigurationError: There is no loader, or a value is not a loader.
         OSError: The port is in use.
     """
 
-    def __init__(self, loaders: dict[str, Measured], *, host: str = "127.0.0.1", port: int = 0) -> None:
-        if not isinstance(loaders, dict) or not loaders:
-            raise ConfigurationError(
-                "MetricsServer(loaders): expected a dict of loaders by name, such as {'train': loader}"
-            )
-        named = weakref.WeakValueDictionary[str, Any](loaders)
+    def __init__(self, loaders: Mapping[str, Measured], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        named = loaders_by_name("MetricsServer", loaders)
 
         class Handler(_Handler):
             def text(self) -> str:

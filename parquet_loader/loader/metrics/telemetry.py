@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from parquet_loader.common import needs_package
-from parquet_loader.loader.metrics.figures import METRICS, Measured, Metric, counters_of
+from parquet_loader.loader.metrics.figures import METRICS, Measured, Metric, counters_of, loaders_by_name
 
 
-def observe(loaders: dict[str, Measured], meter: Any = None) -> None:
+def observe(loaders: Mapping[str, Measured], meter: Any = None) -> None:
     """Create an observable gauge for each figure, with the name of its loader as the attribute ``loader``.
 
     The meter keeps no loader alive. Totals are gauges too, because they begin at 0 in each epoch.
@@ -20,12 +19,13 @@ def observe(loaders: dict[str, Measured], meter: Any = None) -> None:
         meter: An `opentelemetry.metrics.Meter`; default: the meter of the global provider.
 
     Raises:
+        ConfigurationError: There is no loader, or a value is not a loader.
         MissingPackageError: opentelemetry is not installed.
     """
+    named = loaders_by_name("observe", loaders)
     with needs_package("opentelemetry", "observe(): needs OpenTelemetry: pip install 'torch-parquet-loader[otel]'"):
         from opentelemetry import metrics  # noqa: PLC0415
     meter = metrics.get_meter("parquet_loader") if meter is None else meter
-    named = weakref.WeakValueDictionary[str, Any](loaders)
 
     def callback(metric: Metric) -> Callable[[Any], Iterable[Any]]:
         def observed(_: Any) -> Iterable[Any]:
