@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import socket
+import struct
 import threading
 import urllib.error
 import urllib.request
@@ -182,6 +183,21 @@ def test_a_server_needs_loaders_and_a_free_port(loader: BatchedDataLoader) -> No
         MetricsServer({})
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
         MetricsServer({"train": loader}, port=taken.getsockname()[1])
+
+
+def test_a_client_that_resets_its_connection_prints_nothing(
+    loader: BatchedDataLoader, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with MetricsServer({"train": loader}) as server:
+        address = ("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))
+        with socket.create_connection(address) as first:  # the server waits for it, and meanwhile the other one is gone
+            with socket.create_connection(address) as gone:
+                gone.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            first.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert first.recv(12) == b"HTTP/1.0 200"
+        assert fetched(server.url)[1] == "# EOF\n"
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("take", [MetricsServer, observe])

@@ -7,10 +7,11 @@ alive: it no longer lists a loader that has been freed.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Self
+from typing import Any, Self
 
 from parquet_loader.common import uninterrupted
 from parquet_loader.loader.metrics.figures import Measured, counters_of, loaders_by_name
@@ -49,7 +50,7 @@ class MetricsServer:
                 return openmetrics_text({name: stats for name, stats in found if stats is not None})
 
         self._pid = os.getpid()
-        self._server = HTTPServer((host, port), Handler)
+        self._server = _Server((host, port), Handler)
         self.url = f"http://{host}:{self._server.server_port}/metrics"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="parquet_loader-metrics", daemon=True
@@ -72,6 +73,13 @@ class MetricsServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Server(HTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing about a client that is gone."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
