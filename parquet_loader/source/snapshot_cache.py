@@ -100,8 +100,9 @@ class _FooterWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._out is not None:
-            self._out.close()
+        with contextlib.suppress(OSError):
+            if self._out is not None:
+                self._out.close()  # writes the rest, and fails on a full disk
         with contextlib.suppress(OSError):
             os.unlink(self.temporary)
 
@@ -150,7 +151,8 @@ def _loaded(path: str, home: pafs.FileSystem, remote: RemoteOptions) -> Snapshot
             is_whole = places.shape == (len(snapshot.files), 2) and places.min(initial=0) >= 0
             if not is_whole or not stat.S_ISREG(found.st_mode) or found.st_size != places.sum(axis=1).max(initial=0):
                 return None
-            os.utime(stored_at, follow_symlinks=False)  # marks it as in use
+            with contextlib.suppress(OSError):  # the directory may be read-only
+                os.utime(stored_at, follow_symlinks=False)  # marks it as in use
     except Exception:  # a damaged archive, array or schema can raise any error
         return None
     snapshot.footers.stored = StoredFooters(stored_at, places)

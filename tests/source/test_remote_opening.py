@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import os
@@ -253,6 +254,32 @@ def test_kept_footers_that_are_lost_are_made_again(tmp_path: Path, damage: str) 
         assert [found.get(number).num_rows for number in range(3)] == [50] * 3  # the damage is found out
     start()
     assert rows_without_the_store(start(), tmp_path / "data") == [50] * 3
+
+
+def test_a_directory_that_is_read_only_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, start = remembered(tmp_path)
+    start()
+    before = set(kept.iterdir())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert rows_without_the_store(start(), tmp_path / "data") == [50] * 3
+    assert set(kept.iterdir()) == before
+
+
+def test_a_full_disk_does_not_hide_why_a_source_cannot_be_opened(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="needs limits of file sizes")
+    _, start = remembered(tmp_path)
+    (tmp_path / "data" / "3.parquet").write_bytes(b"PAR1 damaged PAR1")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(SourceError, match=r"3\.parquet"):
+            start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def without(archive: bytes, name: str) -> bytes:
