@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -218,6 +219,30 @@ def test_a_footer_that_several_want_is_asked_for_once(tmp_path: Path) -> None:
             figures = loader.stats().remote
             assert figures is not None
             assert figures.requests == 11
+
+
+def test_an_error_that_nobody_waits_for_any_more_is_not_printed(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(fetcher: Fetcher) -> None:
+        may_fail = asyncio.Event()
+
+        async def fail() -> None:
+            await may_fail.wait()
+            raise RemoteError("no answer")
+
+        caller = asyncio.create_task(fetcher.once("footer", fail))
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait([caller])
+        may_fail.set()
+        await asyncio.sleep(0)
+
+    async def nothing(span: ByteRange, progress: Callable[[], None]) -> None:
+        pass
+
+    with fetching(Scripted(nothing)) as fetcher:
+        fetcher.run(ask(fetcher))
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_fetching_thread_that_cannot_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,8 @@ class Fetcher:
             def ended(task: asyncio.Task[T]) -> None:
                 self._tasks.discard(task)
                 del self._shared[key]
+                if not task.cancelled():
+                    task.exception()  # if all callers were cancelled, asyncio would print it
 
             self._shared[key] = task
             self._tasks.add(task)
