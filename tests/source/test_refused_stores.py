@@ -293,6 +293,36 @@ def test_a_server_without_range_requests_is_told_at_once(tmp_path: Path, connect
     assert "without success" not in str(e.value)  # no request was repeated until the deadline
 
 
+def test_a_server_that_sends_bodies_in_chunks_is_read_without_obstore(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet", row_group_size=100)
+    whole = (tmp_path / "a.parquet").read_bytes()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self.send_response(200 if self.path == "/a.parquet" else 404)
+            self.send_header("Content-Length", str(len(whole)))
+            self.send_header("Accept-Ranges", "bytes")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            first, last = (int(n) for n in self.headers["Range"].removeprefix("bytes=").split("-"))
+            body = whole[first : last + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(whole)}")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with serving(Handler) as endpoint:
+        assert load(f"http://{endpoint}/a.parquet", deadline_s=1.0) == 1000
+
+
 # ---- names ---------------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -37,6 +38,8 @@ from parquet_loader.source.remote.client import (
 _CHUNK_S = 0.05
 _LEAST_CHUNK_BYTES, _MOST_CHUNK_BYTES = 2**16, 2**20
 _NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
+# A server without range requests (releases of obstore differ in the error), or that sends bodies in HTTP's chunks.
+_UNSUPPORTED = re.compile("non-partial response|Content-Length Header missing")
 _PERMANENT = ("NotFoundError", "PermissionDeniedError", "UnauthenticatedError", "PreconditionError", "NotModifiedError")
 
 # If none of these is set, credentials may be in the files of the AWS CLI, which only pyarrow reads.
@@ -137,8 +140,7 @@ class ObstoreClient:
             return PermanentError(f"the file has vanished since it was listed: {words_of(error)}")
         if kind in _PERMANENT:
             return PermanentError(words_of(error))
-        # A server without range requests; releases of obstore differ in the error.
-        if kind == "NotSupportedError" or "non-partial response" in str(error):
+        if kind == "NotSupportedError" or _UNSUPPORTED.search(str(error)):
             return UnsupportedServerError(words_of(error))
         return as_client_error(error)
 
