@@ -323,6 +323,37 @@ def test_a_server_that_sends_bodies_in_chunks_is_read_without_obstore(tmp_path: 
         assert load(f"http://{endpoint}/a.parquet", deadline_s=1.0) == 1000
 
 
+def test_pages_that_a_server_sends_for_missing_files_are_not_metadata(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet", row_group_size=100)
+    whole = (tmp_path / "a.parquet").read_bytes()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            body = whole if self.path == "/a.parquet" else b"<!doctype html>no such page"
+            asked = self.headers["Range"]
+            first, last = (int(n) for n in asked.removeprefix("bytes=").split("-")) if asked else (0, len(body) - 1)
+            part = body[first : last + 1]
+            self.send_response(206 if asked else 200)
+            self.send_header("Content-Range", f"bytes {first}-{first + len(part) - 1}/{len(body)}")
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Content-Length", str(len(part)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(part)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with serving(Handler) as endpoint:
+        assert load(f"http://{endpoint}/a.parquet") == 1000
+
+
 # ---- names ---------------------------------------------------------------------------------------------------------
 
 

@@ -52,6 +52,8 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
     except (pa.ArrowException, OSError, ValueError) as error:
         if "ACCESS_DENIED" in str(error) and not is_local(filesystem):
             return None  # S3's answer for a missing object if the caller may read but not list
+        if isinstance(error, ValueError) and path.startswith(("http://", "https://")):
+            return None  # not Parquet: some servers answer with a page of HTML whatever the name
         failure = system_error(path, error)
         if failure is not None:
             raise failure from error
