@@ -45,7 +45,7 @@ from parquet_loader.window.fixed_width import (
 )
 from parquet_loader.window.narrow_columns import NarrowColumns
 from parquet_loader.window.stored import BlockColumns, CarriedRows, StoredSlice, StoredWindow, UnsortedOrder
-from parquet_loader.window.variable_width import RaggedRows, Scattered
+from parquet_loader.window.variable_width import RaggedRows, Scattered, Views
 
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
 
@@ -321,8 +321,12 @@ class Assembly:
         targets = self._narrow.targets(first, count, deferred.straight_names)
         targets += self._direct.targets(first, count)
         left = [target for target in targets if target[0] in deferred.columns]
-        viewed = [c.name for c in self._parts.ragged if c.name in deferred.straight_names]
-        views = {name: np.empty((count, 2), np.int64) for name in viewed if name not in deferred.lists}
+        viewed = [
+            column.name
+            for column in self._parts.ragged
+            if column.name in deferred.straight_names and column.name not in deferred.lists
+        ]
+        views = Views(viewed, count) if viewed else None
         groups = deferred.groups
         parts = {
             name: np.empty((len(groups[name]), count), f"u{out.shape[1] // len(groups[name])}")
@@ -346,20 +350,17 @@ class Assembly:
                 copy_column(table.column(name), out, slots)
         kept += count * self._narrow.row_bytes
         if self._parts.ragged:
-            kept += self._ragged.write_rows(first, self._arrived(table, views, deferred.lists), dictionaries, masks)
-            if views:
+            arrived = self._arrived(table, {*viewed, *deferred.lists})
+            if arrived:
+                kept += self._ragged.write_rows(first, arrived)
+            if views is not None:
+                kept += self._ragged.write_views(first, views, dictionaries, masks)
                 deferred.release()
         return kept
 
-    def _arrived(
-        self, table: pa.Table, views: Mapping[str, IntArray], written: Collection[str]
-    ) -> dict[str, pa.ChunkedArray | IntArray]:
-        """Return rows of the columns of varying width, by name: views, or large binaries of `table`.
-
-        `written` names the columns whose rows are written already.
-        """
-        names = [name for name in self._parts.plain if name not in written]
-        found = {name: views[name] if name in views else table.column(name) for name in names}
+    def _arrived(self, table: pa.Table, others: Collection[str]) -> dict[str, pa.ChunkedArray]:
+        """Return rows of the columns of varying width, without `others`, as large binaries by name."""
+        found = {name: table.column(name) for name in self._parts.plain if name not in others}
         for column in self._parts.nested:
             found |= flat_arrays(table.column(column.name), column)
         return found
@@ -385,7 +386,7 @@ class Assembly:
         first: int,
         count: int,
         deferred: DeferredColumns,
-        views: Mapping[str, IntArray],
+        views: Views | None,
         parts: Mapping[str, npt.NDArray[Any]],
     ) -> StraightTargets | None:
         """Return where kernels write rows of columns, or views of the rows; None without such columns.
@@ -393,25 +394,21 @@ class Assembly:
         Args:
             first, count: The rows.
             deferred: The columns.
-            views: Memory for views, by column.
+            views: Memory for views.
             parts: Memory for the members of each group, ``[members, rows]``.
         """
         names = deferred.straight_names
         if not names:
             return None
-        members = {
-            member: address
-            for group, array in parts.items()
-            for member, address in zip(deferred.groups[group], addresses_of(array).tolist(), strict=True)
-        }
+        given = {} if views is None else dict(views.addresses)
+        for group, array in parts.items():
+            given.update(zip(deferred.groups[group], addresses_of(array).tolist(), strict=True))
         direct = self._direct
         addresses = self._narrow.addresses(first, names)
         for number in np.flatnonzero(addresses == 0).tolist():
             name = names[number]
-            if name in members:
-                addresses[number] = members[name]
-            elif name in views:
-                addresses[number] = views[name].ctypes.data
+            if name in given:
+                addresses[number] = given[name]
             elif direct.holds(name):  # lists of any length have no address here
                 addresses[number] = direct.address(name, first)
         slots = [direct.slots(name, first, count) for name in names] if self._wide else []

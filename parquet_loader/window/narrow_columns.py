@@ -97,6 +97,8 @@ class NarrowColumns:
         The address of a column that is not narrow is 0. `first` is the number of the first row among those that the
         window reads.
         """
+        if not self._columns:
+            return np.zeros(len(names), np.int64)
         found: IntArray = np.zeros(len(self._columns) + 1, np.int64)
         address: int = self._staged.__array_interface__["data"][0]
         found[:-1] = self._starts[:-1] + (self._carried_rows + first) * self._widths + address

@@ -25,6 +25,8 @@ from parquet_loader.window.fixed_width import shift_staged
 SEGMENT_BYTES = 1 << 20
 MORE_VALUES = 64  # for unused bytes behind some values, see `reserve_lists`; more of them take another block
 _MOST_VALUES = 2**32 - 1
+_MEASURED, _STAGED = 3 + 4, 9  # numbers of a column in calls of `views_measure` and `views_stage`
+_NO_DICTIONARY = Dictionary()
 
 
 class RaggedRows:
@@ -72,6 +74,7 @@ class RaggedRows:
         self._lock = Lock()
         self._values: dict[str, _StagedValues] = {}
         self._numbers: dict[str, npt.NDArray[np.uint32]] = {}
+        self._number_addresses: dict[str, int] = {}
         self._sources: dict[str, _StagedBytes] = {}
         self._begins: dict[str, IntArray] = {}
         self._offsets: dict[str, IntArray] = {}
@@ -87,6 +90,7 @@ class RaggedRows:
             self._values[column.name] = _StagedValues(expected, self._capacity, allocator, self._staging)
             memory = self._staging.allocate(4 * self._capacity).array
             self._numbers[column.name] = memory.view(np.uint32)
+            self._number_addresses[column.name] = memory.ctypes.data
 
     def _expected_bytes(self, name: str) -> int:
         return max(self._capacities.get(name, 0), SEGMENT_BYTES)
@@ -103,37 +107,58 @@ class RaggedRows:
     def _ordered_bytes(self, name: str) -> int:
         return max(self._capacities.get(name, 0), 1)
 
-    def write_rows(
-        self,
-        first: int,
-        arrays: Mapping[str, pa.ChunkedArray | IntArray],
-        dictionaries: Mapping[str, Dictionary],
-        masks: Mapping[str, tuple[Memory, int]] | None = None,
-    ) -> int:
+    def write_rows(self, first: int, arrays: Mapping[str, pa.ChunkedArray]) -> int:
         """Copy rows to the staging buffers; return their bytes.
 
         Args:
             first: Number of the first row among those that the window reads.
-            arrays: By column name, all of the same length, without columns of `reserve_lists`: canonical large
-                binaries, or views, int64 ``[rows, 2]``: the address and length of each row, as the kernels write them.
-            dictionaries: The dictionaries to whose entries views refer, by column name.
-            masks: For columns of views that have a mask: the memory of it, contiguous, and the address in the view of
-                a null.
+            arrays: Canonical large binaries by column name, without columns of `write_views` and `reserve_lists`.
         """
-        viewed = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
-        binaries = {name: _ArrowRows(array) for name, array in arrays.items() if name not in viewed}
-        views = _measured(viewed, dictionaries, masks or {}) if viewed else {}
-        found: dict[str, _ArrowRows | _ViewedRows] = {**binaries, **views}
+        found = {name: _ArrowRows(array) for name, array in arrays.items()}
         with self._lock:
-            spaces = {name: self._values[name].reserve(rows.values, rows.nbytes) for name, rows in found.items()}
+            spaces = {name: self._values[name].reserve(rows.rows, rows.nbytes) for name, rows in found.items()}
         begin = self._carried_rows + first
-        numbers = {name: self._numbers[name][begin : begin + rows.rows] for name, rows in found.items()}
-        for name, rows in binaries.items():
-            rows.write(spaces[name], numbers[name])
-        if views:
-            lines = np.array([rows.line(spaces[name], numbers[name]) for name, rows in views.items()], np.int64)
-            KERNELS.views_stage(lines.ctypes.data, len(lines), next(iter(views.values())).rows)
-        return sum(4 * rows.rows + 8 * rows.values + rows.nbytes for rows in found.values())
+        for name, rows in found.items():
+            rows.write(spaces[name], self._numbers[name][begin : begin + rows.rows])
+        return sum(12 * rows.rows + rows.nbytes for rows in found.values())
+
+    def write_views(
+        self,
+        first: int,
+        views: Views,
+        dictionaries: Mapping[str, Dictionary],
+        masks: Mapping[str, tuple[Memory, int]],
+    ) -> int:
+        """Copy the rows to which views refer to the staging buffers; return their bytes.
+
+        Args:
+            first: As in `write_rows`.
+            views: The views, as the kernels write them.
+            dictionaries: The dictionaries to whose entries they refer, by column name. A whole dictionary is copied,
+                instead of a value for each such row, if it has at most half as many values and bytes as these rows.
+            masks: For columns that have a mask: the memory of it, contiguous, and the address in the view of a null.
+        """
+        of_masks = {name: (mask.ctypes.data, null) for name, (mask, null) in masks.items()}
+        measured = views.measured([(at, *of_masks.get(name, (0, 0))) for name, at in views.addresses.items()])
+        copied = []
+        for name, (coded, coded_bytes, others, other_bytes) in zip(views.addresses, measured, strict=True):
+            dictionary = dictionaries.get(name, _NO_DICTIONARY)
+            if 2 * dictionary.entries > coded or 2 * dictionary.nbytes > coded_bytes:
+                copied.append((_NO_DICTIONARY, others + coded, other_bytes + coded_bytes))
+            else:
+                copied.append((dictionary, others + dictionary.entries, other_bytes + dictionary.nbytes))
+        with self._lock:
+            spaces = [
+                self._values[name].reserve_addresses(values, nbytes)
+                for name, (_, values, nbytes) in zip(views.addresses, copied, strict=True)
+            ]
+        lines = []
+        for (name, at), (entries, _, nbytes), space in zip(views.addresses.items(), copied, spaces, strict=True):
+            to, begin, ends, number = space
+            numbers = self._number_addresses[name] + 4 * (self._carried_rows + first)
+            lines.append((at, entries.address, entries.entries, to, to + nbytes, begin, ends, number, numbers))
+        views.stage(lines)
+        return sum(4 * views.rows + 8 * values + nbytes for _, values, nbytes in copied)
 
     def reserve_lists(self, name: str, rows: int, nbytes: int) -> _Space | None:
         """Return space for rows of a column that a kernel writes there, of at most `nbytes`; see `add_lists`.
@@ -175,7 +200,7 @@ class RaggedRows:
         before = len(next(iter(carried.values()))) if carried else 0
         self._carried_rows += shift_staged(self._numbers.values(), self._carried_rows, before)
         if before:
-            self.write_rows(-before, {name: pa.chunked_array([array]) for name, array in carried.items()}, {})
+            self.write_rows(-before, {name: pa.chunked_array([array]) for name, array in carried.items()})
         begin = self._carried_rows - before
         # If fewer rows were carried than planned, there is free space before them.
         indices = indices + indices.dtype.type(begin) if begin else indices
@@ -299,16 +324,22 @@ class _StagedValues:
     def __init__(self, nbytes: int, values: int, allocator: Allocator, staging: Allocator) -> None:
         self._bytes = _FilledBlocks(nbytes, allocator)
         self._ends = _FilledBlocks(8 * (values + 1 + MORE_VALUES), staging)
-        self._ends.reserve(8)[0].view(np.int64)[0] = 0
+        self._ends.reserve(8)
+        self._ends.last(8).view(np.int64)[0] = 0
 
     def reserve(self, values: int, nbytes: int) -> _Space:
         """Return space for values that take `nbytes` together."""
+        _, begin, _, number = self.reserve_addresses(values, nbytes)
+        return _Space(self._bytes.last(nbytes), begin, self._ends.last(8 * values).view(np.int64), number)
+
+    def reserve_addresses(self, values: int, nbytes: int) -> tuple[int, int, int, int]:
+        """Return the same as `reserve`, with the addresses of both arrays instead of the arrays."""
         memory, begin = self._bytes.reserve(nbytes)
         ends, at = self._ends.reserve(8 * values)
         number = at // 8 - 1
         if number + values > _MOST_VALUES:
             raise DataError(f"a window has more than {_MOST_VALUES} rows with text or lists; set window_rows to fewer")
-        return _Space(memory, begin, ends.view(np.int64), number)
+        return memory, begin, ends, number
 
     def finish(self, *, is_joined: bool) -> tuple[_StagedBytes, IntArray]:
         """Return all bytes, in one block if `is_joined`, and the offsets of the values, int64 ``[values + 1]``."""
@@ -354,94 +385,95 @@ class _FilledBlocks:
         self._expected = expected
         self._allocator = allocator
         self._blocks: list[Allocation] = []
-        self._used: list[int] = []
+        self._begins: list[int] = []  # of each block: the bytes reserved before it
+        self._all = self._free = self._next = 0  # bytes reserved; of the last block: free bytes, address of the first
 
-    def reserve(self, nbytes: int) -> tuple[Memory, int]:
-        """Return the reserved space, and the number of bytes reserved before it."""
-        before = sum(self._used)
-        if not self._blocks or self._used[-1] + nbytes + READ_BEHIND > self._blocks[-1].array.nbytes:
+    def reserve(self, nbytes: int) -> tuple[int, int]:
+        """Return the address of the reserved space, and the number of bytes reserved before it."""
+        if nbytes > self._free or not self._blocks:
             expected = self._expected // 4 if self._blocks else self._expected
-            self._blocks.append(self._allocator.allocate(max(nbytes, expected) + READ_BEHIND))
-            self._used.append(0)
-        start = self._used[-1]
-        self._used[-1] += nbytes
-        return self._blocks[-1].array[start : start + nbytes], before
+            self._free = max(nbytes, expected)
+            block = self._allocator.allocate(self._free + READ_BEHIND)
+            self._next = block.array.ctypes.data
+            self._blocks.append(block)
+            self._begins.append(self._all)
+        address, before = self._next, self._all
+        self._next += nbytes
+        self._all += nbytes
+        self._free -= nbytes
+        return address, before
+
+    def last(self, nbytes: int) -> Memory:
+        """Return the space of the last reservation, which was of `nbytes`."""
+        end = self._all - self._begins[-1]
+        return self._blocks[-1].array[end - nbytes : end]
 
     def blocks(self) -> list[Allocation]:
         """Return the reserved bytes of each block; call this or `joined` once, at the end."""
         blocks, self._blocks = self._blocks, []
-        return [block.cut(used)[0] for block, used in zip(blocks, self._used, strict=True)]
+        used = np.diff([*self._begins, self._all]).tolist()
+        return [block.cut(nbytes)[0] for block, nbytes in zip(blocks, used, strict=True)]
 
     def joined(self) -> Allocation:
         """Return all reserved bytes as one allocation."""
         blocks = self.blocks()
         if len(blocks) == 1:
             return blocks[0]
-        joined = self._allocator.allocate(sum(self._used))
+        joined = self._allocator.allocate(self._all)
         np.concatenate([np.empty(0, np.uint8), *(block.array for block in blocks)], out=joined.array)
         return joined
 
 
-class _ViewedRows:
-    """Rows whose bytes are in pages or in a dictionary.
+class Views:
+    """Rows of some columns whose bytes are in pages or in dictionaries: the address and length of each row.
 
     Args:
-        views: int64 ``[rows, 2]``, contiguous.
-        dictionary: The dictionary to whose entries views may refer. The whole dictionary is copied, instead of a value
-            for each such row, if it has at most half as many values and bytes as these rows.
-        coded, coded_bytes: Number of views that refer to entries, and their bytes.
-        others, other_bytes: The same of the other views.
+        names: The columns, at least one.
+        rows: Number of rows.
 
     Attributes:
         rows: Number of rows.
-        values, nbytes: Number of values to stage, and their bytes.
+        addresses: The address of each column's views, int64 ``[rows, 2]``, by name; valid while this object lives.
     """
 
-    __slots__ = ("_dictionary", "_views", "nbytes", "rows", "values")
+    def __init__(self, names: Sequence[str], rows: int) -> None:
+        # One array for all, because numpy takes a microsecond to return the address of an array.
+        self._memory = np.empty(len(names) * (2 * rows + _MEASURED + _STAGED), np.int64)
+        first: int = self._memory.ctypes.data
+        self.rows = rows
+        self.addresses = {name: first + 16 * rows * number for number, name in enumerate(names)}
+        self._at = first
 
-    def __init__(
-        self, views: IntArray, dictionary: Dictionary, coded: int, coded_bytes: int, others: int, other_bytes: int
-    ) -> None:
-        self._views, self.rows = views, len(views)
-        if 2 * dictionary.entries > coded or 2 * dictionary.nbytes > coded_bytes:
-            self._dictionary = Dictionary()
-            self.values, self.nbytes = others + coded, other_bytes + coded_bytes
-        else:
-            self._dictionary = dictionary
-            self.values, self.nbytes = others + dictionary.entries, other_bytes + dictionary.nbytes
+    def measured(self, lines: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+        """Write masks; return four numbers of each column: see `views_measure`, whose lines are given."""
+        begin, count = len(lines) * 2 * self.rows, len(lines)
+        end = begin + 7 * count
+        given, found = self._memory[begin : begin + 3 * count], self._memory[begin + 3 * count : end]
+        given.reshape(-1, 3)[...] = lines
+        at = self._at + 8 * begin
+        KERNELS.views_measure(at, count, self.rows, at + 24 * count)
+        return found.reshape(-1, 4).tolist()
 
-    def line(self, space: _Space, numbers: npt.NDArray[np.uint32]) -> tuple[int, ...]:
-        """Return a line of `views_stage`, which copies the values, and writes the number of each row's value."""
-        first: int = space.memory.__array_interface__["data"][0]
-        return (
-            self._views.ctypes.data, self._dictionary.address, self._dictionary.entries, first,
-            first + len(space.memory), space.begin, space.ends.ctypes.data, space.number, numbers.ctypes.data,
-        )  # fmt: skip
-
-
-def _measured(
-    viewed: Mapping[str, IntArray], dictionaries: Mapping[str, Dictionary], masks: Mapping[str, tuple[Memory, int]]
-) -> dict[str, _ViewedRows]:
-    """Return columns of views, and write their masks; arguments as in `RaggedRows.write_rows`."""
-    of_masks = {name: (mask.ctypes.data, null) for name, (mask, null) in masks.items()}
-    lines = np.array([(views.ctypes.data, *of_masks.get(name, (0, 0))) for name, views in viewed.items()], np.int64)
-    found = np.empty((len(lines), 4), np.int64)
-    KERNELS.views_measure(lines.ctypes.data, len(lines), len(next(iter(viewed.values()))), found.ctypes.data)
-    none = Dictionary()
-    return {
-        name: _ViewedRows(views, dictionaries.get(name, none), *counts)
-        for (name, views), counts in zip(viewed.items(), found.tolist(), strict=True)
-    }
+    def stage(self, lines: Sequence[tuple[int, ...]]) -> None:
+        """Copy the values, and write the number of each row's value; the lines are those of `views_stage`."""
+        begin = len(lines) * (2 * self.rows + _MEASURED)
+        self._memory[begin:].reshape(-1, 9)[...] = lines
+        KERNELS.views_stage(self._at + 8 * begin, len(lines), self.rows)
 
 
 class _ArrowRows:
-    """Rows that are large binaries, with the attributes of `_ViewedRows`."""
+    """Rows that are large binaries.
 
-    __slots__ = ("_chunks", "nbytes", "rows", "values")
+    Attributes:
+        rows: Number of rows.
+        nbytes: Bytes of their values.
+    """
+
+    __slots__ = ("_chunks", "nbytes", "rows")
 
     def __init__(self, array: pa.ChunkedArray) -> None:
         self._chunks = [_bytes_of(chunk) for chunk in array.chunks]
-        self.rows = self.values = len(array)
+        self.rows = len(array)
         self.nbytes = sum(len(data) for _, data in self._chunks)
 
     def write(self, space: _Space, numbers: npt.NDArray[np.uint32]) -> None:

@@ -31,7 +31,7 @@ def staged(chunks: list[list[bytes]], scattered: frozenset[str] = frozenset()) -
     ragged.prepare()
     first = 0
     for chunk in chunks:
-        ragged.write_rows(first, {"x": pa.chunked_array([pa.array(chunk, pa.large_binary())])}, {})
+        ragged.write_rows(first, {"x": pa.chunked_array([pa.array(chunk, pa.large_binary())])})
         first += len(chunk)
     return ragged
 

@@ -367,6 +367,7 @@ class NativeChunks:
         self._fillers = None if fills is None else fills.addresses
         self._all_names = self.names
         self._refused = np.zeros(len(self.names), np.uint8)
+        self._refused_address: int = self._refused.ctypes.data
         self._has_byte_arrays = bool((lines[:, 8] >= _BYTE_ARRAY).any())
         self._position = 0
         self._lines = lines
@@ -499,8 +500,7 @@ class NativeChunks:
             return {}
         found = np.zeros((len(self._all_names), 3), np.int64)
         KERNELS.chunks_dictionaries(self._chunks, found.ctypes.data)
-        numbers = np.flatnonzero(found[:, 1]).tolist()
-        return {self._all_names[number]: Dictionary(*found[number].tolist()) for number in numbers}
+        return {name: Dictionary(*line) for name, line in zip(self._all_names, found.tolist(), strict=True) if line[1]}
 
     def release(self) -> None:
         """Release the delivered views of byte arrays."""
@@ -559,13 +559,15 @@ class NativeChunks:
         if not self._chunks:
             raise ValueError("the column chunks are closed")
         contiguous = [None if rows_of is None else np.ascontiguousarray(rows_of, np.int64) for rows_of in slots]
-        places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in contiguous], np.int64)
-        arrays = (addresses, defined, fillers, places if len(places) else None)
-        pointers = (None if array is None else array.ctypes.data for array in arrays)
+        places = None
+        if contiguous:
+            places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in contiguous], np.int64)
+        arrays = (addresses, defined, fillers, places)
+        pointers = [None if array is None else array.ctypes.data for array in arrays]
         gone: tuple[int | None, int, int, int] = (None, 0, 0, 0)
         if alive is not None:
             gone = (alive.deleted.ctypes.data, len(alive.deleted), alive.first - self._position, self._position)
-        code = KERNELS.chunks_read(self._chunks, rows, *gone, *pointers, self._refused.ctypes.data)
+        code = KERNELS.chunks_read(self._chunks, rows, *gone, *pointers, self._refused_address)
         self._position += rows
         if code == SYSTEM:
             raise OSError(errno.EIO, "the system could not read the file")
