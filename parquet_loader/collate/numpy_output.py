@@ -36,8 +36,7 @@ class ArrayOutput(Output):
     def from_window(self, window: Window, batch_size: int, copied_to: Allocator | None) -> Iterator[Batch]:
         """Yield views of a window, ``[batch_size, ...]`` by name, which keep its memory alive."""
         assert copied_to is None
-        for start in range(0, window.rows if window.arrays else 0, batch_size):
-            yield window.slice(start, min(start + batch_size, window.rows))
+        yield from window.batches(batch_size)
 
     def from_batch(self, batch: ProcessedBatch, copied_to: Allocator | None) -> Batch:
         """Return the arrays of the batch."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from parquet_loader.collate.device.pinned_memory import pinned_copy
 from parquet_loader.collate.output import Batch
 from parquet_loader.engine import ProcessedBatch
-from parquet_loader.schema import Ragged
+from parquet_loader.schema import Ragged, split_ragged
 from parquet_loader.window import Allocator, Window
 
 # Torch slices smaller batches, several at a time, in half the time for each tensor. numpy slices larger ones, because
@@ -41,9 +40,8 @@ def window_batches(window: Window, batch_size: int, pinned: Allocator | None = N
         columns = {name: host_tensor(array, window.owners.get(name)) for name, array in window.arrays.items()}
         yield from _split_batches(columns, window.rows, batch_size)
         return
-    for start in range(0, window.rows if window.arrays else 0, batch_size):
-        stop = min(start + batch_size, window.rows)
-        batch = ProcessedBatch(stop - start, dict(window.slice(start, stop)), {}, 0)
+    for number, arrays in enumerate(window.batches(batch_size)):
+        batch = ProcessedBatch(min(batch_size, window.rows - number * batch_size), dict(arrays), {}, 0)
         yield batch_tensors(batch if pinned is None else pinned_copy(batch, pinned))
 
 
@@ -62,8 +60,7 @@ def _split_batches(columns: dict[str, Any], rows: int, batch_size: int) -> Itera
 def _split(column: Any, first: int, last: int, sizes: Sequence[int]) -> Sequence[Any]:
     """Return views of `sizes` rows each, from row ``first`` to ``last``; autograd lets callers write to them."""
     if isinstance(column, Ragged):
-        starts = accumulate(sizes, initial=first)
-        return [column.slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
+        return split_ragged(column, first, last, sizes[0])
     return torch.unsafe_split_with_sizes(column[first:last], sizes)
 
 

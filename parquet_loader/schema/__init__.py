@@ -51,7 +51,7 @@ from parquet_loader.schema.infer import (
 )
 from parquet_loader.schema.media import Audio, Video
 from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls
-from parquet_loader.schema.ragged import Ragged
+from parquet_loader.schema.ragged import Ragged, split_ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
 from parquet_loader.schema.schema import METADATA_KEY, Schema
 
@@ -110,6 +110,7 @@ __all__ = [
     "sixteen_bits",
     "slices_of",
     "source_of",
+    "split_ragged",
     "to_table",
     "type_name",
     "unpacked_field",

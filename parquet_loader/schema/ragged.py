@@ -330,6 +330,34 @@ class Ragged:
         return _torch().nested.nested_tensor_from_jagged(self.values, self.offsets)
 
 
+def split_ragged(rows: Ragged, start: int, stop: int, size: int) -> list[Ragged]:
+    """Return rows ``start`` to ``stop`` (exclusive) as slices of `size` rows; the last one may have fewer.
+
+    The offsets of `rows` are contiguous. All slices together take a few calls of numpy or torch, because each call may
+    wait for the GIL.
+    """
+    count = (stop - start) // size
+    if isinstance(rows.values, Ragged) or count < 2:
+        return [rows.slice(at, min(at + size, stop)) for at in range(start, stop, size)]
+    rest = start + count * size
+    offsets = rows.offsets[start : rest + 1]
+    firsts = offsets[::size]
+    bounds = firsts.tolist()
+    if _is_tensor(offsets):
+        repeated = offsets.unfold(0, size + 1, size) - firsts[:-1, None]
+        own = _torch().unsafe_split(repeated.view(-1), size + 1)
+        lengths = [last - first for first, last in itertools.pairwise(bounds)]
+        values = _torch().unsafe_split_with_sizes(rows.values[bounds[0] : bounds[-1]], lengths)
+    else:
+        stride = offsets.itemsize
+        repeated = np.ndarray((count, size + 1), offsets.dtype, offsets, strides=(size * stride, stride))
+        own = repeated - firsts[:-1, None]
+        values = [rows.values[first:last] for first, last in itertools.pairwise(bounds)]
+    register_where_imported(Ragged)
+    made = [Ragged._of(part, row, rows.kind) for part, row in zip(values, own, strict=True)]
+    return [*made, rows.slice(rest, stop)] if rest < stop else made
+
+
 def _host(values: Any) -> Any:
     """Return the values as a numpy array, copied if they are on a GPU."""
     return np.asarray(values.cpu() if hasattr(values, "cpu") else values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -33,7 +33,7 @@ from parquet_loader.decode import (
     one_array,
     ragged_rows,
 )
-from parquet_loader.schema import Ragged
+from parquet_loader.schema import Ragged, split_ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
 from parquet_loader.window.fixed_width import (
     DirectRows,
@@ -48,6 +48,10 @@ from parquet_loader.window.stored import BlockColumns, CarriedRows, StoredSlice,
 from parquet_loader.window.variable_width import RaggedRows, Scattered, Views
 
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
+
+# Rows of ragged columns that are sliced at a time. Six columns in batches of 256 rows take 0.3 of the consumer's time for
+# single batches; larger batches gain nothing, and the offsets of more rows would leave the CPU's cache before delivery.
+_SLICED_ROWS = 2**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,23 @@ class Window:
     arrays: Mapping[str, Array]
     owners: Mapping[str, Any]
     scattered: Mapping[str, Scattered] = field(default_factory=dict)
+
+    def batches(self, batch_size: int) -> Iterator[dict[str, Array]]:
+        """Yield `slice` for each batch; nothing if there are no arrays."""
+        at_once = batch_size * max(1, _SLICED_ROWS // batch_size)
+        for first in range(0, self.rows if self.arrays else 0, at_once):
+            last = min(first + at_once, self.rows)
+            ragged = {
+                name: iter(split_ragged(array, first, last, batch_size))
+                for name, array in self.arrays.items()
+                if isinstance(array, Ragged)
+            }
+            for start in range(first, last, batch_size):
+                stop = min(start + batch_size, last)
+                yield {
+                    name: next(ragged[name]) if name in ragged else array[start:stop]
+                    for name, array in self.arrays.items()
+                }
 
     def slice(self, start: int, stop: int) -> dict[str, Array]:
         """Return views of rows ``start`` to ``stop`` (exclusive) of all arrays, by name."""

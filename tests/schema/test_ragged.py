@@ -22,6 +22,7 @@ from torch.utils import _pytree
 from torch.utils.data import DataLoader, default_collate
 
 from parquet_loader import BatchedDataLoader, ConfigurationError, Ragged, TransformError
+from parquet_loader.schema import split_ragged
 
 ROWS: list[list[int]] = [[1, 2], [], [3, 4, 5], [6]]
 
@@ -153,6 +154,26 @@ def test_a_slice_shares_memory_and_a_choice_does_not_still_holds(library: str) -
     ragged = make(ROWS, library)
     ragged[2:].values[0] = 9
     assert ragged[2].tolist() == [9, 4, 5]
+
+
+@pytest.mark.parametrize("rows", [ROWS, ["a", "", "bcd", "é"], [b"", b"", b"\xff", b"a"], [["a"], [], ["b", "c"], []]])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
+@both
+def test_batches_of_rows_are_slices_that_share_memory(library: str, size: int, rows: list[Any]) -> None:
+    whole = make(rows * 5, library)
+    for start, stop in ((0, 20), (3, 17), (7, 7)):
+        parts = split_ragged(whole, start, stop, size)
+        assert [len(part) for part in parts] == [min(size, stop - at) for at in range(start, stop, size)]
+        for at, part in zip(range(start, stop, size), parts, strict=True):
+            same = whole.slice(at, at + len(part))
+            assert part == same
+            assert part.offsets.dtype == same.offsets.dtype
+    parts = split_ragged(whole, 3, 17, size)
+    inner = whole
+    while isinstance(inner, Ragged):
+        inner = inner.values
+    inner[...] = 65
+    assert parts == [whole.slice(at, min(at + size, 17)) for at in range(3, 17, size)]
 
 
 def test_parts_of_different_kinds_are_not_joined() -> None:
