@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias
 
 import numpy as np
 
@@ -271,6 +271,15 @@ class MixedLoader(NotIndexed):
     def batch_sampler(self) -> None:
         """None, see `BatchedDataLoader.batch_sampler`."""
         return
+
+    @property
+    def dataset(self) -> NoReturn:
+        """Raise `AttributeError`, which trainers catch that ask for a number of rows."""
+        raise AttributeError(
+            "MixedLoader: it has no `dataset`, and cannot be copied as a DataLoader, as accelerate.skip_first_batches "
+            "does; call loader.seek(epoch, batch), and set ignore_data_skip=True for transformers' Trainer "
+            "(docs/transformers.md)"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; if a batch of this epoch is already chosen, the loader stays at it."""

@@ -301,6 +301,8 @@ def test_accelerate_says_what_to_use_instead_of_skip_first_batches(folder: Path)
 
     with pytest.raises(ConfigurationError, match=r"loader\.seek\(epoch, batch\), and set ignore_data_skip=True"):
         skip_first_batches(train(), 7)
+    with pytest.raises(AttributeError, match=r"loader\.seek\(epoch, batch\), and set ignore_data_skip=True"):
+        skip_first_batches(MixedLoader({"a": train()}, {"a": 1}), 7)
     around = torch.utils.data.DataLoader(ParquetIterable(loader()), batch_size=None)
     assert [int(batch["id"][0]) for batch in skip_first_batches(around, 7)] == [70, 80, 90]
 
