@@ -49,8 +49,8 @@ from parquet_loader.window.variable_width import RaggedRows, Scattered, Views
 
 Array: TypeAlias = "npt.NDArray[Any] | Ragged"
 
-# Rows of ragged columns that are sliced at a time. Six columns in batches of 256 rows take 0.3 of the consumer's time for
-# single batches; larger batches gain nothing, and the offsets of more rows would leave the CPU's cache before delivery.
+# Rows of ragged columns that are sliced at a time. Six columns in batches of 256 rows take 0.3 of the consumer's time
+# of single slices. Larger batches gain nothing, and the offsets of more rows would leave the CPU's cache too early.
 _SLICED_ROWS = 2**12
 
 
