@@ -376,6 +376,16 @@ def test_a_path_with_an_empty_part_is_refused_at_once(moto: str, connections: st
         assert not isinstance(caught.value, RemoteError)
 
 
+def test_a_name_that_obstore_does_not_read_is_read_by_pyarrow(moto: str) -> None:
+    pytest.importorskip("obstore")
+    store = pafs.FileSystem.from_uri(url("s3", "bucket/train", moto))[0]
+    with store.open_output_stream("bucket/tabs/a\tb.parquet") as file:
+        pq.write_table(pa.table({"id": range(5)}), file)
+    with pytest.raises(SourceError, match=r"obstore reads no names with such characters; .*connections='native'"):
+        load(url("s3", "bucket/tabs", moto), "obstore")
+    assert load(url("s3", "bucket/tabs", moto), "native") == 5
+
+
 @pytest.mark.parametrize("connections", CONNECTIONS)
 def test_an_object_that_stands_for_a_directory_is_no_file(moto: str, connections: str) -> None:
     store = pafs.FileSystem.from_uri(url("s3", "bucket/days", moto))[0]
