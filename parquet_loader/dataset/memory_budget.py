@@ -27,6 +27,8 @@ from parquet_loader.source import Snapshot
 
 SHARE_WINDOWS = 0.40
 SHARE_READS = 0.16
+# Windows, batches and open row groups with large pages together.
+SHARE_LARGE_PAGES = 0.8
 # Footers that are parsed repeatedly cost more memory, in malloc's fragments, than footers that are kept.
 SHARE_FOOTERS = 1 / 8
 # Fetched bytes of remote files before they are decoded: mapped memory, which no allocator keeps.
@@ -195,6 +197,7 @@ class WindowMemory:
         row_groups: Row groups with rows.
         batches_bytes: Share for batches being made.
         shuffle, side_by_side, open_row_groups, kept_rows, packing_row_bytes: As in `divide`.
+        counts_large_pages: Whether pages that are larger than those of most writers count for each open row group.
     """
 
     row: RowSizes
@@ -207,6 +210,7 @@ class WindowMemory:
     open_row_groups: int | None
     kept_rows: int
     packing_row_bytes: float
+    counts_large_pages: bool = False
 
     @property
     def row_bytes(self) -> float:
@@ -261,12 +265,12 @@ class WindowMemory:
         counts = self.packing_row_bytes > (TOLERATED - 1) * self.row.in_windows
         return self.row.in_windows + (self.packing_row_bytes if counts else 0.0)
 
-    def exceeds_with_large_pages(self, rows: int, limit_bytes: int) -> bool:
-        """Whether windows of `rows` rows, batches and open row groups exceed the limit because of large pages."""
+    def _with_large_pages(self, rows: int) -> float:
+        """Return the bytes of windows of `rows` rows, of batches, and of open row groups with large pages."""
         lanes = self.lanes(rows)
         if not self.row.large_page_bytes or (lanes == 1 and self.largest_rows <= rows):
-            return False
-        return self.nbytes(rows, streams=True) + lanes * self.row.large_page_bytes > limit_bytes
+            return 0.0
+        return self.nbytes(rows, streams=True) + lanes * self.row.large_page_bytes
 
     def _extra_bytes(self, rows: int) -> float:
         """Return the additional bytes of a window of the longest rows, if it may hold rows of few row groups."""
@@ -279,10 +283,12 @@ class WindowMemory:
     def needed_bytes(self, rows: int) -> float:
         """Return the limit that windows of `rows` rows need."""
         windows = self.nbytes(rows, streams=self.lanes(rows) > 1 or self.largest_rows > rows)
+        pages = self._with_large_pages(rows) if self.counts_large_pages else 0.0
         at_once = min(rows, self.largest_rows, 1024)
         streaming = self.row.cursor_bytes + DECODING_FACTOR * self.row_bytes * at_once
         whole = DECODING_FACTOR * self.row_bytes * self.largest_rows * READS_AT_ONCE
-        return max(windows / SHARE_WINDOWS, min(whole / SHARE_READS, streaming / (1.5 * SHARE_READS)))
+        reads = min(whole / SHARE_READS, streaming / (1.5 * SHARE_READS))
+        return max(windows / SHARE_WINDOWS, reads, pages / SHARE_LARGE_PAGES)
 
 
 def divide(
@@ -334,33 +340,23 @@ def divide(
         kept_rows=kept_rows,
         packing_row_bytes=packing_row_bytes,
     )
-    given_rows = window_rows
     smallest = min(2 * batch_size if window_rows is None else window_rows, windows.total_rows)
     if windows.needed_bytes(smallest) > limit_bytes:
         raise _refused(limit_bytes, windows, smallest, batch_size, reserved, _largest_row_group(snapshot, counts))
+    chooses = window_rows is None
     if window_rows is None:
         default = int(LARGEST_DEFAULT_WINDOW_BYTES / (windows.row_bytes + row.media))
         highest = max(default, 16 * batch_size, smallest)
         window_rows = _largest(smallest, highest, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
-    if open_row_groups is None and windows.exceeds_with_large_pages(window_rows, limit_bytes):
-        windows = replace(windows, open_row_groups=side_by_side)  # one row group at a time
-        if windows.needed_bytes(window_rows) > limit_bytes or windows.exceeds_with_large_pages(
-            window_rows, limit_bytes
-        ):
-            return divide(
-                limit_bytes,
-                row.with_large_pages,
-                snapshot,
-                counts,
-                batch_size=batch_size,
-                window_rows=given_rows,
-                shuffle=shuffle,
-                side_by_side=side_by_side,
-                num_threads=num_threads,
-                kept_rows=kept_rows,
-                packing_row_bytes=packing_row_bytes,
-                reserved=reserved,
-            )
+    with_pages = replace(windows, counts_large_pages=True)
+    if with_pages.needed_bytes(min(window_rows, windows.total_rows)) > limit_bytes:
+        windows = with_pages
+        if open_row_groups is None:
+            windows = replace(windows, open_row_groups=side_by_side)  # one row group at a time
+        if windows.needed_bytes(smallest) > limit_bytes:
+            raise _refused(limit_bytes, windows, smallest, batch_size, reserved, _largest_row_group(snapshot, counts))
+        if chooses:
+            window_rows = _largest(smallest, window_rows, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
     lanes = windows.lanes(window_rows)
     unused = max(0.0, SHARE_WINDOWS * limit_bytes - windows.nbytes(window_rows, streams=lanes > 1))
     fetched = 0

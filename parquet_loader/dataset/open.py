@@ -186,7 +186,9 @@ def open_dataset(
         budget = LazyBudget(memory_limit_bytes, sample, divided)
         budget.get_if_tight(guessed_sizes(snapshot, reader, counts, **measured))
     else:
-        row = row_sizes(snapshot, reader, counts, processes=processes, decodes_windows=decodes_windows)
+        row = row_sizes(
+            snapshot, reader, counts, processes=processes, decodes_windows=decodes_windows, reads_headers=True
+        )
         budget = LazyBudget(memory_limit_bytes, row, divided)
     return Dataset(snapshot, opened.schema, reader, opened.counted, budget)
 

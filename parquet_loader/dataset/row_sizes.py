@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -79,17 +79,6 @@ class RowSizes:
     def moved_at_once(self) -> float:
         """Bytes of a decoded row that are copied to the window at once, and so are not kept in decoded form."""
         return self.wide + self.staged + sum(nbytes for _, nbytes in self.ragged)
-
-    @property
-    def with_large_pages(self) -> RowSizes:
-        """The same sizes with large pages in `cursor_bytes`."""
-        more = self.large_page_bytes
-        return replace(
-            self,
-            cursor_bytes=self.cursor_bytes + more,
-            unplanned_cursor_bytes=self.unplanned_cursor_bytes - more,
-            large_page_bytes=0,
-        )
 
     @property
     def in_windows(self) -> float:
@@ -351,20 +340,25 @@ def _large_page_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequen
     MiB. Headers of remote files are not read, because each takes a request.
     """
     footer, file, rows = snapshot.footers.get(row_group.file_number), row_group.file, max(row_group.rows, 1)
-    chunks = [footer.chunk(row_group.number, number) for number in leaves]
-    chunks = [chunk for chunk in chunks if min(chunk.encoded_bytes, row_group.encoded_bytes) > _USUAL_PAGE_BYTES]
+    chunks = [
+        (chunk, footer.schema.leaves[number].physical_type == "BYTE_ARRAY")
+        for number in leaves
+        if min((chunk := footer.chunk(row_group.number, number)).encoded_bytes, row_group.encoded_bytes)
+        > _USUAL_PAGE_BYTES
+    ]
     if snapshot.remote is not None or not chunks:
         return 0
     total = 0
     with suppress(OSError), snapshot.filesystem.open_input_file(file.path) as opened:
-        for chunk in chunks:
+        for chunk, is_text in chunks:
             is_inside = 0 <= chunk.data_at < file.size_bytes  # not if the footer is damaged
             header = header_at(partial(_peek, opened), chunk.data_at, file.size_bytes) if is_inside else None
             if header is not None and _USUAL_PAGE_BYTES < header.plain_bytes <= chunk.encoded_bytes:
                 page, counted = header.plain_bytes, _page_bytes(min(chunk.encoded_bytes, row_group.encoded_bytes), rows)
                 if chunk.codec_name != "UNCOMPRESSED":
                     page, counted = page + header.page_bytes, 2 * counted
-                total += max(0, page - max(counted, _USUAL_PAGE_BYTES))
+                # Text and bytes: `_unplanned_bytes` counts pages of this size.
+                total += max(0, page - (max(counted, _USUAL_PAGE_BYTES) if is_text else counted))
     return total
 
 

@@ -162,6 +162,30 @@ def test_row_groups_with_large_pages_are_open_at_once_only_within_the_limit(tmp_
         assert sum(len(batch["text"]) for batch in loader) == len(table)
 
 
+def test_row_groups_with_large_pages_of_numbers_are_open_at_once_only_within_the_limit(tmp_path: Path) -> None:
+    rows, width, limit = 20_000, 320, 128 * 2**20
+    numbers = pa.array([bytes(width)], pa.binary(width)).take(pa.array(np.zeros(2 * rows, np.int64)))
+    table = pa.table(dict.fromkeys("abcd", numbers))
+    for name, page_bytes in (("usual", 2**20), ("large", 10**8)):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(table, path, rows, use_dictionary=False, compression="none", data_page_size=page_bytes)
+    paths = [tmp_path / "usual.parquet", tmp_path / "large.parquet"]
+    with loader_of(paths[0], memory_limit=limit) as usual, loader_of(paths[1], memory_limit=limit) as large:
+        assert usual.plan().open_row_groups == large.plan().open_row_groups == 2
+    with loader_of(paths[0], memory_limit=limit // 2) as usual, loader_of(paths[1], memory_limit=limit // 2) as large:
+        assert usual.plan().open_row_groups == 2
+        assert large.plan().open_row_groups == 1
+        assert large._dataset.sizing.row.large_page_bytes == pytest.approx(4 * (width * rows - 2**20), rel=0.02)
+        with pytest.raises(MemoryLimitError, match="use memory_limit="):
+            large._dataset.with_window(usual.window_rows, 2, batch_size=64, shuffle=True, side_by_side=1)
+    with pytest.raises(MemoryLimitError, match="use memory_limit=") as refused:
+        loader_of(paths[1], memory_limit="24MiB")
+    sufficient = int(str(refused.value).split("memory_limit=")[-1].split("MiB")[0])
+    assert sufficient < 48
+    with loader_of(paths[1], memory_limit=f"{sufficient}MiB") as loader:
+        assert sum(len(batch["a"]) for batch in loader) == len(table)
+
+
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 def test_large_pages_of_long_rows_count_once(tmp_path: Path, compression: str) -> None:
     """Arrow ends a page only after 1,024 rows, here of 4 MiB, which each open row group counts without a header."""
