@@ -149,11 +149,20 @@ def row_sizes(
             average = int(cursor + share * (cursor_at_most - cursor))
             cursor = average if average > TOLERATED * cursor else cursor
     media = image_bytes if decodes_windows else 0.0
-    more = max(0, cursor_at_most - cursor)
     return RowSizes(
-        gathered, float(wide), processed, float(staged), ragged, sampled_rows, cursor, media, extra, more,
-        unplanned + large, large,
-    )  # fmt: skip
+        gathered=gathered,
+        wide=float(wide),
+        processed=processed,
+        staged=float(staged),
+        ragged=ragged,
+        sampled_rows=sampled_rows,
+        cursor_bytes=cursor,
+        media=media,
+        extra=extra,
+        extra_cursor_bytes=max(0, cursor_at_most - cursor),
+        unplanned_cursor_bytes=unplanned + large,
+        large_page_bytes=large,
+    )
 
 
 def guessed_sizes(

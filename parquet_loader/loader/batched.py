@@ -345,16 +345,19 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._row_numbers = output.row_numbers
         workers = check_transform_workers(workers)
+        permuting = self._output if isinstance(self._output, PermutingOutput) else None
+        if transform is not None and workers:
+            transform = PackedTransform(transform, transform_option(workers))
         self._options = EngineOptions(
-            PackedTransform(transform, transform_option(workers)) if transform is not None and workers else transform,
+            transform,
             self.seed,
             self.num_threads,
-            on_error == "skip",
-            workers,
-            None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
-            on_error == "skip_row",
-            self._permutes_rows and isinstance(self._output, PermutingOutput) and self._output.permutes,
-            isinstance(self._output, PermutingOutput) and self._output.decodes,
+            skips=on_error == "skip",
+            transform_workers=workers,
+            rows_out=None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
+            replaces=on_error == "skip_row",
+            keeps_stored=self._permutes_rows and permuting is not None and permuting.permutes,
+            keeps_encoded=permuting is not None and permuting.decodes,
         )
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)

@@ -391,12 +391,12 @@ class _PartsOfEpoch:
             self.cutter(plan, first_batch),
             self.writer(plan),
             first_batch,
-            self.batch_bytes,
-            _HELD_BATCHES,
-            min(wanted, _MOST_AHEAD),
-            WindowMedia(self.dataset, self.options.seed, plan.epoch) if has_media else None,
-            self.staging,
-            usage,
+            batch_bytes=self.batch_bytes,
+            own_batches=_HELD_BATCHES,
+            most_ahead=min(wanted, _MOST_AHEAD),
+            media=WindowMedia(self.dataset, self.options.seed, plan.epoch) if has_media else None,
+            staging=self.staging,
+            usage=usage,
         )
 
 

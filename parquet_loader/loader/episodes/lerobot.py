@@ -101,7 +101,16 @@ class LeRobotDataset(ParquetDataset):
             deltas: Seconds by column or camera, like LeRobot's ``delta_timestamps``.
         """
         fps = None if deltas is None else self.fps
-        return Episodes("episode_index", history, future, stride, pad, deltas, fps, order="frame_index")
+        return Episodes(
+            "episode_index",
+            history=history,
+            future=future,
+            stride=stride,
+            pad=pad,
+            deltas=deltas,
+            fps=fps,
+            order="frame_index",
+        )
 
     def frames(
         self, batch: Batch, camera: str, *, size: tuple[int, int] | None = None, num_threads: int | None = None

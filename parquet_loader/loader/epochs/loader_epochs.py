@@ -298,8 +298,8 @@ class LoaderEpochs:
         copies = output is self._output and self._reading is not None and self._allocator.is_required
         deliveries = None if files is None else Deliveries(files, plan, first_batch)
         form = self._output_of(plan, first_batch, output)
-        taken = self._ahead[0] if ready is not None else None
-        following = ahead[0] if ahead else None
+        ready_ahead = self._ahead[0] if ready is not None else None
+        next_ahead = ahead[0] if ahead else None
         epoch = Epoch(
             engine,
             self.batch_size,
@@ -309,8 +309,8 @@ class LoaderEpochs:
             figures,
             self._dataset.snapshot.locate,
             deliveries,
-            taken,
-            following,
+            read_ahead=ready_ahead,
+            next_epoch=next_ahead,
         )
         self._running, self._figures = weakref.ref(epoch), figures
         delivering = epoch.deliver()

@@ -287,8 +287,17 @@ class TokenLoader(BatchedDataLoader):
             encoder = None
         aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=self._tokenizer is not None)
         self._form = BatchForm(
-            tokens, lengths, boundaries, aligned, others, mask_boundaries, padding, multiple, encoder, chosen_keys
-        )  # fmt: skip
+            tokens=tokens,
+            lengths=lengths,
+            boundaries=boundaries,
+            token_columns=aligned,
+            document_columns=others,
+            masks_boundaries=mask_boundaries,
+            padding=padding,
+            multiple=multiple,
+            encoder=encoder,
+            keys=chosen_keys,
+        )
         widths = [_token_bytes(opened.schema[name]) for name in aligned]
         self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * (token_bytes(chosen_keys) + sum(widths))
         self._batches_ahead = _batches_ahead(self._batch_bytes, limit)
