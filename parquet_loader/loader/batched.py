@@ -110,7 +110,7 @@ class LoadedRows:
 def _live_source(
     given: Any, split: str | None, filters: Any, filesystem: pafs.FileSystem | None, read_options: ReadOptions | None
 ) -> LiveSource | None:
-    """Return a source whose rows each epoch lists anew: a store, or a table that is followed; None for others.
+    """Return a source that each epoch lists again: a store, or a table that is followed; None for others.
 
     Raises:
         ConfigurationError: An argument does not fit the source.
@@ -132,7 +132,8 @@ def _live_source(
     if split is not None and not isinstance(given, LiveTable):
         raise ConfigurationError(
             f"split={split!r}: a store's files do not belong to splits; use filters=split('id', 0, 0.9) with a column "
-            "that tells rows apart, or split_rows(0, 0.9), which assigns rows anew when their file is rewritten"
+            "that tells rows apart, or split_rows(0, 0.9), which may move rows of a "
+            "rewritten file to the other split"
         )
     return given
 
@@ -157,7 +158,7 @@ def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None)
 
 @dataclass(frozen=True, slots=True)
 class MixedPart:
-    """What a `MixedLoader` uses of one of its loaders, besides public methods; see `mixed_part`.
+    """What a `MixedLoader` uses of one of its loaders, in addition to public methods; see `mixed_part`.
 
     Attributes:
         changes: Whether the source is listed at each epoch's start, as a `SampleStore` is.

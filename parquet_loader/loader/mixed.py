@@ -421,7 +421,7 @@ class MixedLoader(NotIndexed):
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """The values on which the order depends, besides the loaders."""
+        """The values on which the order depends, in addition to the loaders."""
         if self._stages is not None:
             return {"stages": [[steps, dict(weights)] for steps, weights in self._stages]}
         return {"weights": dict(self._weights), "stop": self._stop}

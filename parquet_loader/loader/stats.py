@@ -193,8 +193,8 @@ class LoaderStats:
         processors: Processors that the process may use, by affinity and container quota.
         isolation: As given to the loader.
         transforms: Whether batches go through image decoding or `transform`.
-        transform_workers: Processes that run `transform`, each with a thread besides `num_threads`; 0 if threads run
-            it.
+        transform_workers: Processes that run `transform`, each with a thread that is not one of `num_threads`; 0 if
+            threads run it.
         kernels: Why the compiled kernels are not used; "" if they are.
         max_requests: `RemoteOptions.max_requests`; None if files are local.
         storage: How the columns are stored; None in epochs too short to judge.

@@ -294,7 +294,7 @@ class RowGroupReader:
         self.chunks.check_unchanged(row_group)
 
     def _is_at_once(self, row_group: RowGroupRef, left: Collection[str], lists: Collection[str]) -> bool:
-        """Whether all rows can be written in one step: no column but `lists` takes memory besides that of its rows."""
+        """Whether all rows can be written in one step: no column but `lists` takes memory in addition to its rows."""
         columns = self._decoder(row_group).columns
         are_left = self.row_numbers is None and {column.name for column in columns}.issubset(left)
         return are_left and all(column.row_bytes is not None or column.name in lists for column in columns)

@@ -133,7 +133,7 @@ def list_files(
     Raises:
         SourceError: there are no files, a path does not exist or cannot be listed, a file is named twice, files belong
             to a table of another format, or to different splits.
-        ConfigurationError: `source` is not a path or a sequence of paths, or its paths lie on different filesystems.
+        ConfigurationError: `source` is not a path or a sequence of paths, or its paths are on different filesystems.
     """
     selection = selection or Selection()
     entries = [source] if not isinstance(source, Sequence) or isinstance(source, str | bytes) else list(source)
@@ -198,7 +198,9 @@ def _resolved(entries: Sequence[PathLike], filesystem: Any) -> tuple[pafs.FileSy
     for entry, (here, path) in zip(entries, resolved, strict=True):
         if not home.equals(here):
             names = shown(str(entry)), shown(str(entries[0]))
-            raise ConfigurationError(f"{names[0]}: all paths of one source lie on one filesystem; {names[1]} does not")
+            raise ConfigurationError(
+                f"{names[0]}: all paths of one source must be on one filesystem; {names[1]} is on another"
+            )
         text = str(entry)
         named.append((path, shown(text if "://" in text else f"{url_prefix(here, text)}{text}")))
     return home, named

@@ -359,7 +359,7 @@ class Metadata:
         if not 0 <= chunk.codec < len(CODECS):
             raise MetadataError(f"the footer names the compression codec {chunk.codec}, which does not exist")
         if not 0 <= start <= stop <= self.file_bytes:
-            raise MetadataError(f"the footer says that it lies at bytes {start} to {stop} of {self.file_bytes}")
+            raise MetadataError(f"the footer says that it is at bytes {start} to {stop} of {self.file_bytes}")
         if not 0 <= chunk.values <= _MOST or not 0 <= chunk.encoded_bytes <= _MOST:
             raise MetadataError(f"the footer says that it has {chunk.values} values in {chunk.encoded_bytes} bytes")
         if chunk.values != rows and not leaf.max_repetition_level:

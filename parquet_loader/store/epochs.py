@@ -175,7 +175,7 @@ class StoreEpoch:
             self._reading().keep(name, lambda: self._files.dump(about))
         except (OSError, SourceError) as error:
             warnings.warn(
-                f"the list of this epoch's files cannot be kept: {reason(error)}; the state goes on with this epoch "
+                f"the list of this epoch's files cannot be kept: {reason(error)}; the state continues with this epoch "
                 "only while the store has the same files",
                 RuntimeWarning,
                 stacklevel=5,

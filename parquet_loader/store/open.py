@@ -38,7 +38,7 @@ def open_settings(
     """
     if HIDDEN in paths.root.split(os.sep):
         raise ConfigurationError(
-            f"{paths.root}: this lies within a store's own directory {HIDDEN!r}; pass the directory above it"
+            f"{paths.root}: this is within a store's own directory {HIDDEN!r}; pass the directory above it"
         )
     if os.path.lexists(paths.root) and not os.path.isdir(paths.root):
         raise WriteError(f"{paths.root}: this is a file; pass a directory")

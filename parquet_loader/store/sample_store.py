@@ -100,7 +100,7 @@ class SampleStore:
         scheme, separator, _ = str(path).partition("://")
         if separator and scheme != "file":
             raise ConfigurationError(
-                f"{path}: a sample store lies in a local directory (or a mounted one), because it relies on locks; "
+                f"{path}: a sample store needs a local directory (or a mounted one), because it relies on locks; "
                 "pass a local path"
             )
         _, inner = resolve(path)

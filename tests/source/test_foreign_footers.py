@@ -50,8 +50,8 @@ def put(field: int, value: int, column: int = 0) -> Callable[[footers.ThriftStru
     [
         (put(4, 9), "the footer names the compression codec 9, which does not exist"),
         (put(1, 4), "the footer says that the pages hold FLOAT, and the schema INT32"),
-        (put(7, 2**40), "the footer says that it lies at bytes"),
-        (put(7, -5), "the footer says that it lies at bytes"),
+        (put(7, 2**40), "the footer says that it is at bytes"),
+        (put(7, -5), "the footer says that it is at bytes"),
         (put(6, -1), "the footer says that it has 50 values in -1 bytes"),
     ],
     ids=["codec", "type", "beyond the file", "negative length", "negative size"],

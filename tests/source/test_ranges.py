@@ -96,5 +96,5 @@ def test_all_columns_of_a_row_group_are_one_request() -> None:
 
 def test_a_footer_that_names_bytes_behind_the_end_is_refused() -> None:
     whole, _ = file_of(2, 3000)
-    with pytest.raises(ValueError, match="column 'c0': the footer says that it lies at bytes"):
+    with pytest.raises(ValueError, match="column 'c0': the footer says that it is at bytes"):
         chunk_ranges(parsed(whole, len(whole) // 2), 2, None)

@@ -330,7 +330,7 @@ def test_a_class_that_came_after_the_interruption_is_not_left_out(
 ) -> None:
     begun(classes, tmp_path / "out", monkeypatch)
     folder_of(classes, {"d/0.jpg": image(1)})
-    with pytest.raises(SourceError, match="changed since its import was interrupted; to begin anew, delete"):
+    with pytest.raises(SourceError, match="changed since its import was interrupted; to start over, delete"):
         import_images(classes, tmp_path / "out", options=SMALL)
 
 

@@ -20,7 +20,7 @@ from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocation, Allocator, nbytes_of
 
 _LINE_BYTES = 64
-# Rows of bridged samples are copied by way of memory of at most so many bytes.
+# Rows of bridged samples are copied through memory of at most this many bytes.
 _COPIED_BYTES = 2**20
 
 

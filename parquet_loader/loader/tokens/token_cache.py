@@ -213,7 +213,7 @@ def _written(path: Path, loader: BatchedDataLoader, schema: Schema, shard: Shard
 def _locked(temporary: Path) -> FileLock:
     """Return the lock of the directory in which tokens are written, held; the directory is made if it is missing.
 
-    While one process waits for the lock, another may rename or remove the directory. It then has to be made anew.
+    While one process waits for the lock, another may rename or remove the directory. It then has to be made again.
 
     Raises:
         SourceError: It cannot be made.

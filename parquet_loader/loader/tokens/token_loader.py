@@ -160,7 +160,7 @@ class TokenLoader(BatchedDataLoader):
         padding: The token that fills a sequence.
         pad_to_multiple: Makes batches as wide as their longest sequence, rounded up to a multiple of this, instead of
             `length`.
-        keys: The names in a batch besides `carry`, among them ``"input_ids"``; None for all. The others are not
+        keys: The names in a batch in addition to `carry`, among them ``"input_ids"``; None for all. The others are not
             computed. The order does not depend on `keys`.
         schema, filters, split, shuffle, seed, window_rows, drop_last: As in `BatchedDataLoader`. `window_rows` counts
             documents; `drop_last` concerns sequences.

@@ -90,7 +90,7 @@ def what_to_use(data: Any) -> str | None:
     if package in _PARTITIONED and not isinstance(data, Mapping):
         return f"{_PARTITIONED[package]}(data, path) writes it in parallel"
     if isinstance(data, str | os.PathLike):
-        return "rewrite_dataset(source, path) writes the rows of Parquet files anew"
+        return "rewrite_dataset(source, path) copies the rows of Parquet files"
     if isinstance(data, bytes | bytearray | memoryview):
         return "a file's bytes are read by pyarrow.parquet.read_table(pyarrow.BufferReader(data))"
     if (package, name) == ("polars", "LazyFrame"):
@@ -100,7 +100,7 @@ def what_to_use(data: Any) -> str | None:
     if isinstance(data, np.ndarray) or (hasattr(data, "__dlpack__") and hasattr(data, "shape")):
         return "an array is one column: {'x': array} gives it a name"
     if (package, name) == ("pyarrow", "ParquetFile"):
-        return "iter_batches() gives its rows; rewrite_dataset(source, path) writes the rows of Parquet files anew"
+        return "iter_batches() gives its rows; rewrite_dataset(source, path) copies the rows of Parquet files"
     if not any(hasattr(data, name) for name in ("__iter__", "__arrow_c_stream__", "__arrow_c_array__")) and (
         hasattr(data, "__getitem__") and hasattr(data, "__len__")
     ):

@@ -140,7 +140,7 @@ class ImageFolder(ImportSource):
             if digest.hexdigest() != position["digest"]:
                 raise SourceError(
                     f"{self.path}: names, sizes or times of files have changed since their import was interrupted; "
-                    "to begin anew, delete the hidden directory of the import next to the target"
+                    "to start over, delete the hidden directory of the import next to the target"
                 )
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="parquet_loader-import")
         pending: deque[tuple[list[_Entry], Future[_Block]]] = deque()

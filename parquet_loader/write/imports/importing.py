@@ -113,7 +113,7 @@ class ImportJournal:
         self.resumed_rows, self.resumed_bytes = self.tally.rows, self.tally.nbytes
 
     def forget(self) -> None:
-        """Begin anew, if no file is finished; the next line is the first one."""
+        """Start over, if no file is finished; the next line is the first one."""
         assert not self.files
         self.head, self.tally, self.position, self.is_done = None, Tally(), None, False
         self._kept_bytes = self.resumed_rows = self.resumed_bytes = 0
@@ -172,7 +172,9 @@ class ImportDirectory:
             try:
                 journal = ImportJournal(self._journal)
             except (ValueError, KeyError, TypeError) as error:
-                raise WriteError(f"{self._journal}: not the journal of an import ({error}); {self.anew}") from None
+                raise WriteError(
+                    f"{self._journal}: not the journal of an import ({error}); {self.restart_hint}"
+                ) from None
             try:
                 yield journal
             except BaseException:
@@ -181,9 +183,9 @@ class ImportDirectory:
                 raise
 
     @property
-    def anew(self) -> str:
-        """How to begin the import anew, for error messages."""
-        return f"to begin anew, delete {self.root}"
+    def restart_hint(self) -> str:
+        """How to start the import over, for error messages."""
+        return f"to start over, delete {self.root}"
 
     def clean(self, journal: ImportJournal) -> None:
         """Remove incomplete files, and check that all others exist.
@@ -195,7 +197,7 @@ class ImportDirectory:
         there = {entry.name: entry.stat().st_size for entry in os.scandir(self.data)}
         for name, nbytes in journal.files.items():
             if there.pop(name, None) != nbytes:
-                raise WriteError(f"{self.data}: {name} is not as the interrupted import wrote it; {self.anew}")
+                raise WriteError(f"{self.data}: {name} is not as the interrupted import wrote it; {self.restart_hint}")
         for name in there:
             os.unlink(os.path.join(self.data, name))
 
@@ -249,10 +251,10 @@ def _begin(source: ImportSource, staging: ImportDirectory, journal: ImportJourna
         if begun.get(key) != value:
             raise WriteError(
                 f"{staging.path}: an import of {begun.get('source')} with {key}={begun.get(key)!r} was interrupted, "
-                f"and this one has {value!r}; repeat that command; {staging.anew}"
+                f"and this one has {value!r}; repeat that command; {staging.restart_hint}"
             )
     if begun["identity"] != identity:
-        raise SourceError(f"{source.path}: changed since its import was interrupted; {staging.anew}")
+        raise SourceError(f"{source.path}: changed since its import was interrupted; {staging.restart_hint}")
     staging.clean(journal)
     return Prepared(
         Schema.from_json(begun["schema"]), begun["facts"], begun["metadata"], tuple(begun["notes"]), begun["total"]

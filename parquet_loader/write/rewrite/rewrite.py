@@ -209,7 +209,7 @@ def _refuse_overlap(source: Source | VersionedSource, snapshot: Snapshot, home: 
     here = real(target)
     for file in snapshot.files:
         if _is_within(real(file.path), here):
-            raise WriteError(f"{target}: the source's file {file.path} lies there; write to another directory")
+            raise WriteError(f"{target}: the source's file {file.path} is there; write to another directory")
     if isinstance(source, VersionedSource):
         return
     entries = [source] if isinstance(source, str | os.PathLike) else list(source)

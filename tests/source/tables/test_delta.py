@@ -199,7 +199,7 @@ def test_paths_may_be_encoded_absolute_or_of_a_clone(tmp_path: Path) -> None:
     assert xs(clone) == [1, 2, 3, 4]
     there["path"] = "s3://bucket/x.parquet"
     commit(clone, 0, protocol(), metadata(X), {"add": there})
-    with pytest.raises(SourceError, match=r"'s3://bucket/x.parquet', which lies on another file system"):
+    with pytest.raises(SourceError, match=r"'s3://bucket/x.parquet', which is on another file system"):
         ParquetDataset(clone)
 
 

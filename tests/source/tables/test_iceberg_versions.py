@@ -440,7 +440,7 @@ def test_files_of_another_file_system_are_refused(table: HandTable) -> None:
     file = table.write_data([{1: 1, 2: "x"}])[0]
     file.path = "s3://bucket/data/a.parquet"
     table.commit(added=[file])
-    with pytest.raises(SourceError, match=r"s3://bucket/data/a\.parquet: .* lies on another file system"):
+    with pytest.raises(SourceError, match=r"s3://bucket/data/a\.parquet: .* is on another file system"):
         opened(table.root)
 
 

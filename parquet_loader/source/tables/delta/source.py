@@ -176,7 +176,7 @@ class _Place:
 
     def _elsewhere(self, logged: str) -> SourceError:
         return SourceError(
-            f"{self.root}: the log names the file {shown(logged)!r}, which lies on another file system than the table; "
+            f"{self.root}: the log names the file {shown(logged)!r}, which is on another file system than the table; "
             "copy the table with its files, for example by a deep clone"
         )
 

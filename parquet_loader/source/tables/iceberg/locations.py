@@ -100,8 +100,8 @@ class TableStore:
 
     def _elsewhere(self, location: str) -> SourceError:
         return SourceError(
-            f"{shown(location)}: this file of {self.name} lies on another file system than the table's metadata; "
-            "a table's files have to lie on one"
+            f"{shown(location)}: this file of {self.name} is on another file system than the table's metadata; "
+            "a table's files have to be on one"
         )
 
 
