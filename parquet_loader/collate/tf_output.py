@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Batch
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema import Ragged
+from parquet_loader.schema import Ragged, row_objects
 from parquet_loader.window import Allocator, Window
 
 _from_dlpack = tf.experimental.dlpack.from_dlpack
@@ -63,10 +62,7 @@ class TensorFlowOutput(ArrayOutput):
 
 def strings_of(column: Ragged) -> np.ndarray[Any, Any]:
     """Return the rows of text or bytes as an array of bytes objects."""
-    found = np.empty(len(column), object)
-    data, bounds = column.values.tobytes(), column.offsets.tolist()
-    found[:] = [data[start:stop] for start, stop in itertools.pairwise(bounds)]
-    return found
+    return row_objects(Ragged(column.values, column.offsets, "bytes"))
 
 
 def _is_shared(array: np.ndarray[Any, Any]) -> bool:

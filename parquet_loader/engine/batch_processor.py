@@ -19,7 +19,7 @@ from parquet_loader.engine.recordings import BatchRows, require_decoders
 from parquet_loader.engine.referenced_files import ReferencedFiles
 from parquet_loader.errors import ConfigurationError, TransformError
 from parquet_loader.read import HIDDEN_ROW_NUMBERS
-from parquet_loader.schema import Encoded, Image, Ragged
+from parquet_loader.schema import Encoded, Image, Ragged, object_array, row_objects
 from parquet_loader.window import Allocator, Array, Window, copied, nbytes_of
 
 _BFLOAT16 = "a transform cannot return bfloat16; return float32, as of value.float(), and convert the batch in the loop"
@@ -260,14 +260,8 @@ def _owned(array: Array | Images) -> Array | Images:
 def _for_transform(array: Array | Images) -> Any:
     """Return text and bytes as object arrays of str and bytes, images of different sizes as an object array."""
     if isinstance(array, Ragged):
-        return _objects(array.to_list()) if array.kind != "list" else array
-    return _objects(array) if isinstance(array, list) else array
-
-
-def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
+        return row_objects(array) if array.kind != "list" else array
+    return object_array(array) if isinstance(array, list) else array
 
 
 def _checked(returned: Any, rows: int, rows_out: RowsOut | None, where: str, hint: str) -> BatchArrays:
@@ -316,9 +310,9 @@ def _as_array(value: Any, where: str) -> npt.NDArray[Any]:
 
 def _numbers(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
     """Return numbers in the form that torch accepts: C order, native byte order, writable."""
-    if array.dtype.name == "bfloat16":
-        raise TransformError(f"{where}: {_BFLOAT16}")
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
+        if array.dtype.name == "bfloat16":
+            raise TransformError(f"{where}: {_BFLOAT16}")
         raise TransformError(f"{where}: no tensor can hold the dtype {array.dtype}; return numbers, str or bytes")
     array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
     return array if array.flags.writeable else array.copy()

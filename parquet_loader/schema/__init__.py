@@ -51,7 +51,7 @@ from parquet_loader.schema.infer import (
 )
 from parquet_loader.schema.media import Audio, Video
 from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls
-from parquet_loader.schema.ragged import Ragged, split_ragged
+from parquet_loader.schema.ragged import Ragged, object_array, row_objects, split_ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
 from parquet_loader.schema.schema import METADATA_KEY, Schema
 
@@ -103,10 +103,12 @@ __all__ = [
     "masks_of",
     "nodes",
     "null_levels",
+    "object_array",
     "plain_type",
     "policy_of",
     "refuses_nulls",
     "register_where_imported",
+    "row_objects",
     "sixteen_bits",
     "slices_of",
     "source_of",

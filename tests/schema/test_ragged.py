@@ -176,6 +176,26 @@ def test_batches_of_rows_are_slices_that_share_memory(library: str, size: int, r
     assert parts == [whole.slice(at, min(at + size, 17)) for at in range(3, 17, size)]
 
 
+@pytest.mark.parametrize("rows", [["a", "", "é\0", "日本"], ["plain", "", "x\0y"], [b"", b"\xff\0", b"a"], [], [""]])
+@both
+def test_text_and_bytes_become_lists_of_str_and_bytes_and_back(library: str, rows: list[Any]) -> None:
+    made = make(rows, library)
+    for start in range(len(rows) + 1):
+        assert made.slice(start, len(rows)).to_list() == rows[start:]
+    assert {type(row) for row in made.to_list()} == {type(row) for row in rows}
+
+
+def test_text_that_is_not_utf8_is_an_error_with_its_bytes_and_wrong_offsets_read_no_other_memory() -> None:
+    with pytest.raises(UnicodeDecodeError, match="byte 0xff in position 1"):
+        Ragged(np.frombuffer(b"abc\xff", np.uint8), np.array([0, 2, 4]), "text").to_list()
+    data = np.frombuffer(b"abcd", np.uint8)
+    assert Ragged(data, np.array([0, 3, 10**15]), "bytes").to_list() == [b"abc", b"d"]
+    assert Ragged(data, np.array([0, 3, 1]), "bytes").to_list() == [b"abc", b""]
+    assert Ragged(data, np.array([0, 1, 4], np.int32), "text").to_list() == ["a", "bcd"]
+    with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
+        Ragged.from_list(["a", "\ud800"])
+
+
 def test_parts_of_different_kinds_are_not_joined() -> None:
     with pytest.raises(ConfigurationError, match="expected rows of one kind, found bytes, text"):
         Ragged.cat([make(["a"]), make([b"a"])])

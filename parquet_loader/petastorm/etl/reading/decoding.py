@@ -13,7 +13,7 @@ from parquet_loader.decode import cut_at_once, one_array, plain
 from parquet_loader.petastorm.codecs import NdarrayCodec, ScalarCodec, is_number_type
 from parquet_loader.petastorm.errors import DecodeFieldError
 from parquet_loader.petastorm.unischema import Unischema, UnischemaField
-from parquet_loader.schema import Encoded, is_list_like, is_text
+from parquet_loader.schema import Encoded, is_list_like, is_text, object_array
 
 
 def decode_columns(table: pa.Table, schema: Unischema, origin: str) -> dict[str, list[Any]]:
@@ -97,19 +97,13 @@ def _batch_array(column: pa.ChunkedArray, field: UnischemaField | None, where: s
         return _matrix(column, field, where)
     if is_text(type_):
         values = column.to_pylist()
-        return _objects(values) if column.null_count else np.array(values, np.str_)
+        return object_array(values) if column.null_count else np.array(values, np.str_)
     if pa.types.is_date(type_) or pa.types.is_decimal(type_):
-        return _objects(column.to_pylist())
+        return object_array(column.to_pylist())
     if pa.types.is_boolean(type_) and column.null_count:
-        return _objects(column.to_pylist())
+        return object_array(column.to_pylist())
     array = column.to_numpy()
     return array if array.flags.writeable else array.copy()
-
-
-def _objects(values: list[Any]) -> Any:
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
 
 
 def _matrix(column: pa.ChunkedArray, field: UnischemaField | None, where: str) -> Any:
