@@ -41,12 +41,12 @@ def bench(source: tuple[str, ...], **options: Any) -> None:
             seconds=options["seconds"],
             progress=lambda done, of: show(f"reading: {done} of {format_count(of, 'run')}"),
         )
-    if plot is not None:
-        _draw(plot, " ".join(source), outcomes)
     if options["as_json"]:
         show_json(_as_json(options, outcomes))
     else:
         _show(outcomes, options["repeats"])
+    if plot is not None:  # last: if it cannot be written, the figures are not lost
+        _draw(plot, " ".join(source), outcomes)
 
 
 def _as_json(options: dict[str, Any], outcomes: list[Outcome]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from parquet_loader.cli.console import show_json, show_lines, show_table, workin
 from parquet_loader.cli.finite import FiniteRange
 from parquet_loader.cli.setups import loader_options, setup_of
 from parquet_loader.common import format_bytes, format_count
+from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.report.charts import duration
 from parquet_loader.loader.simulation.calibration import Calibrated, LoaderSetup, calibrate, loader_of, opened
 from parquet_loader.loader.simulation.model import EpochForecast
@@ -44,28 +45,28 @@ def simulate(source: tuple[str, ...], **options: Any) -> None:
     with working("reading the beginning of an epoch"):
         found = calibrate(setup, seconds=options["seconds"])
     step_s = options["step_ms"] / 1000
-    predicted, measured, run_step_s = found.forecast(step_s), None, step_s
+    predicted, loader, measured, run_step_s = found.forecast(step_s), None, None, step_s
     if options["run"]:
         with working("reading an epoch"):
-            measured, run_step_s = _run(setup, step_s, options["report"])
+            loader, measured, run_step_s = _run(setup, step_s)
     prices = _prices(source[0], options)
     value = _as_json(found, predicted, prices, options, measured, run_step_s)
     if options["as_json"]:
         show_json(value)
     else:
         _show(found, predicted, value, measured)
+    if loader is not None and options["report"]:  # last: if it cannot be written, the figures are not lost
+        loader.report(options["report"])
 
 
-def _run(setup: LoaderSetup, step_s: float, report: str | None) -> tuple[LoaderStats, float]:
-    """Read an epoch like a training loop; return its figures, and the measured seconds of a step."""
+def _run(setup: LoaderSetup, step_s: float) -> tuple[BatchedDataLoader, LoaderStats, float]:
+    """Read an epoch like a training loop; return its closed loader, its figures, and the seconds of a step."""
     with loader_of(setup, opened(setup)) as loader:
         for _batch in loader:
             if step_s:
                 time.sleep(step_s)
         stats = loader.stats()
-        if report is not None:
-            loader.report(report)
-    return stats, (stats.seconds - stats.wait_s) / max(1, stats.batches)
+    return loader, stats, (stats.seconds - stats.wait_s) / max(1, stats.batches)
 
 
 def _prices(source: str, options: dict[str, Any]) -> Prices:

@@ -100,6 +100,16 @@ def test_the_command_prints_json_and_draws(source: str, tmp_path: Path) -> None:
     assert "<svg" in plot.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="isolation='process' needs Linux")
+def test_the_rates_are_printed_even_if_the_plot_cannot_be_written(source: str, tmp_path: Path) -> None:
+    plot = tmp_path / "none" / "bench.html"
+    done = run_here("bench", source, "--threads", 1, "--repeats", 2, "--seconds", 0.01, "--plot", plot)
+    assert done.returncode == 1
+    assert "No such file or directory" in done.stderr
+    assert "rows/s" in done.stdout
+
+
 def test_another_kind_of_plot_is_refused(source: str) -> None:
     done = run_here("bench", source, "--plot", "bench.png")
     assert done.returncode == 2

@@ -41,6 +41,13 @@ def test_a_prediction_and_the_epoch_beside_it(source: Path, tmp_path: Path) -> N
     assert page.read_text().startswith("<!doctype html>")
 
 
+def test_the_figures_are_printed_even_if_the_report_cannot_be_written(source: Path, tmp_path: Path) -> None:
+    done = run_here("simulate", source, "--seconds", 0.05, "--run", "--report", tmp_path / "none" / "a.html", "--json")
+    assert done.returncode == 1
+    assert "No such file or directory" in done.stderr
+    assert json.loads(done.stdout)["measured"]["seconds"] > 0
+
+
 def test_text_names_what_is_predicted(source: Path) -> None:
     done = run_here("simulate", source, "--step-ms", 1, "--seconds", 0.05, "--ranks", 2, "--provider", "gcs")
     assert done.returncode == 0, done.stderr
