@@ -21,7 +21,7 @@ from parquet_loader.common import Digests, IntArray, is_local, no_link, system_e
 from parquet_loader.errors import ParquetLoaderError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher
 from parquet_loader.source.files import SourceFile, changed_since, same_etag
-from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, FileSchema, Metadata, MetadataError
+from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, FileSchema, Metadata, MetadataError, read_schema
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.tables.names import FooterNames, Names
@@ -313,11 +313,13 @@ def read_footer(
 def read_file_schema(filesystem: pafs.FileSystem, path: str) -> FileSchema:
     """Return the schema in the footer of one file that was not listed, such as ``_common_metadata``.
 
+    The rest of the footer is ignored: fastparquet's ``_common_metadata`` states rows, and has no row groups.
+
     Raises:
         MetadataError, ValueError, pyarrow.ArrowException, OSError: the file cannot be read, or is not Parquet.
     """
     with filesystem.open_input_file(path) as opened:
-        return Metadata(_footer_bytes(opened), opened.size()).schema
+        return read_schema(_footer_bytes(opened))[2]
 
 
 def _checked(raw: bytes, file: SourceFile, names: FooterNames | None) -> Footer:

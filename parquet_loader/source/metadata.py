@@ -285,16 +285,9 @@ class Metadata:
     """
 
     def __init__(self, raw: bytes, file_bytes: int) -> None:
-        numbers = footer_numbers(raw, len(raw) - LENGTH_AND_MARK_BYTES)
-        at, end = numbers.file[3:5]
-        elements, refused = without_later_annotations(raw[at:end])
-        if len(elements) != end - at:
-            footer = raw[:at] + elements + raw[end:-LENGTH_AND_MARK_BYTES]
-            raw = footer + len(footer).to_bytes(4, "little") + MARK
-            numbers = footer_numbers(raw, len(footer))
+        raw, numbers, self.schema = read_schema(raw)
         self.raw = raw
         self.file_bytes = file_bytes
-        self.schema = file_schema(elements, raw[slice(*numbers.file[5:7])], refused)
         self.num_rows: int = numbers.file[0]
         self.num_columns = len(self.schema.leaves)
         self.num_row_groups = len(numbers.groups)
@@ -448,6 +441,22 @@ class Metadata:
         rows = sum(self.row_group_rows.tolist())
         if rows != self.num_rows:
             raise MetadataError(f"the footer contradicts itself: {self.num_rows} rows in all, {rows} in row groups")
+
+
+def read_schema(raw: bytes) -> tuple[bytes, Numbers, FileSchema]:
+    """Parse a footer's schema; return the footer without annotations that pyarrow refuses, its numbers, and the schema.
+
+    Raises:
+        MetadataError, ValueError, pyarrow.ArrowException: the footer is damaged.
+    """
+    numbers = footer_numbers(raw, len(raw) - LENGTH_AND_MARK_BYTES)
+    at, end = numbers.file[3:5]
+    elements, refused = without_later_annotations(raw[at:end])
+    if len(elements) != end - at:
+        footer = raw[:at] + elements + raw[end:-LENGTH_AND_MARK_BYTES]
+        raw = footer + len(footer).to_bytes(4, "little") + MARK
+        numbers = footer_numbers(raw, len(footer))
+    return raw, numbers, file_schema(elements, raw[slice(*numbers.file[5:7])], refused)
 
 
 @lru_cache(maxsize=32)

@@ -23,6 +23,7 @@ from parquet_loader.decode.array_formats import BlobProblem, image_array, npy_ar
 from parquet_loader.decode.encoded_columns import unpack
 from parquet_loader.schema.encode.blobs import encode_array
 from parquet_loader.source.unischema.metadata_files import UNISCHEMA_KEY
+from tests.support import footers
 from tests.support import petastorm_oracle as oracle
 
 
@@ -197,6 +198,14 @@ def test_refused_metadata_name_the_file_and_the_way_round_it(tmp_path: Path) -> 
 def test_metadata_of_others_is_no_unischema(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "x.parquet")
     pq.write_metadata(pa.schema([("a", pa.int64())]), tmp_path / "_common_metadata")
+    with BatchedDataLoader(tmp_path, 2) as loader:
+        assert next(iter(loader))["a"].tolist() == [1, 2]
+
+
+def test_metadata_may_state_rows_without_row_groups(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "x.parquet")
+    pq.write_metadata(pa.schema([("a", pa.int64())]), tmp_path / "_common_metadata")
+    footers.rewrite_footer(str(tmp_path / "_common_metadata"), lambda footer: footers.put(footer, 3, 2))  # fastparquet
     with BatchedDataLoader(tmp_path, 2) as loader:
         assert next(iter(loader))["a"].tolist() == [1, 2]
 
