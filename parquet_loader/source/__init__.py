@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parquet_loader.source.arrow_schema import has_int96
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge, row_group_ranges, selected
-from parquet_loader.source.file_types import common_folder
+from parquet_loader.source.file_types import common_folder, is_hidden
 from parquet_loader.source.files import SourceFile, changed_since
 from parquet_loader.source.footers import FooterCache, read_file_schema, read_footer
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of

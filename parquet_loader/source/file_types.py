@@ -39,8 +39,8 @@ def kind_of(name: str) -> Literal["parquet", "other", "unknown"]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether the name of a file or directory hides it from readers."""
-    return name.startswith((".", "_"))
+    """Whether the name of a file or directory hides it from readers; as for Spark, ``_key=value`` does not."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def has_magic(ends: tuple[bytes, bytes]) -> bool:

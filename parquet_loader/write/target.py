@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 from parquet_loader.common import list_below, look_up, system_error
 from parquet_loader.errors import SchemaError, WriteError
 from parquet_loader.schema import METADATA_KEY, Schema, is_bytes, is_list_like, is_text, plain_type
-from parquet_loader.source import read_file_schema, table_to_write_to
+from parquet_loader.source import is_hidden, read_file_schema, table_to_write_to
 
 _MOST_SHOWN = 20
 
@@ -176,4 +176,4 @@ def _is_of_job(path: str, root: str) -> bool:
 
 def _is_hidden(path: str, root: str) -> bool:
     inner = path[len(root) :].strip("/")
-    return any(part.startswith((".", "_")) for part in inner.split("/"))
+    return any(map(is_hidden, inner.split("/")))

@@ -178,6 +178,14 @@ def test_sidecar_files_and_hidden_folders_are_no_data(tmp_path: Path) -> None:
     assert_loads(tmp_path)
 
 
+def test_partitions_of_a_column_whose_name_begins_with_an_underscore_are_read(tmp_path: Path) -> None:
+    pq.write_to_dataset(pa.table({"id": [1, 2], "_day": [3, 4]}), tmp_path, partition_cols=["_day"])
+    assert_loads(tmp_path)
+    with BatchedDataLoader(str(tmp_path / "*"), 2) as loader:
+        (batch,) = loader
+    assert sorted(batch["_day"].tolist()) == [3, 4]
+
+
 # ---- data frames ---------------------------------------------------------------------------------------------------
 
 

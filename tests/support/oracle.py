@@ -47,7 +47,7 @@ def files_under(root: str) -> list[str]:
         return [root]
     found = []
     for folder, folders, names in os.walk(root):
-        folders[:] = [f for f in folders if not f.startswith((".", "_"))]
+        folders[:] = [f for f in folders if not f.startswith((".", "_")) or (f[0] == "_" and "=" in f)]
         found += [os.path.join(folder, n) for n in names if not n.startswith((".", "_"))]
     return sorted(found)
 
