@@ -61,6 +61,15 @@ def test_durations_are_found_in_a_list(tmp_path: Path) -> None:
     assert _passing(tmp_path, [("days", "in", days[1:])]) == [1, 2]
 
 
+@pytest.mark.parametrize("type_", [pa.float32(), pa.float64()], ids=str)
+def test_a_zero_is_found_in_a_list_if_all_values_of_a_row_group_are_zero(tmp_path: Path, type_: pa.DataType) -> None:
+    table = pa.table({"id": range(4), "label": pa.array([0, 0, 1, 1], type_)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)  # the least label is -0.0, as the format demands
+    assert _passing(tmp_path, [("label", "in", [0.0, 1.0])]) == [0, 1, 2, 3]
+    with BatchedDataLoader(tmp_path, 10, filters=[("label", "in", [1.0])]) as loader:
+        assert loader.plan().row_groups == 1
+
+
 @pytest.mark.parametrize("statistics", [False, True])
 def test_unsigned_numbers_beyond_int64_are_compared_or_the_error_says_how(tmp_path: Path, statistics: bool) -> None:
     table = pa.table({"id": range(2), "key": pa.array([5, 2**64 - 1], pa.uint64())})
