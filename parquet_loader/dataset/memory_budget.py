@@ -341,20 +341,23 @@ def divide(
         packing_row_bytes=packing_row_bytes,
     )
     smallest = min(2 * batch_size if window_rows is None else window_rows, windows.total_rows)
+    with_pages = replace(windows, counts_large_pages=True)
+    # One row group at a time, if the caller does not say how many.
+    fewest = with_pages if open_row_groups is not None else replace(with_pages, open_row_groups=side_by_side)
     if windows.needed_bytes(smallest) > limit_bytes:
-        raise _refused(limit_bytes, windows, smallest, batch_size, reserved, _largest_row_group(snapshot, counts))
+        needed = max(windows.needed_bytes(smallest), fewest.needed_bytes(smallest))
+        largest = _largest_row_group(snapshot, counts)
+        raise _refused(limit_bytes, windows, smallest, needed, batch_size, reserved, largest)
     chooses = window_rows is None
     if window_rows is None:
         default = int(LARGEST_DEFAULT_WINDOW_BYTES / (windows.row_bytes + row.media))
         highest = max(default, 16 * batch_size, smallest)
         window_rows = _largest(smallest, highest, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
-    with_pages = replace(windows, counts_large_pages=True)
     if with_pages.needed_bytes(min(window_rows, windows.total_rows)) > limit_bytes:
-        windows = with_pages
-        if open_row_groups is None:
-            windows = replace(windows, open_row_groups=side_by_side)  # one row group at a time
-        if windows.needed_bytes(smallest) > limit_bytes:
-            raise _refused(limit_bytes, windows, smallest, batch_size, reserved, _largest_row_group(snapshot, counts))
+        windows, needed = fewest, fewest.needed_bytes(smallest)
+        if needed > limit_bytes:
+            largest = _largest_row_group(snapshot, counts)
+            raise _refused(limit_bytes, windows, smallest, needed, batch_size, reserved, largest)
         if chooses:
             window_rows = _largest(smallest, window_rows, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
     lanes = windows.lanes(window_rows)
@@ -394,13 +397,22 @@ def _rows_at_once(reads_bytes: int, row: RowSizes, num_threads: int) -> tuple[in
 
 
 def _refused(
-    limit_bytes: int, windows: WindowMemory, rows: int, batch_size: int, reserved: ReservedMemory | None, largest: str
+    limit_bytes: int,
+    windows: WindowMemory,
+    rows: int,
+    needed_bytes: float,
+    batch_size: int,
+    reserved: ReservedMemory | None,
+    largest: str,
 ) -> MemoryLimitError:
-    """Return the error that a limit cannot hold windows of `rows` rows; `largest` describes the largest row group."""
+    """Return the error that a limit cannot hold windows of `rows` rows, which need a limit of `needed_bytes`.
+
+    `largest` describes the largest row group.
+    """
     batches = windows.batches_bytes
     decoded = f", {BATCHES_AT_ONCE} batches of {format_bytes(batches / BATCHES_AT_ONCE)}" if batches else ""
     given, of_batch, more = limit_bytes, f"batch_size {batch_size}; ", ""
-    sufficient = (int(windows.needed_bytes(rows)) // 2**20 + 1) * 2**20
+    sufficient = (int(needed_bytes) // 2**20 + 1) * 2**20
     if reserved is not None:
         given, of_batch = reserved.limit_bytes, ""
         more = f", and {format_bytes(reserved.bytes_of(given))} for {reserved.what}"
