@@ -614,7 +614,7 @@ def test_files_that_cannot_be_taken_back_are_named(tmp_path: Path) -> None:
     place.handler.before = refuse
     writer = DatasetWriter(place.path, mode="append", options=job_places.SMALL, filesystem=place.filesystem)
     writer.write(job_places.rows(0, 1000))
-    with pytest.raises(UnfinishedCommitError, match=r"reset\), and 1 of its 2 new files could not be removed") as caught:
+    with pytest.raises(UnfinishedCommitError, match=r"reset\), and 1 of its 2 new files could not be") as caught:
         writer.close()
     assert [path in str(caught.value) for path in visible(place.local)].count(True) == 1
     assert len(visible(place.local)) == 2
@@ -656,7 +656,7 @@ def test_what_was_exchanged_is_kept_where_the_disk_does_not_confirm_it(
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(
-        UnfinishedCommitError, match=r"published, but .* \(Input/output error\); the old ones lie in"
+        UnfinishedCommitError, match=r"published, but .* \(Input/output error\); the old ones are in"
     ) as caught:
         write_dataset(batch(5), tmp_path / "d", SCHEMA, mode="overwrite")
     assert numbers_in(tmp_path / "d") == list(range(5))
