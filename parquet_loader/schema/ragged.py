@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from parquet_loader.common import IntArray, take_ragged
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.ragged_registration import register_where_imported
-
-# Values that are copied at a time, because their indices take memory.
-_TAKEN_AT_ONCE = 2**17
 
 RaggedKind: TypeAlias = Literal["list", "text", "bytes"]
 
@@ -183,7 +181,7 @@ class Ragged:
         offsets = _offsets_of(lengths)
         shifts = self.offsets[:-1][rows] - offsets[:-1]
         if isinstance(self.values, np.ndarray) and isinstance(offsets, np.ndarray):
-            return Ragged(_taken_in_parts(self.values, offsets, shifts), offsets, self.kind)
+            return Ragged(_copied_rows(self.values, offsets, shifts), offsets, self.kind)
         positions = arange(int(offsets[-1])) + _repeat(shifts, lengths)
         return Ragged(_indexed(self.values, positions), offsets, self.kind)
 
@@ -574,20 +572,21 @@ def _array_functions(values: Any) -> tuple[Any, Any]:
     return np.arange, lambda shape, fill: np.full(shape, fill, dtype=values.dtype)
 
 
-def _taken_in_parts(values: Any, offsets: Any, shifts: Any) -> Any:
+def _copied_rows(values: npt.NDArray[Any], offsets: IntArray, shifts: IntArray) -> npt.NDArray[Any]:
     """Return the values of rows that end at `offsets`; `shifts` is the distance of each row from its place in `values`.
 
-    Each index takes 8 bytes, which is 8 times as much as a byte of text.
+    Raises:
+        ConfigurationError: a row is not in `values`.
     """
-    total = int(offsets[-1])
-    taken = np.empty((total, *values.shape[1:]), values.dtype)
-    for first in range(0, total, _TAKEN_AT_ONCE):
-        stop = min(first + _TAKEN_AT_ONCE, total)
-        low = int(np.searchsorted(offsets, first, side="right")) - 1
-        high = int(np.searchsorted(offsets, stop, side="left"))
-        counts = np.diff(np.clip(offsets[low : high + 1], first, stop))
-        positions = np.arange(first, stop) + np.repeat(shifts[low:high], counts)
-        np.take(values, positions, axis=0, out=taken[first:stop], mode="clip")  # "raise" would copy `out`
+    begins = offsets[:-1] + shifts
+    if (np.diff(offsets) < 0).any() or (begins < 0).any() or (begins + np.diff(offsets) > len(values)).any():
+        raise ConfigurationError(f"Ragged: expected offsets that rise from 0 to the number of values, {len(values)}")
+    taken = np.empty((int(offsets[-1]), *values.shape[1:]), values.dtype)
+    if taken.nbytes:
+        width = values.nbytes // len(values)
+        source = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        at, to = np.multiply(begins, width, dtype=np.int64), np.multiply(offsets, width, dtype=np.int64)
+        take_ragged(source, at, to, taken.reshape(-1).view(np.uint8))
     return taken
 
 

@@ -185,6 +185,31 @@ def test_text_and_bytes_become_lists_of_str_and_bytes_and_back(library: str, row
     assert {type(row) for row in made.to_list()} == {type(row) for row in rows}
 
 
+@pytest.mark.parametrize("with_kernels", [True, False])
+def test_chosen_rows_of_any_shape_and_type_are_copied(monkeypatch: pytest.MonkeyPatch, *, with_kernels: bool) -> None:
+    if not with_kernels:
+        monkeypatch.setattr("parquet_loader.common.native.permute.KERNELS", None)
+    rng = np.random.default_rng(0)
+    offsets = np.array([0, 3, 3, 10, 11])
+    for values in (
+        rng.integers(0, 99, (11, 2, 3)).astype("u1"),
+        rng.random((22, 2))[::2],
+        np.asfortranarray(rng.random((11, 4), np.float32)),
+        rng.random(11) > 0.5,
+        np.zeros((11, 0), "i4"),
+        rng.random(11).astype(">f4"),
+    ):
+        rows = Ragged(values, offsets.astype(np.int32) if values.ndim == 1 else offsets)
+        for chosen in ([3, 0, 0, 1], [], [2], np.array([True, False, True, True])):
+            taken = rows[chosen]
+            numbers: list[int] = np.arange(4)[chosen].tolist() if len(chosen) else []
+            assert (taken.values.dtype, taken.values.shape[1:]) == (values.dtype, values.shape[1:])
+            assert [row.tolist() for row in taken] == [values[offsets[n] : offsets[n + 1]].tolist() for n in numbers]
+    for wrong in ([0, 3, 12], [0, 5, 3], [-1, 2, 3]):
+        with pytest.raises(ConfigurationError, match="offsets that rise from 0 to the number of values, 11"):
+            Ragged(np.zeros(11), np.array(wrong))[[0, 1]]
+
+
 def test_text_that_is_not_utf8_is_an_error_with_its_bytes_and_wrong_offsets_read_no_other_memory() -> None:
     with pytest.raises(UnicodeDecodeError, match="byte 0xff in position 1"):
         Ragged(np.frombuffer(b"abc\xff", np.uint8), np.array([0, 2, 4]), "text").to_list()
