@@ -118,6 +118,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.loader.epoch.EpochFigures.observe": "memory runs out in the calling thread",
         "parquet_loader.store.files.file_catalog.read_footer": "the disk fails: no file here gives EIO",
     },
+    "schema/test_ragged.py": {"parquet_loader.common.native.permute.KERNELS": _KERNELS},
     "store/test_jobs.py": {"parquet_loader.store.atomic_publish.finish_commit": _KILLED},
     "support/jpeg.py": {"parquet_loader.decode.jpeg.KERNELS": _KERNELS},
     "window/test_groups.py": {
