@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from parquet_loader.dataset import Dataset
 from parquet_loader.plan import MixingScore, Plan, mixing_score
 
@@ -45,9 +43,11 @@ class EpochPlan:
         groups = plan.row_groups_read
         window = plan.largest_window_rows
         in_windows = sizing.row.decoded + sizing.row.gathered + (sizing.row.decoded if plan.windows > 1 else 0)
-        whole = int(np.minimum(dataset.counts, sizing.whole_rows).max(initial=0))
+        largest = int(dataset.counts.max(initial=0))
+        whole = min(largest, sizing.whole_rows)
         reads = min(sizing.reads_bytes, sizing.row_group_bytes(whole) * num_threads)
-        reads += sizing.cursor_bytes * (sizing.open_row_groups if sizing.open_row_groups > 1 else 0)
+        if sizing.open_row_groups > 1 or largest > whole:
+            reads += sizing.cursor_bytes * sizing.open_row_groups
         footers = snapshot.footers.held_bytes
         return cls(
             epoch=plan.epoch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,9 @@ def test_row_groups_with_large_pages_are_open_at_once_only_within_the_limit(tmp_
         assert found.plan().open_row_groups == 1
         assert sum(len(batch["text"]) for batch in found) == len(table)
     with loader_of(one, memory_limit="512MiB") as usual, loader_of(large, memory_limit="512MiB") as found:
-        assert found.plan() == usual.plan()
+        plan = usual.plan()
+        assert found.plan().predicted_peak_bytes > plan.predicted_peak_bytes
+        assert replace(found.plan(), predicted_peak_bytes=plan.predicted_peak_bytes) == plan
     with pytest.raises(MemoryLimitError, match="use memory_limit=") as refused, loader_of(large, None, 2**24) as tight:
         tight.plan()
     sufficient = str(refused.value).split("memory_limit=")[-1].split(" ")[0]
@@ -187,6 +190,16 @@ def test_row_groups_with_large_pages_of_numbers_are_open_at_once_only_within_the
     assert sufficient < 48
     with loader_of(paths[1], memory_limit=f"{sufficient}MiB") as loader:
         assert sum(len(batch["a"]) for batch in loader) == len(table)
+
+
+def test_the_predicted_peak_holds_the_large_pages_of_the_only_open_row_group(tmp_path: Path) -> None:
+    table = pa.table({"text": pa.array(["a" * 1000]).take(pa.array(np.zeros(40_000, np.int64)))})
+    options = {"use_dictionary": False, "compression": "none", "data_page_size": 10**8}
+    pq.write_table(table, tmp_path / "a.parquet", 20_000, **options)
+    with loader_of(tmp_path / "a.parquet") as loader:
+        plan = loader.plan()
+        assert plan.open_row_groups == 1
+        assert plan.predicted_peak_bytes > 3 * 1000 * plan.window_rows + 1000 * 20_000
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy"])
