@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -142,7 +142,7 @@ def row_sizes(
         staged = sum(c.row_bytes or 0 for c in stays if c.name in as_stored)
         leaves = reader.chunks.leaves(largest.file_number)
         cursor, unplanned = _cursor_bytes(snapshot, largest, leaves), _unplanned_bytes(snapshot, largest, leaves)
-        large = _large_page_bytes(snapshot, largest, leaves) if reads_headers else 0
+        large = _large_page_bytes(snapshot, reader, largest, leaves) if reads_headers else 0
         if dense is not None:
             row_group, share = dense
             cursor_at_most = _cursor_bytes(snapshot, row_group, reader.chunks.leaves(row_group.file_number))
@@ -342,32 +342,40 @@ def _unplanned_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequenc
     return total
 
 
-def _large_page_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequence[int]) -> int:
+def _large_page_bytes(snapshot: Snapshot, reader: RowGroupReader, row_group: RowGroupRef, leaves: Sequence[int]) -> int:
     """Return the bytes that large pages in an open cursor take beyond `_cursor_bytes`.
 
     A page is large if it has more than 2 MiB, by the header of each column's first data page: DuckDB ends pages at 100
     MiB. Headers of remote files are not read, because each takes a request.
+
+    Raises:
+        SourceError: the system cannot read the file.
     """
     footer, file, rows = snapshot.footers.get(row_group.file_number), row_group.file, max(row_group.rows, 1)
-    chunks = [
-        (chunk, footer.schema.leaves[number].physical_type == "BYTE_ARRAY")
-        for number in leaves
-        if min((chunk := footer.chunk(row_group.number, number)).encoded_bytes, row_group.encoded_bytes)
-        > _USUAL_PAGE_BYTES
-    ]
+    chunks = []
+    for number in leaves:
+        chunk = footer.chunk(row_group.number, number)
+        if min(chunk.encoded_bytes, row_group.encoded_bytes) > _USUAL_PAGE_BYTES:
+            chunks.append((chunk, footer.schema.leaves[number].physical_type == "BYTE_ARRAY"))
     if snapshot.remote is not None or not chunks:
         return 0
     total = 0
-    with suppress(OSError), snapshot.filesystem.open_input_file(file.path) as opened:
-        for chunk, is_text in chunks:
-            is_inside = 0 <= chunk.data_at < file.size_bytes  # not if the footer is damaged
-            header = header_at(partial(_peek, opened), chunk.data_at, file.size_bytes) if is_inside else None
-            if header is not None and _USUAL_PAGE_BYTES < header.plain_bytes <= chunk.encoded_bytes:
-                page, counted = header.plain_bytes, _page_bytes(min(chunk.encoded_bytes, row_group.encoded_bytes), rows)
-                if chunk.codec_name != "UNCOMPRESSED":
-                    page, counted = page + header.page_bytes, 2 * counted
-                # Text and bytes: `_unplanned_bytes` counts pages of this size.
-                total += max(0, page - (max(counted, _USUAL_PAGE_BYTES) if is_text else counted))
+    try:
+        with snapshot.filesystem.open_input_file(file.path) as opened:
+            for chunk, is_text in chunks:
+                is_inside = 0 <= chunk.data_at < file.size_bytes  # not if the footer is damaged
+                header = header_at(partial(_peek, opened), chunk.data_at, file.size_bytes) if is_inside else None
+                if header is not None and _USUAL_PAGE_BYTES < header.plain_bytes <= chunk.encoded_bytes:
+                    page = header.plain_bytes
+                    counted = _page_bytes(min(chunk.encoded_bytes, row_group.encoded_bytes), rows)
+                    if chunk.codec_name != "UNCOMPRESSED":
+                        page, counted = page + header.page_bytes, 2 * counted
+                    # Text and bytes: `_unplanned_bytes` counts pages of this size.
+                    total += max(0, page - (max(counted, _USUAL_PAGE_BYTES) if is_text else counted))
+    except OSError as error:
+        failure = reader.explained(row_group, (), error)
+        if not is_skippable(failure):  # else reading the row group raises it, or skips the row group
+            raise failure from error
     return total
 
 

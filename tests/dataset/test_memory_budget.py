@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, MemoryLimitError, OutputOptions
+from parquet_loader import BatchedDataLoader, MemoryLimitError, OutputOptions, SystemReadError
+from parquet_loader.dataset import row_sizes
 from tests.support.footers import column_chunk, put, rewrite_footer
 
 LIMIT = 64 * 2**20
@@ -211,6 +214,18 @@ def test_large_pages_of_long_rows_count_once(tmp_path: Path, compression: str) -
         row = loader._dataset.sizing.row
         assert row.cursor_bytes > 4 * 2**20
         assert row.large_page_bytes < 2**18
+
+
+def test_a_page_header_that_the_system_cannot_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, the rank that cannot read it would have another order."""
+    pq.write_table(text_of(np.full(8192, 4096)), tmp_path / "a.parquet", 4096, use_dictionary=False)
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(row_sizes, "_peek", refuse)
+    with loader_of(tmp_path / "a.parquet") as loader, pytest.raises(SystemReadError, match=r"a\.parquet, row group 0"):
+        loader.plan()
 
 
 @pytest.mark.parametrize("offset", [-1, 2**40])
