@@ -225,6 +225,19 @@ class WindowMemory:
             return self.side_by_side * max(1, self._shared(rows) // self.side_by_side)
         return self._shared(rows)
 
+    def with_most_lanes(self, rows: int, limit_bytes: int) -> WindowMemory:
+        """Return the same with the most open row groups with which windows of `rows` rows fit; one if none fit.
+
+        One, too, if windows of `rows` rows hold as many whole row groups.
+        """
+
+        def with_lanes(each: int) -> WindowMemory:
+            return replace(self, open_row_groups=self.side_by_side * each)
+
+        most = self.lanes(rows) // self.side_by_side
+        found = _largest(1, most, lambda each: with_lanes(each).needed_bytes(rows) <= limit_bytes)
+        return with_lanes(found if self.side_by_side * found > rows // self.largest_rows else 1)
+
     def _shared(self, rows: int) -> int:
         if not self.shuffle or self._holds_enough_row_groups(rows) or rows >= self.total_rows:
             return 1
@@ -260,7 +273,7 @@ class WindowMemory:
     def _in_windows(self) -> float:
         """Bytes of a row in windows; those of packing count if they take much of the windows.
 
-        The rest of the limit covers fewer, so that orders do not depend on them.
+        Smaller amounts are left to the unassigned share, so that windows, and so orders, stay the same.
         """
         counts = self.packing_row_bytes > (TOLERATED - 1) * self.row.in_windows
         return self.row.in_windows + (self.packing_row_bytes if counts else 0.0)
@@ -344,22 +357,26 @@ def divide(
     with_pages = replace(windows, counts_large_pages=True)
     # One row group at a time, if the caller does not say how many.
     fewest = with_pages if open_row_groups is not None else replace(with_pages, open_row_groups=side_by_side)
-    if windows.needed_bytes(smallest) > limit_bytes:
-        needed = max(windows.needed_bytes(smallest), fewest.needed_bytes(smallest))
+
+    def refused(needed_bytes: float) -> MemoryLimitError:
         largest = _largest_row_group(snapshot, counts)
-        raise _refused(limit_bytes, windows, smallest, needed, batch_size, reserved, largest)
+        return _refused(limit_bytes, with_pages, smallest, needed_bytes, batch_size, reserved, largest)
+
+    if windows.needed_bytes(smallest) > limit_bytes:
+        raise refused(max(windows.needed_bytes(smallest), fewest.needed_bytes(smallest)))
     chooses = window_rows is None
     if window_rows is None:
         default = int(LARGEST_DEFAULT_WINDOW_BYTES / (windows.row_bytes + row.media))
         highest = max(default, 16 * batch_size, smallest)
         window_rows = _largest(smallest, highest, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
-    if with_pages.needed_bytes(min(window_rows, windows.total_rows)) > limit_bytes:
-        windows, needed = fewest, fewest.needed_bytes(smallest)
-        if needed > limit_bytes:
-            largest = _largest_row_group(snapshot, counts)
-            raise _refused(limit_bytes, windows, smallest, needed, batch_size, reserved, largest)
+    rows = min(window_rows, windows.total_rows)
+    if with_pages.needed_bytes(rows) > limit_bytes:
+        windows = with_pages if open_row_groups is not None else with_pages.with_most_lanes(rows, limit_bytes)
+    if windows.needed_bytes(rows) > limit_bytes:
+        if fewest.needed_bytes(smallest) > limit_bytes:
+            raise refused(fewest.needed_bytes(smallest))
         if chooses:
-            window_rows = _largest(smallest, window_rows, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
+            window_rows = _largest(smallest, rows, lambda rows: fewest.needed_bytes(rows) <= limit_bytes)
     lanes = windows.lanes(window_rows)
     unused = max(0.0, SHARE_WINDOWS * limit_bytes - windows.nbytes(window_rows, streams=lanes > 1))
     fetched = 0

@@ -195,6 +195,20 @@ def test_row_groups_with_large_pages_of_numbers_are_open_at_once_only_within_the
         assert sum(len(batch["a"]) for batch in loader) == len(table)
 
 
+def test_as_many_row_groups_with_large_pages_are_open_at_once_as_fit(tmp_path: Path) -> None:
+    table = pa.table({"text": pa.array(["a" * 1000]).take(pa.array(np.zeros(40_000, np.int64)))})
+    for name, page_bytes in (("usual", 2**20), ("large", 10**8)):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(table, path, 8000, use_dictionary=False, compression="none", data_page_size=page_bytes)
+    with loader_of(tmp_path / "usual.parquet") as usual, loader_of(tmp_path / "large.parquet") as large:
+        assert usual.plan().open_row_groups == 5
+        assert large.plan().open_row_groups == 4
+        assert large.window_rows == usual.window_rows
+        large._dataset.with_window(large.window_rows, 4, batch_size=64, shuffle=True, side_by_side=1)
+        with pytest.raises(MemoryLimitError, match="use memory_limit="):
+            large._dataset.with_window(large.window_rows, 5, batch_size=64, shuffle=True, side_by_side=1)
+
+
 def test_the_predicted_peak_holds_the_large_pages_of_the_only_open_row_group(tmp_path: Path) -> None:
     table = pa.table({"text": pa.array(["a" * 1000]).take(pa.array(np.zeros(40_000, np.int64)))})
     options = {"use_dictionary": False, "compression": "none", "data_page_size": 10**8}
