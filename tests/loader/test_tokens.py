@@ -616,6 +616,12 @@ def test_rows_that_are_packed_already_keep_their_documents(tmp_path: Path) -> No
         tmp_path, length=4, batch_size=50, boundaries="seq_start_id", output_options=NUMPY
     ) as loader:  # packed once more
         assert tokens_of(rows_of(loader)) == list(range(27))
+    none = pa.array([[], []], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"input_ids": [[1, 2], [3]], "seq_start_id": none}), tmp_path / "packed.parquet")
+    with TokenLoader(
+        tmp_path, length=4, batch_size=2, pack="none", boundaries="seq_start_id", output_options=NUMPY
+    ) as loader:
+        assert next(iter(loader))["seq_lens"].tolist() == [2, 1]
     pq.write_table(pa.table({"input_ids": [[1, 2]], "seq_start_id": [[0, 3]]}), tmp_path / "packed.parquet")
     with (
         TokenLoader(tmp_path, length=10, batch_size=3, boundaries="seq_start_id") as loader,

@@ -238,7 +238,8 @@ class WindowPacker:
                 f"{self._named(window, wrong)}: column {self.form.boundaries!r} has {found!r:.80}; expected rising "
                 "numbers from 0 to the number of tokens"
             )
-        return np.unique(first + begins[row])
+        first += begins[row]
+        return np.unique(first)
 
     def _named(self, window: int, row: int) -> str:
         """Return the file and row group of a window's row."""
@@ -296,15 +297,20 @@ def _cut(
         cuts: int64 ``[n]``, sorted: the offsets of documents in the values.
     """
     end = pieces.begin + pieces.tokens
-    low, high = np.searchsorted(cuts, pieces.begin, side="right"), np.searchsorted(cuts, end, side="left")
-    counts = high - low + 1
+    low = np.searchsorted(cuts, pieces.begin, side="right")
+    counts = np.searchsorted(cuts, end, side="left") - low + 1
     before = np.cumsum(counts) - counts
-    of_piece = np.repeat(np.arange(len(counts)), counts)
-    number = np.arange(len(of_piece)) - before[of_piece]
-    begin = np.where(number == 0, pieces.begin[of_piece], cuts[np.maximum(low[of_piece] + number - 1, 0)])
-    following = low[of_piece] + number
-    bounded = np.append(cuts, np.iinfo(np.int64).max)[following]
-    stop = np.minimum(bounded, pieces.stop[of_piece])
-    tokens = (np.minimum(stop, end[of_piece]) - begin).astype(np.int32)
+    of_piece = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    following = np.arange(len(of_piece))
+    following += (low - before)[of_piece]
+    bounds = np.append(cuts, np.iinfo(np.int64).max)
+    stop = bounds[following]
+    following -= 1
+    begin = bounds[following]
+    del following, bounds
+    begin[before] = pieces.begin
+    np.minimum(stop, pieces.stop[of_piece], out=stop)
+    tokens = np.minimum(stop, end[of_piece])
+    tokens -= begin
     rows = np.append(before, len(of_piece))[pieces.rows]
-    return Pieces(begin, stop, tokens, rows), document[of_piece]
+    return Pieces(begin, stop, tokens.astype(np.int32), rows), document[of_piece]
