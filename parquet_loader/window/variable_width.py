@@ -391,12 +391,11 @@ class _FilledBlocks:
     def reserve(self, nbytes: int) -> tuple[int, int]:
         """Return the address of the reserved space, and the number of bytes reserved before it."""
         if nbytes > self._free or not self._blocks:
-            expected = self._expected // 4 if self._blocks else self._expected
-            self._free = max(nbytes, expected)
-            block = self._allocator.allocate(self._free + READ_BEHIND)
-            self._next = block.array.ctypes.data
+            free = max(nbytes, self._expected // 4 if self._blocks else self._expected)
+            block = self._allocator.allocate(free + READ_BEHIND)  # if this fails, nothing has changed
             self._blocks.append(block)
             self._begins.append(self._all)
+            self._free, self._next = free, block.array.ctypes.data
         address, before = self._next, self._all
         self._next += nbytes
         self._all += nbytes
@@ -445,7 +444,7 @@ class Views:
         self._at = first
 
     def measured(self, lines: Sequence[tuple[int, int, int]]) -> list[list[int]]:
-        """Write masks; return four numbers of each column: see `views_measure`, whose lines are given."""
+        """Write the masks; return the four numbers of `views_measure` for each column. `lines` are its input."""
         begin, count = len(lines) * 2 * self.rows, len(lines)
         end = begin + 7 * count
         given, found = self._memory[begin : begin + 3 * count], self._memory[begin + 3 * count : end]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,31 @@ def test_rows_of_several_blocks_are_delivered_in_order(*, is_scattered: bool) ->
     expected = [together[number] for number in order[:delivered]]
     assert found.offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
     assert found.values.tobytes() == b"".join(expected)
+
+
+def test_rows_after_an_allocation_that_failed_stay_in_their_own_block() -> None:
+    columns, refuses = columns_of(Schema({"x": Text()})), False
+
+    def allocate(nbytes: int) -> np.ndarray[Any, Any]:
+        if refuses:
+            raise MemoryError
+        return np.empty(nbytes, np.uint8)
+
+    arenas = Arenas(2**30, allocate)
+    ragged = RaggedRows(columns, 4, 0, {}, arenas, arenas)
+    ragged.prepare()
+    given = [b"a", bytes(3 * SEGMENT_BYTES), b"b" * 2 * SEGMENT_BYTES, b"c"]
+    chunks = [pa.chunked_array([pa.array([text], pa.large_binary())]) for text in given]
+    ragged.write_rows(0, {"x": chunks[0]})
+    refuses = True
+    with pytest.raises(MemoryError):
+        ragged.write_rows(1, {"x": chunks[1]})
+    refuses = False
+    for number in (2, 3, 1):
+        ragged.write_rows(number, {"x": chunks[number]})
+    ragged.set_order({}, np.arange(4, dtype=np.uint32), 4)
+    ragged.gather(0, 4)
+    assert ragged.finish()[0]["x"][0].to_list() == [text.decode() for text in given]
 
 
 @pytest.mark.skipif(KERNELS is None, reason="without kernels, values are joined first")
