@@ -323,7 +323,8 @@ def test_a_server_that_sends_bodies_in_chunks_is_read_without_obstore(tmp_path: 
         assert load(f"http://{endpoint}/a.parquet", deadline_s=1.0) == 1000
 
 
-def test_pages_that_a_server_sends_for_missing_files_are_not_metadata(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_only_pages_in_the_place_of_metadata_are_ignored(tmp_path: Path, *, is_damaged: bool) -> None:
     pytest.importorskip("aiohttp")
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet", row_group_size=100)
     whole = (tmp_path / "a.parquet").read_bytes()
@@ -335,7 +336,8 @@ def test_pages_that_a_server_sends_for_missing_files_are_not_metadata(tmp_path: 
             self.do_GET()
 
         def do_GET(self) -> None:
-            body = whole if self.path == "/a.parquet" else b"<!doctype html>no such page"
+            other = whole[:-20] if is_damaged else b"<!doctype html>no such page"
+            body = whole if self.path == "/a.parquet" else other
             asked = self.headers["Range"]
             first, last = (int(n) for n in asked.removeprefix("bytes=").split("-")) if asked else (0, len(body) - 1)
             part = body[first : last + 1]
@@ -351,7 +353,11 @@ def test_pages_that_a_server_sends_for_missing_files_are_not_metadata(tmp_path: 
             """Say nothing."""
 
     with serving(Handler) as endpoint:
-        assert load(f"http://{endpoint}/a.parquet") == 1000
+        if is_damaged:
+            with pytest.raises(SourceError, match="_common_metadata: the metadata of the data set cannot be read"):
+                load(f"http://{endpoint}/a.parquet")
+        else:
+            assert load(f"http://{endpoint}/a.parquet") == 1000
 
 
 # ---- names ---------------------------------------------------------------------------------------------------------
@@ -381,7 +387,7 @@ def test_a_name_that_obstore_does_not_read_is_read_by_pyarrow(moto: str) -> None
     store = pafs.FileSystem.from_uri(url("s3", "bucket/train", moto))[0]
     with store.open_output_stream("bucket/tabs/a\tb.parquet") as file:
         pq.write_table(pa.table({"id": range(5)}), file)
-    with pytest.raises(SourceError, match=r"obstore reads no names with such characters; .*connections='native'"):
+    with pytest.raises(SourceError, match=r"obstore cannot read control characters in names; .*connections='native'"):
         load(url("s3", "bucket/tabs", moto), "obstore")
     assert load(url("s3", "bucket/tabs", moto), "native") == 5
 

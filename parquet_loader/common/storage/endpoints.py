@@ -44,7 +44,7 @@ _REMEDIES = {
     "no object store answers there; check the endpoint, and that its port is not that of a console": (
         r"Content-Length Header missing|<!doctype html|<html|Got invalid \w+ response"
     ),
-    "obstore reads no names with such characters; rename the object, or use RemoteOptions(connections='native')": (
+    "obstore cannot read control characters in names; rename the object, or use RemoteOptions(connections='native')": (
         r"illegal character sequence"
     ),
     "the store does not answer; check the endpoint, its scheme (http or https) and the network": UNANSWERED,

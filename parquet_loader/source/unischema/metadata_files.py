@@ -10,6 +10,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import is_local, look_up, system_error
 from parquet_loader.errors import DataError, SchemaError, SourceError
+from parquet_loader.source.file_types import has_magic
 from parquet_loader.source.files import ListingContext, SourceFile
 from parquet_loader.source.footers import read_file_schema
 from parquet_loader.source.unischema.records import UnischemaRecord, read_unischema
@@ -52,14 +53,23 @@ def metadata_of(filesystem: pafs.FileSystem, root: str) -> dict[bytes, bytes] | 
     except (pa.ArrowException, OSError, ValueError) as error:
         if "ACCESS_DENIED" in str(error) and not is_local(filesystem):
             return None  # S3's answer for a missing object if the caller may read but not list
-        if isinstance(error, ValueError) and path.startswith(("http://", "https://")):
-            return None  # not Parquet: some servers answer with a page of HTML whatever the name
+        if path.startswith(("http://", "https://")) and not _is_parquet(filesystem, path):
+            return None  # some servers answer with a page of HTML whatever the name
         failure = system_error(path, error)
         if failure is not None:
             raise failure from error
         reason = str(error).split("\n")[0]
         raise SourceError(f"{path}: the metadata of the data set cannot be read: {reason}") from error
     return found
+
+
+def _is_parquet(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Whether a file begins like Parquet; True if it cannot be read."""
+    try:
+        with filesystem.open_input_file(path) as file:
+            return has_magic((file.read(4), b""))
+    except (pa.ArrowException, OSError, ValueError):
+        return True
 
 
 def declared_unischema(
