@@ -265,7 +265,7 @@ def _expand(
         files = below = lister.matching(base, path)
         if is_remote:
             matches = re.compile(glob_regex(path)).match
-            names_hidden = re.search(r"/[._]", path[len(base) :]) is not None
+            names_hidden = any(map(is_hidden, _parts_below(path, base)))
             files = [e for e in below if matches(e.path) and (names_hidden or _is_visible(e.path, base))]
         what = "the pattern matches no Parquet file" if files else "the pattern matches no file"
     else:

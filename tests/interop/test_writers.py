@@ -7,12 +7,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader
+from parquet_loader import BatchedDataLoader, ParquetDataset
 from tests.support import oracle
 from tests.support.datasets import KINDS, Layout, make_table, write_layout
 from tests.support.examples import grid
@@ -184,6 +186,10 @@ def test_partitions_of_a_column_whose_name_begins_with_an_underscore_are_read(tm
     with BatchedDataLoader(str(tmp_path / "*"), 2) as loader:
         (batch,) = loader
     assert sorted(batch["_day"].tolist()) == [3, 4]
+    for name in (".half", "_old"):
+        pq.write_table(pa.table({"id": [9]}), tmp_path / "_day=3" / f"{name}.parquet")
+    for filesystem in (None, pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("file")))):
+        assert ParquetDataset(str(tmp_path / "_day=*" / "*.parquet"), filesystem=filesystem).num_rows == 2
 
 
 # ---- data frames ---------------------------------------------------------------------------------------------------
