@@ -56,6 +56,7 @@ class FileLease:
         self._offset = len(text)
         self._times = np.zeros(len(names), np.int64)
         self._positions = np.arange(len(names))
+        self._unwritten: list[int] = []
 
     @property
     def is_here(self) -> bool:
@@ -75,17 +76,26 @@ class FileLease:
     def release(self, files: Iterable[int], times: int = 1) -> None:
         """Release files, given by their positions, as delivered `times` times.
 
-        If the file system refuses, they stay leased until the lease ends.
+        If the file system refuses, they stay leased for now: each further call, and the end of the lease, tries again.
+        Deliveries that cannot be written until then are not counted.
         """
         for position in files:
             number = int(self._positions[position])
             if not self._times[number]:
                 self._times[number] = 1 + min(times, _MOST_TIMES)
-                with contextlib.suppress(OSError):
-                    self._file.write(bytes([int(self._times[number])]), self._offset + number)
+                self._unwritten.append(number)
+        self._write()
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            while self._unwritten:
+                number = self._unwritten[-1]
+                self._file.write(bytes([int(self._times[number])]), self._offset + number)
+                self._unwritten.pop()
 
     def drop(self) -> None:
         """End the lease without the store's lock; the next process that finds it counts the deliveries."""
+        self._write()
         self._file.close()
 
 

@@ -148,7 +148,7 @@ class SampleStore:
                         "SampleStore(path)"
                     )
                 self._settings, self._settings_changed = found, changed
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             needed = self._paths.root if self._is_read_only else self._paths.hidden
             if not os.path.isdir(needed):
                 raise SourceError(

@@ -115,6 +115,31 @@ def test_an_epoch_goes_on_if_its_lease_cannot_be_written(tmp_path: Path, monkeyp
     assert store.evict(to_bytes=1).files > 0
 
 
+def test_a_delivery_that_could_not_be_written_at_once_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, refused = SampleStore(tmp_path, schema=SCHEMA, options=SMALL), [1, 2]
+    for first in range(0, 300, 100):
+        with store.writer() as writer:
+            writer.write(rows(first, 100))
+    pwrite = os.pwrite
+
+    def write_later(*arguments: Any) -> int:
+        if refused:
+            refused.pop()
+            refuse_space()
+        return pwrite(*arguments)
+
+    with BatchedDataLoader(store, 10, window_rows=20) as loader:
+        iterator = iter(loader)
+        monkeypatch.setattr(os, "pwrite", write_later)
+        assert delivered_rest(iterator) == list(range(300))
+        monkeypatch.undo()
+    store.recover()
+    assert {file.epochs_seen for file in store.files()} == {1}
+    assert refused == []
+
+
 @pytest.mark.parametrize(("module", "call"), [(os, "pwrite"), (os, "ftruncate"), (fcntl, "flock")])
 def test_errors_name_the_record_that_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, call: str
@@ -301,6 +326,9 @@ def test_a_store_that_is_moved_while_it_is_open_says_so(tmp_path: Path, lost: st
                 use()
         with pytest.warns(RuntimeWarning, match="list of this epoch's files cannot be kept: .*moved or removed"):
             loader.state_dict()
+    (path / lost).write_bytes(b"a file has the name now")
+    with pytest.raises(SourceError, match="this directory was moved or removed since"):
+        store.files()
 
 
 @pytest.mark.parametrize("storage", ["raw", "list"])
