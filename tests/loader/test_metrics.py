@@ -203,7 +203,7 @@ def test_a_client_that_resets_its_connection_prints_nothing(
 @pytest.mark.parametrize("take", [MetricsServer, observe])
 def test_a_mixture_is_refused_and_its_loaders_are_not(loader: BatchedDataLoader, take: Any) -> None:
     mixture = MixedLoader({"a": loader}, {"a": 1})
-    for given in ({"train": mixture}, {1: loader}, {"train": None}, {}):
+    for given in ({"train": mixture}, {1: loader}, {"train": None}, {"train": BatchedDataLoader}, {}):
         with pytest.raises(ConfigurationError, match=r"has no stats\(\); pass loaders|dict of loaders by name"):
             take(given)
     an_epoch(loader)

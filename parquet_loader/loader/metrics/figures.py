@@ -106,9 +106,10 @@ def loaders_by_name(where: str, loaders: Mapping[str, Measured]) -> weakref.Weak
     if not isinstance(loaders, Mapping) or not loaders or not all(isinstance(name, str) for name in loaders):
         raise ConfigurationError(f"{where}(loaders): expected a dict of loaders by name, such as {{'train': loader}}")
     for name, loader in loaders.items():
-        if not isinstance(loader, Measured):
+        if isinstance(loader, type) or not isinstance(loader, Measured):
+            kind = f"the class {loader.__name__}" if isinstance(loader, type) else f"a {type(loader).__name__}"
             raise ConfigurationError(
-                f"{where}(loaders): {name!r:.80} is a {type(loader).__name__}, which has no stats(); pass loaders, "
+                f"{where}(loaders): {name!r:.80} is {kind}, which has no stats(); pass loaders, "
                 "such as mixture.loaders of a MixedLoader"
             )
     return weakref.WeakValueDictionary(loaders)
