@@ -158,7 +158,7 @@ def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None)
 
 @dataclass(frozen=True, slots=True)
 class MixedPart:
-    """What a `MixedLoader` uses of one of its loaders, in addition to public methods; see `mixed_part`.
+    """The private members of a loader that `MixedLoader` uses; see `mixed_part`.
 
     Attributes:
         changes: Whether the source is listed at each epoch's start, as a `SampleStore` is.

@@ -274,7 +274,7 @@ class MixedLoader(NotIndexed):
 
     @property
     def dataset(self) -> NoReturn:
-        """Raise `AttributeError`, which trainers catch that ask for a number of rows."""
+        """Raise `AttributeError`; trainers that ask for a number of rows catch it."""
         raise AttributeError(
             "MixedLoader: it has no `dataset`, and cannot be copied as a DataLoader, as accelerate.skip_first_batches "
             "does; call loader.seek(epoch, batch), and set ignore_data_skip=True for transformers' Trainer "

@@ -52,7 +52,7 @@ def _guarantees(footer: Metadata, row_group: int, column: int, field: pa.Field) 
         low, high = _array(bounds, stored).cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError, TypeError):
         return []
-    # 0.0 and -0.0 are equal, but `is_in` tells them apart, so one float is no constant.
+    # 0.0 and -0.0 are equal, but `is_in` tells them apart, so equal bounds of floats do not make a constant.
     is_constant = low.equals(high) and not pa.types.is_floating(low.type)
     limits = [name == low] if is_constant else [name >= low, name <= high]
     may_be_null = nulls != 0 and leaf.max_definition_level

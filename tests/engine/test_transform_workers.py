@@ -161,7 +161,7 @@ def test_batches_that_are_kept_never_change(tmp_path: Path) -> None:
 
 
 def test_processes_run_transform_at_the_same_time(root: str, tmp_path: Path) -> None:
-    transform = functools.partial(transforms.in_several_processes, str(tmp_path), 3)  # else it never returns
+    transform = functools.partial(transforms.in_several_processes, str(tmp_path), 3)  # else it raises
     options = {"columns": ["id"], "output_options": OutputOptions(format="numpy")}
     with over_processes(root, transform, 20, workers=3, **options) as loader:
         used = {process for batch in loader for process in batch["process"].tolist()}

@@ -56,7 +56,7 @@ def crashing(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any
 def in_several_processes(
     folder: str, processes: int, columns: dict[str, Any], _: np.random.Generator
 ) -> dict[str, Any]:
-    """Return once as many processes are in it at the same time, or were: each leaves a file in the folder.
+    """Return when `processes` processes have begun a call; each creates a file in `folder`.
 
     The first batch, whose first `id` is 0, returns at once: further ones begin when it has shown how large it is.
     """

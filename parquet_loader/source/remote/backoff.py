@@ -6,7 +6,7 @@ import random
 
 FIRST_WAIT_S = 0.2
 _MOST_WAIT_S = 20.0
-# The most time that one request waits because servers ask for it, in all; longer waits are not granted.
+# Upper limit on the time that one request waits because servers ask for it (Retry-After).
 _MOST_ASKED_S = 600.0
 
 
