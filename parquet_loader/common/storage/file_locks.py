@@ -264,7 +264,7 @@ def _acquire_within(lock: FileLock, patience_s: float | None) -> None:
         if lock.acquire(waits=False):
             return
         if time.monotonic() > give_up:
-            raise TimeoutError(f"{lock.path}: another process has held the lock for more than {patience_s:.0f} s")
+            raise TimeoutError(f"{lock.path}: another process has held the lock for more than {patience_s:g} s")
         Event().wait(min(0.0005 * 2 ** min(attempt, 8), _POLL_S))  # flock itself has no timeout
 
 
