@@ -71,7 +71,7 @@ class Window:
     scattered: Mapping[str, Scattered] = field(default_factory=dict)
 
     def batches(self, batch_size: int) -> Iterator[dict[str, Array]]:
-        """Yield `slice` for each batch; nothing if there are no arrays."""
+        """Yield the views of each batch in order, as `slice` returns them; nothing if there are no arrays."""
         at_once = batch_size * max(1, _SLICED_ROWS // batch_size)
         for first in range(0, self.rows if self.arrays else 0, at_once):
             last = min(first + at_once, self.rows)

@@ -25,7 +25,7 @@ from parquet_loader.window.fixed_width import shift_staged
 SEGMENT_BYTES = 1 << 20
 MORE_VALUES = 64  # for unused bytes behind some values, see `reserve_lists`; more of them take another block
 _MOST_VALUES = 2**32 - 1
-_MEASURED, _STAGED = 3 + 4, 9  # numbers of a column in calls of `views_measure` and `views_stage`
+_GIVEN, _FOUND, _STAGED = 3, 4, 9  # numbers of a column: arguments and results of `views_measure`, `views_stage`
 _NO_DICTIONARY = Dictionary()
 
 
@@ -437,27 +437,27 @@ class Views:
 
     def __init__(self, names: Sequence[str], rows: int) -> None:
         # One array for all, because numpy takes a microsecond to return the address of an array.
-        self._memory = np.empty(len(names) * (2 * rows + _MEASURED + _STAGED), np.int64)
-        first: int = self._memory.ctypes.data
+        self._memory = np.empty(len(names) * (2 * rows + _GIVEN + _FOUND + _STAGED), np.int64)
+        self._address: int = self._memory.ctypes.data
         self.rows = rows
-        self.addresses = {name: first + 16 * rows * number for number, name in enumerate(names)}
-        self._at = first
+        self.addresses = {name: self._address + 16 * rows * number for number, name in enumerate(names)}
 
     def measured(self, lines: Sequence[tuple[int, int, int]]) -> list[list[int]]:
         """Write the masks; return the four numbers of `views_measure` for each column. `lines` are its input."""
-        begin, count = len(lines) * 2 * self.rows, len(lines)
-        end = begin + 7 * count
-        given, found = self._memory[begin : begin + 3 * count], self._memory[begin + 3 * count : end]
-        given.reshape(-1, 3)[...] = lines
-        at = self._at + 8 * begin
-        KERNELS.views_measure(at, count, self.rows, at + 24 * count)
-        return found.reshape(-1, 4).tolist()
+        count = len(lines)
+        begin = 2 * self.rows * count
+        middle, end = begin + _GIVEN * count, begin + (_GIVEN + _FOUND) * count
+        self._memory[begin:middle].reshape(count, _GIVEN)[...] = lines
+        KERNELS.views_measure(self._address + 8 * begin, count, self.rows, self._address + 8 * middle)
+        found: list[list[int]] = self._memory[middle:end].reshape(count, _FOUND).tolist()
+        return found
 
     def stage(self, lines: Sequence[tuple[int, ...]]) -> None:
         """Copy the values, and write the number of each row's value; the lines are those of `views_stage`."""
-        begin = len(lines) * (2 * self.rows + _MEASURED)
-        self._memory[begin:].reshape(-1, 9)[...] = lines
-        KERNELS.views_stage(self._at + 8 * begin, len(lines), self.rows)
+        count = len(lines)
+        begin = (2 * self.rows + _GIVEN + _FOUND) * count
+        self._memory[begin:].reshape(count, _STAGED)[...] = lines
+        KERNELS.views_stage(self._address + 8 * begin, count, self.rows)
 
 
 class _ArrowRows:

@@ -293,31 +293,53 @@ def test_a_server_without_range_requests_is_told_at_once(tmp_path: Path, connect
     assert "without success" not in str(e.value)  # no request was repeated until the deadline
 
 
+class Ranges(http.server.BaseHTTPRequestHandler):
+    """Answers with `body`, or a range of it; 404 if that is None."""
+
+    protocol_version = "HTTP/1.1"
+    sends_chunks = False  # instead of a length
+
+    def body(self) -> bytes | None:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        body = self.body()
+        whole = body or b""
+        asked = self.headers["Range"]
+        first, last = (int(n) for n in asked.removeprefix("bytes=").split("-")) if asked else (0, len(whole) - 1)
+        part = whole[first : last + 1]
+        self.send_response(404 if body is None else 206 if asked else 200)
+        self.send_header("Content-Range", f"bytes {first}-{first + len(part) - 1}/{len(whole)}")
+        self.send_header("Accept-Ranges", "bytes")
+        if self.sends_chunks and self.command == "GET":
+            self.send_header("Transfer-Encoding", "chunked")
+            part = b"%x\r\n%b\r\n0\r\n\r\n" % (len(part), part)
+        else:
+            self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(part)
+
+    do_HEAD = do_GET  # noqa: N815 (the name that http.server calls)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def thousand_rows(folder: Path) -> bytes:
+    pq.write_table(pa.table({"id": range(1000)}), folder / "a.parquet", row_group_size=100)
+    return (folder / "a.parquet").read_bytes()
+
+
 def test_a_server_that_sends_bodies_in_chunks_is_read_without_obstore(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
-    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet", row_group_size=100)
-    whole = (tmp_path / "a.parquet").read_bytes()
+    whole = thousand_rows(tmp_path)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(Ranges):
+        sends_chunks = True
 
-        def do_HEAD(self) -> None:
-            self.send_response(200 if self.path == "/a.parquet" else 404)
-            self.send_header("Content-Length", str(len(whole)))
-            self.send_header("Accept-Ranges", "bytes")
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            first, last = (int(n) for n in self.headers["Range"].removeprefix("bytes=").split("-"))
-            body = whole[first : last + 1]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(whole)}")
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+        def body(self) -> bytes | None:
+            return whole if self.path == "/a.parquet" else None
 
     with serving(Handler) as endpoint:
         assert load(f"http://{endpoint}/a.parquet", deadline_s=1.0) == 1000
@@ -326,31 +348,12 @@ def test_a_server_that_sends_bodies_in_chunks_is_read_without_obstore(tmp_path: 
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_only_pages_in_the_place_of_metadata_are_ignored(tmp_path: Path, *, is_damaged: bool) -> None:
     pytest.importorskip("aiohttp")
-    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet", row_group_size=100)
-    whole = (tmp_path / "a.parquet").read_bytes()
+    whole = thousand_rows(tmp_path)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_GET(self) -> None:
+    class Handler(Ranges):
+        def body(self) -> bytes:
             other = whole[:-20] if is_damaged else b"<!doctype html>no such page"
-            body = whole if self.path == "/a.parquet" else other
-            asked = self.headers["Range"]
-            first, last = (int(n) for n in asked.removeprefix("bytes=").split("-")) if asked else (0, len(body) - 1)
-            part = body[first : last + 1]
-            self.send_response(206 if asked else 200)
-            self.send_header("Content-Range", f"bytes {first}-{first + len(part) - 1}/{len(body)}")
-            self.send_header("Accept-Ranges", "bytes")
-            self.send_header("Content-Length", str(len(part)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(part)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            return whole if self.path == "/a.parquet" else other
 
     with serving(Handler) as endpoint:
         if is_damaged:
