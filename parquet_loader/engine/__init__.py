@@ -15,6 +15,7 @@ from parquet_loader.engine.engine import (
     EngineOptions,
     transform_processes,
 )
+from parquet_loader.engine.epoch_workers import STAGES, Job
 from parquet_loader.engine.kept_engine import KeptEngine
 from parquet_loader.engine.ranges import Mark, marking
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
@@ -24,4 +25,3 @@ from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_media import WindowMedia
 from parquet_loader.engine.window_task import WindowTask
-from parquet_loader.engine.worker_pool import STAGES, Job

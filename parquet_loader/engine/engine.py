@@ -13,8 +13,9 @@ consumer's loop released the window's last batch, and its memory can be reused.
 The lock of `WorkerPool` guards all state. No thread does I/O, computes or blocks while it holds the lock; the only wait
 is for a change of that state.
 
-Next epoch. When the consumer has the last window, `ReadAhead` opens the engine of the next epoch. Until `start` begins
-its epoch, that engine reads only one window, only into memory that this engine leaves free, and calls no `transform`.
+Next epoch. When the consumer has the last window, `ReadAhead` opens the engine of the next epoch, which shares the
+threads and the lock of this one. Until `start` begins its epoch, that engine reads only one window, only into memory
+that this engine leaves free, with threads that have no job of this engine, and calls no `transform`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.batch_scheduler import Batches, BatchScheduler
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformLane, TransformProcesses
+from parquet_loader.engine.epoch_workers import EpochWorkers, Job
 from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.read_ahead import ReadAhead
 from parquet_loader.engine.read_scheduler import ReadScheduler
@@ -38,7 +40,6 @@ from parquet_loader.engine.record import EngineRecord, Sample
 from parquet_loader.engine.referenced_files import files_named_by
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_task import WindowTask
-from parquet_loader.engine.worker_pool import Job, WorkerPool
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.plan import Plan
 from parquet_loader.read import CacheStats
@@ -140,7 +141,7 @@ class Engine:
         self._uses_transforms = False
         self._has_lanes = bool(lanes)
         self.usage = Usage(int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)))
-        self.workers = WorkerPool(
+        self.workers = EpochWorkers(
             self._choose, num_threads, self._sample, [partial(self._choose_batch, lane) for lane in lanes]
         )
         self._plan = plan
@@ -175,8 +176,6 @@ class Engine:
         self._cache_figures: CacheStats | None = None
         self._is_ahead = False
         self._next: ReadAhead[Engine] | None = None
-        # The bytes held when the next epoch's engine last learned that there are fewer.
-        self._told_bytes = 0
         self._remainder: Remainder | None = Remainder()
         self._next_to_order = self._first_window
         self._batches = None if batches is None else batches(self.usage)
@@ -202,10 +201,15 @@ class Engine:
         """Open the next epoch's engine when this one has nothing left to read; call this before `start`."""
         self._next = next_epoch
 
-    def start_ahead(self, before: Usage) -> None:
-        """Start the workers; until `start` they read the first window into memory that another epoch leaves free."""
+    def start_ahead(self, before: Engine) -> None:
+        """Share the workers of the running epoch; until `start` they read the first window into memory that it leaves.
+
+        Raises:
+            LoaderStateError: The running epoch has ended meanwhile.
+        """
         self._is_ahead = True
-        self.usage.before = before
+        self.usage.before = before.usage
+        self.workers.share(before.workers)
         self._reads.start(only_first=True)
         self.workers.start()
 
@@ -223,11 +227,10 @@ class Engine:
             self._reads.fetch_all()
             self.workers.notify()
 
-    def wake(self, *, is_alone: bool) -> None:
-        """Let the workers look for jobs: the previous epoch holds fewer bytes or, with `is_alone`, has ended."""
+    def go_on_alone(self) -> None:
+        """Use the memory of the previous epoch, which has ended."""
         with self.workers.lock:
-            if is_alone:
-                self.usage.before = None
+            self.usage.before = None
             self.workers.notify()
 
     def close(self) -> None:
@@ -422,18 +425,12 @@ class Engine:
         return self._taking_windows(partial(self._batches.job, lane=lane))
 
     def _next_job(self) -> Job[None] | None:
-        """Return a job for the next epoch's engine: open it, or tell it that this one holds fewer bytes."""
+        """Return the job that opens the next epoch's engine, once."""
         ahead = self._next
-        if ahead is None or self._is_ahead or not self._has_delivered_all():
+        if ahead is None or ahead.has_begun or self._is_ahead or not self._has_delivered_all():
             return None
-        if not ahead.has_begun:
-            ahead.has_begun = True
-            self._told_bytes = self.usage.held_bytes
-            return Job("permute", lambda: self._begin_next(ahead), lambda _: None, lambda _: None)
-        if self.usage.held_bytes >= self._told_bytes:
-            return None
-        self._told_bytes = self.usage.held_bytes
-        return Job("permute", ahead.wake, lambda _: None, lambda _: None)
+        ahead.has_begun = True
+        return Job("permute", lambda: self._begin_next(ahead), lambda _: None, lambda _: None)
 
     def _has_delivered_all(self) -> bool:
         """Whether the consumer has the last window, or the workers process its batches."""
@@ -446,7 +443,7 @@ class Engine:
 
     def _begin_next(self, ahead: ReadAhead[Engine]) -> None:
         self._cache_figures = self._reader.chunks.cache_figures(self._cache_before)
-        ahead.begin(self.usage)
+        ahead.begin(self)
 
     def _admit(self) -> WindowTask:
         index, plan = self._admitted, self._plan

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from parquet_loader.common import IntArray
 from parquet_loader.dataset import Dataset
-from parquet_loader.engine.usage import Usage
 from parquet_loader.plan import Division, Plan, plan_epoch
 
 
@@ -50,8 +49,8 @@ class NextPlan:
 class _Engine(Protocol):
     @property
     def is_sound(self) -> bool: ...
-    def start_ahead(self, before: Usage) -> None: ...
-    def wake(self, *, is_alone: bool) -> None: ...
+    def start_ahead(self, before: Any) -> None: ...
+    def go_on_alone(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -93,13 +92,13 @@ class ReadAhead(Generic[E]):
         made = tuple(self._made)
         return made[0] if made and self._pid == os.getpid() and made[0].is_sound else None
 
-    def begin(self, before: Usage) -> None:
-        """Plan the epoch, open its engine and start the workers.
+    def begin(self, before: E) -> None:
+        """Plan the epoch, open its engine and let it read.
 
         Errors are dropped: the epoch opens an engine again when it begins, and raises them.
 
         Args:
-            before: The counters of the running epoch.
+            before: The engine of the running epoch.
         """
         opened, self._opened = self._opened, None
         if opened is None or self._is_over:
@@ -117,10 +116,10 @@ class ReadAhead(Generic[E]):
         if self._is_over:
             self.drop()
 
-    def wake(self, *, is_alone: bool = False) -> None:
-        """Say that the running epoch holds fewer bytes or, with `is_alone`, has ended."""
+    def go_on_alone(self) -> None:
+        """Say that the running epoch has ended."""
         for engine in tuple(self._made):
-            engine.wake(is_alone=is_alone)
+            engine.go_on_alone()
 
     def release(self) -> None:
         """Hand the engine over to its epoch."""

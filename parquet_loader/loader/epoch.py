@@ -217,7 +217,7 @@ class Epoch:
         self.figures.stop()
         if self._next_epoch is not None:
             if self.figures.has_delivered_all:
-                self._next_epoch.wake(is_alone=True)
+                self._next_epoch.go_on_alone()
             else:
                 self._next_epoch.drop()
         if self._deliveries is not None:

@@ -207,7 +207,7 @@ class _Server:
             self._channel.send(Reply(self._account(), record=self._record()))
             self._engine = None
             if self._ahead is not None:
-                self._ahead.wake(is_alone=True)
+                self._ahead.go_on_alone()
 
     def _next(self) -> Window | StoredWindow | ProcessedBatch | None:
         if self._failure is not None:
