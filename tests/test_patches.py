@@ -81,7 +81,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.engine.child.process._START": "the reading process has fewer descriptors than its parent",
     },
     "engine/test_worker_pool.py": {
-        "parquet_loader.engine.worker_pool.queued_s": "the process has no memory at this moment",
+        "parquet_loader.engine.workers.worker_pool.Thread": "the system runs a new thread before its starter",
+        "parquet_loader.engine.workers.worker_pool.queued_s": "the process has no memory at this moment",
     },
     "frameworks/test_jax.py": {
         "parquet_loader.collate.jax_transfers.batched_device_put": "a version of jaxlib whose function differs",

@@ -15,13 +15,13 @@ from parquet_loader.engine.engine import (
     EngineOptions,
     transform_processes,
 )
-from parquet_loader.engine.epoch_workers import STAGES, Job
 from parquet_loader.engine.kept_engine import KeptEngine
-from parquet_loader.engine.ranges import Mark, marking
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
-from parquet_loader.engine.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.recordings import RowError
 from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_by
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_media import WindowMedia
 from parquet_loader.engine.window_task import WindowTask
+from parquet_loader.engine.workers.epoch_workers import STAGES, Job
+from parquet_loader.engine.workers.ranges import Mark, marking
+from parquet_loader.engine.workers.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of

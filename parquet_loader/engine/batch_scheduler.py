@@ -9,10 +9,10 @@ from typing import Any
 from parquet_loader.dataset import BATCHES_AT_ONCE, Dataset
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.child.transforms import TransformLane
-from parquet_loader.engine.epoch_workers import Job
 from parquet_loader.engine.recordings import RowError
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
+from parquet_loader.engine.workers.epoch_workers import Job
 from parquet_loader.plan import Plan
 from parquet_loader.window import Allocator
 

@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.batch_scheduler import Batches
-from parquet_loader.engine.epoch_workers import Job
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
+from parquet_loader.engine.workers.epoch_workers import Job
 
 # A job writes several batches, because each job takes the engine's lock and wakes its threads: 4 instead of 2 batches
 # of 2 MiB save 4 percent of an epoch's processor time.

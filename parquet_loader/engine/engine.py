@@ -32,14 +32,14 @@ from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
 from parquet_loader.engine.batch_scheduler import Batches, BatchScheduler
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformLane, TransformProcesses
-from parquet_loader.engine.epoch_workers import EpochWorkers, Job
 from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.read_ahead import ReadAhead
 from parquet_loader.engine.read_scheduler import ReadScheduler
-from parquet_loader.engine.record import EngineRecord, Sample
 from parquet_loader.engine.referenced_files import files_named_by
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_task import WindowTask
+from parquet_loader.engine.workers.epoch_workers import EpochWorkers, Job
+from parquet_loader.engine.workers.record import EngineRecord, Sample
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.plan import Plan
 from parquet_loader.read import CacheStats
@@ -175,6 +175,7 @@ class Engine:
         )
         self._cache_figures: CacheStats | None = None
         self._is_ahead = False
+        self._before: Engine | None = None
         self._next: ReadAhead[Engine] | None = None
         self._remainder: Remainder | None = Remainder()
         self._next_to_order = self._first_window
@@ -207,7 +208,7 @@ class Engine:
         Raises:
             LoaderStateError: The running epoch has ended meanwhile.
         """
-        self._is_ahead = True
+        self._is_ahead, self._before = True, before
         self.usage.before = before.usage
         self.workers.share(before.workers)
         self._reads.start(only_first=True)
@@ -223,14 +224,14 @@ class Engine:
             self.workers.start()
             return
         with self.workers.lock:
-            self._is_ahead, self.usage.before = False, None
+            self._is_ahead, self._before, self.usage.before = False, None, None
             self._reads.fetch_all()
             self.workers.notify()
 
     def go_on_alone(self) -> None:
         """Use the memory of the previous epoch, which has ended."""
         with self.workers.lock:
-            self.usage.before = None
+            self._before = self.usage.before = None
             self.workers.notify()
 
     def close(self) -> None:
@@ -241,7 +242,7 @@ class Engine:
         if ended is not None:
             ended.end()
         self._reads.close(workers_have_ended=has_ended)
-        self._next = None
+        self._before = self._next = None
         if not has_ended:
             return
         self._windows.clear()
@@ -427,19 +428,16 @@ class Engine:
     def _next_job(self) -> Job[None] | None:
         """Return the job that opens the next epoch's engine, once."""
         ahead = self._next
-        if ahead is None or ahead.has_begun or self._is_ahead or not self._has_delivered_all():
+        # When the last window is ordered, this epoch has reserved all of its memory.
+        if ahead is None or ahead.has_begun or self._is_ahead or self._next_to_order < self._plan.windows:
             return None
         ahead.has_begun = True
         return Job("permute", lambda: self._begin_next(ahead), lambda _: None, lambda _: None)
 
-    def _has_delivered_all(self) -> bool:
-        """Whether the consumer has the last window, or the workers process its batches."""
-        if self._admitted < self._plan.windows or self.workers.is_closing:
-            return False
-        if self._batches is not None:
-            return len(self._windows) <= 1 and all(window.phase == "ready" for window in self._windows)
-        # With wide rows, the next window takes the memory of the window before last.
-        return not self._windows and not (self._parts.wide and len(self._delivered) > 1)
+    @property
+    def _windows_held(self) -> int:
+        """Number of windows in memory, in progress or delivered."""
+        return len(self._windows) + len(self._delivered)
 
     def _begin_next(self, ahead: ReadAhead[Engine]) -> None:
         self._cache_figures = self._reader.chunks.cache_figures(self._cache_before)
@@ -479,8 +477,8 @@ class Engine:
 
     def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
-            case "new" if self._parts.wide and len(self._delivered) > 1 and not self._is_awaited:
-                return None  # wait to reuse the memory of the window before last: it is faulted in
+            case "new" if self._parts.wide and self._may_reuse_memory():
+                return None
             case "new" if may_exceed or self.usage.fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
             case "read" if window.waiting:
@@ -495,6 +493,12 @@ class Engine:
             case "finish":
                 return self._finish_job(window)
         return None
+
+    def _may_reuse_memory(self) -> bool:
+        """Whether the consumer will soon release the window before last, whose memory is faulted in."""
+        if self._before is not None:
+            return self._before._windows_held > 1
+        return len(self._delivered) > 1 and not self._is_awaited
 
     def _has_ended_prefault(self) -> bool:
         """Stop pre-faulting, because the memory is needed now; return whether no job uses it any more."""

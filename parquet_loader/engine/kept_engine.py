@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IntArray
-from parquet_loader.engine.record import EngineRecord
 from parquet_loader.engine.usage import EngineFigures
+from parquet_loader.engine.workers.record import EngineRecord
 from parquet_loader.errors import LoaderStateError
 from parquet_loader.plan import Plan
 from parquet_loader.window import KeptWindow

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 
-from parquet_loader.engine.epoch_workers import Job
 from parquet_loader.engine.usage import Usage
+from parquet_loader.engine.workers.epoch_workers import Job
 from parquet_loader.window import Allocation, Allocator, Block, Memory
 
 # Bytes that one job pre-faults; a row group that arrives meanwhile waits for the job.

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from parquet_loader.dataset import Dataset
-from parquet_loader.engine.epoch_workers import EpochWorkers
 from parquet_loader.engine.usage import Usage
+from parquet_loader.engine.workers.epoch_workers import EpochWorkers
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.plan import Plan, RowGroupSlice
 from parquet_loader.read import AT_ONCE_BYTES, ChunkLocation

@@ -117,8 +117,8 @@ class ReadAhead(Generic[E]):
             self.drop()
 
     def go_on_alone(self) -> None:
-        """Say that the running epoch has ended."""
-        for engine in tuple(self._made):
+        """Say that the running epoch has ended; does nothing in a forked child, where a lock may be held for ever."""
+        for engine in tuple(self._made) if self._pid == os.getpid() else ():
             engine.go_on_alone()
 
     def release(self) -> None:

@@ -12,10 +12,10 @@ from functools import partial
 
 from parquet_loader.common import uninterrupted
 from parquet_loader.dataset import Dataset
-from parquet_loader.engine.epoch_workers import EpochWorkers, Job
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
+from parquet_loader.engine.workers.epoch_workers import EpochWorkers, Job
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan import Plan, RowGroupSlice
 from parquet_loader.read import Cursor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parquet_loader.engine.epoch_workers import STAGES
 from parquet_loader.engine.media_decoding import DamagedRow
+from parquet_loader.engine.workers.epoch_workers import STAGES
 from parquet_loader.read import CacheStats
 from parquet_loader.source import RemoteFigures
 

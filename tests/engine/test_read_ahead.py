@@ -315,7 +315,7 @@ class FakeEngine:
     def start_ahead(self, before: Any) -> None:
         self.at_start()
 
-    def wake(self, *, is_alone: bool) -> None:
+    def go_on_alone(self) -> None:
         pass
 
     def close(self) -> None:
@@ -335,7 +335,7 @@ def _no_threads() -> None:
 def test_an_error_of_reading_ahead_is_left_to_the_epoch_that_it_concerns() -> None:
     engine = FakeEngine(_no_threads)
     reading = read_ahead(lambda: engine)
-    reading.begin(None)  # type: ignore[arg-type]
+    reading.begin(None)
     assert reading.engine is None
     assert engine.closed == 1
 
@@ -343,17 +343,30 @@ def test_an_error_of_reading_ahead_is_left_to_the_epoch_that_it_concerns() -> No
         raise MemoryError
 
     reading = read_ahead(fails)
-    reading.begin(None)  # type: ignore[arg-type]
+    reading.begin(None)
     assert reading.engine is None
 
 
 def test_an_engine_that_is_dropped_while_it_starts_is_closed_by_its_starter() -> None:
     engine = FakeEngine(lambda: reading.drop())
     reading = read_ahead(lambda: engine)
-    reading.begin(None)  # type: ignore[arg-type]
+    reading.begin(None)
     assert reading.engine is None
     assert engine.closed == 1
     late = read_ahead(lambda: engine)
     late.drop()
-    late.begin(None)  # type: ignore[arg-type]
+    late.begin(None)
     assert engine.closed == 1
+
+
+def test_epochs_that_follow_one_another_use_the_same_threads(root: str) -> None:
+    with opened(root, window_rows=40) as loader:
+        found = set()
+        for _ in range(3):
+            iterator = to_last_batch(loader)
+            wait_until_read(loader)
+            assert len(threads()) == 2
+            found |= {thread.ident for thread in threads()}
+            list(iterator)
+        assert len(found) == 2
+    assert_nothing_runs()

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions
-from parquet_loader.engine.epoch_workers import resource
 from parquet_loader.engine.prefault import Prefault, populate
 from parquet_loader.engine.usage import Usage
+from parquet_loader.engine.workers.epoch_workers import resource
 from parquet_loader.window.arena import Allocation, Arenas, Block
 from parquet_loader.window.assembly import Assembly, BufferSizes, ColumnGroups, Remainder
 

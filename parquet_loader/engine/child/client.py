@@ -28,8 +28,8 @@ from parquet_loader.engine.child.server import Begin, Drop, Next, Open, Release,
 from parquet_loader.engine.child.shared_memory import ISOLATION, SharedMemoryReceiver, check_shared_memory
 from parquet_loader.engine.engine import EngineOptions
 from parquet_loader.engine.read_ahead import NextPlan
-from parquet_loader.engine.record import EngineRecord, JoinedRecord
 from parquet_loader.engine.usage import EngineFigures
+from parquet_loader.engine.workers.record import EngineRecord, JoinedRecord
 from parquet_loader.errors import (
     ConfigurationError,
     LoaderStateError,

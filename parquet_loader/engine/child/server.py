@@ -24,8 +24,8 @@ from parquet_loader.engine.child.shared_memory import SharedMemorySender, Shared
 from parquet_loader.engine.child.transforms import TransformProcesses
 from parquet_loader.engine.engine import Engine, EngineOptions, transform_processes
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
-from parquet_loader.engine.record import EngineRecord
 from parquet_loader.engine.usage import EngineFigures
+from parquet_loader.engine.workers.record import EngineRecord
 from parquet_loader.plan import Plan
 from parquet_loader.window import Arenas, StoredWindow, Window
 

@@ -15,7 +15,7 @@ from parquet_loader.errors import LoaderStateError, SystemReadError
 _PREFIX = "parquet_loader-"
 
 
-class Client(Protocol):
+class _Client(Protocol):
     """An epoch that is served. Its methods are called with the pool's lock held; what `next_work` returns, without."""
 
     def next_work(self, thread: int) -> Callable[[], None] | None:
@@ -55,9 +55,9 @@ class WorkerPool:
     Invariants: a thread serves one client at a time, and `_serving` names it until the work is over and all that it has
     changed is visible under the lock. After a client is removed, no work of it begins.
 
-    Life: the first client that is added begins the threads. Each ends after its current work when there is no client
-    left, and the pool then takes no other client. They are daemons, so an interpreter that exits without `remove` does
-    not wait for them; a finaliser calls it before that.
+    Life: the first client that is added begins the threads. They end when there is no client left, and no work of
+    earlier ones, which may add a client; the pool then takes no other client. They are daemons, so an interpreter that
+    exits without `remove` does not wait for them; a finaliser calls it before that.
 
     SIGINT can interrupt the main thread inside `Condition`, which then keeps its lock or releases it twice. So the
     caller's thread takes `lock` itself and waits for a `waker`, never for `changed`.
@@ -70,10 +70,11 @@ class WorkerPool:
     def __init__(self, count: int, lanes: int = 0) -> None:
         self.lock = RLock()
         self.changed = Condition(self.lock)
-        self._clients: list[Client] = []
-        self._serving: list[Client | None] = [None] * (count + lanes)
+        self._clients: list[_Client] = []
+        self._serving: list[_Client | None] = [None] * (count + lanes)
         self._wakers: list[tuple[Any, Callable[[], bool]]] = []
         self._running = 0
+        self._has_begun = False
         self._names = [f"worker-{number}" for number in range(count)] + [f"transform-{n}" for n in range(lanes)]
         self._threads: list[Thread] = []
 
@@ -84,24 +85,24 @@ class WorkerPool:
         known = [seconds for seconds in waited if seconds is not None]
         return sum(known) if known else None
 
-    def add(self, client: Client) -> None:
+    def add(self, client: _Client) -> None:
         """Serve a client; signals are deferred, because a half-started thread cannot be joined.
 
         Raises:
             SystemReadError: The system allows no more threads.
-            LoaderStateError: The pool has had clients, and all are removed.
+            LoaderStateError: The threads have ended.
         """
         uninterrupted(partial(self._add, client))
 
-    def _add(self, client: Client) -> None:
+    def _add(self, client: _Client) -> None:
         with self.lock:
-            is_new = not self._threads
-            if not is_new and not self._clients:
+            if self._has_begun and self._is_over:
                 raise LoaderStateError("the threads of the epoch before have ended")
+            has_begun, self._has_begun = self._has_begun, True
             self._clients.append(client)
             self.notify()
-        if is_new:
-            self._start()
+        if not has_begun:
+            self._start()  # the threads begun first may already add the next client
 
     def _start(self) -> None:
         for number, name in enumerate(self._names):
@@ -121,14 +122,14 @@ class WorkerPool:
                 ) from None
             self._threads.append(thread)
 
-    def remove(self, client: Client) -> None:
+    def remove(self, client: _Client) -> None:
         """Begin no more work of a client, and end the threads if there is no other one; idempotent."""
         with self.lock:
             if client in self._clients:
                 self._clients.remove(client)
             self.notify()
 
-    def wait_for_end_of(self, client: Client) -> bool:
+    def wait_for_end_of(self, client: _Client) -> bool:
         """Wait for the end of a removed client's work, and of the threads if there is no other client.
 
         Returns:
@@ -140,16 +141,21 @@ class WorkerPool:
         while (waker := self._waker_while_running(client)) is not None:
             wait_for_lock(waker)
         with self.lock:
-            is_over = not self._clients
+            is_over = self._is_over
         if is_over:
             # SIGINT can make `join` return early. The threads have left their loop, so this wait is short.
             uninterrupted(self._join)
         return True
 
-    def _waker_while_running(self, client: Client) -> Any:
+    def _waker_while_running(self, client: _Client) -> Any:
         with self.lock:
-            is_running = client in self._serving or (self._running and not self._clients)
+            is_running = client in self._serving or (self._running and self._is_over)
             return self.waker() if is_running else None
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether there is no client, and no work that may add one."""
+        return not self._clients and not any(self._serving)
 
     def _join(self) -> None:
         for thread in self._threads:
@@ -206,12 +212,12 @@ class WorkerPool:
                 client.fail(error)
         return True  # the frame is gone when the thread waits, so an idle thread keeps no memory alive
 
-    def _next(self, thread: int) -> tuple[Client, Callable[[], None]] | None:
+    def _next(self, thread: int) -> tuple[_Client, Callable[[], None]] | None:
         served, self._serving[thread] = self._serving[thread], None
         if served is not None and served not in self._clients:
             self.notify()  # somebody may wait for the end of this work
         del served
-        while self._clients:
+        while not self._is_over:
             for client in tuple(self._clients):  # a garbage collection may remove one meanwhile
                 work = client.next_work(thread)
                 if work is not None:

@@ -13,9 +13,9 @@ from threading import Condition, RLock
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from parquet_loader.common import is_out_of_memory, out_of_memory
-from parquet_loader.engine.ranges import Mark, marking
-from parquet_loader.engine.record import EventLog, Sample, SampleLog
-from parquet_loader.engine.worker_pool import WorkerPool
+from parquet_loader.engine.workers.ranges import Mark, marking
+from parquet_loader.engine.workers.record import EventLog, Sample, SampleLog
+from parquet_loader.engine.workers.worker_pool import WorkerPool
 
 Stage: TypeAlias = Literal["read", "permute", "gather", "process"]
 STAGES: tuple[Stage, ...] = ("read", "permute", "gather", "process")
@@ -152,7 +152,7 @@ class EpochWorkers:
         """Begin no more jobs."""
         if self._pid == os.getpid():
             if not self.is_closing:
-                with suppress(MemoryError):  # only a figure
+                with suppress(Exception):  # only a figure; `MemoryError` must not keep the epoch open
                     self._queued_s = self.queued_s
             with self.lock:
                 self.is_closing = True

@@ -1,0 +1,1 @@
+"""The threads of an epoch: jobs, their order, and the record of them."""
