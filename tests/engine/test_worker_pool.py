@@ -112,6 +112,15 @@ def test_the_threads_of_an_epoch_go_on_with_the_next_one_and_end_with_the_last()
         following(second)
 
 
+def test_an_epoch_that_is_closed_before_it_begins_starts_no_threads() -> None:
+    """Another thread may close the loader while `iter` opens an epoch."""
+    before = threading.active_count()
+    epoch = Epoch()
+    assert epoch.workers.close()
+    epoch.workers.start()
+    assert threading.active_count() == before
+
+
 def test_an_epoch_ends_when_its_own_jobs_have_ended() -> None:
     first, second_runs, go_on = started(), threading.Event(), threading.Event()
     second = following(first)

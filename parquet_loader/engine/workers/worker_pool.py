@@ -16,7 +16,13 @@ _PREFIX = "parquet_loader-"
 
 
 class _Client(Protocol):
-    """An epoch that is served. Its methods are called with the pool's lock held; what `next_work` returns, without."""
+    """An epoch that is served. Its methods are called with the pool's lock held; what `next_work` returns, without.
+
+    Attributes:
+        is_closing: Whether it has been removed, or will never be added; set with the pool's lock held.
+    """
+
+    is_closing: bool
 
     def next_work(self, thread: int) -> Callable[[], None] | None:
         """Return work for a thread; None to wait for a change. It calls `fail` instead of raising an error."""
@@ -86,7 +92,7 @@ class WorkerPool:
         return sum(known) if known else None
 
     def add(self, client: _Client) -> None:
-        """Serve a client; signals are deferred, because a half-started thread cannot be joined.
+        """Serve a client, unless it is closing; signals are deferred: a half-started thread cannot be joined.
 
         Raises:
             SystemReadError: The system allows no more threads.
@@ -96,6 +102,8 @@ class WorkerPool:
 
     def _add(self, client: _Client) -> None:
         with self.lock:
+            if client.is_closing:  # another thread has closed it before it began
+                return
             if self._has_begun and self._is_over:
                 raise LoaderStateError("the threads of the epoch before have ended")
             has_begun, self._has_begun = self._has_begun, True
