@@ -152,6 +152,30 @@ def test_the_last_job_of_an_epoch_that_ends_may_begin_the_next_one() -> None:
     assert second.workers.close()
 
 
+def test_no_epoch_begins_without_a_thread_that_an_error_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its work may need that thread, such as the one of a process for `transform`."""
+    first, runs, go_on = started(2), threading.Event(), threading.Event()
+
+    def begin() -> Epoch:
+        waiting(runs, go_on)
+        return following(first)
+
+    def fails(_: int) -> None:
+        raise MemoryError
+
+    first.give(begin)
+    assert runs.wait(SECONDS)
+    monkeypatch.setattr(first.workers, "next_work", fails)
+    with first.workers.changed:
+        first.workers.notify()
+        assert first.workers.changed.wait_for(lambda: first.workers.broken is not None, SECONDS)
+        assert first.workers.changed.wait_for(lambda: first.workers._pool._running == 1, SECONDS)
+    go_on.set()
+    first.wait_for(1)
+    assert isinstance(first.done[0], LoaderStateError)
+    assert first.workers.close()
+
+
 def test_a_thread_may_begin_the_next_epoch_before_the_other_threads_start(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 

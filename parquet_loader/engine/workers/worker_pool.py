@@ -96,7 +96,7 @@ class WorkerPool:
 
         Raises:
             SystemReadError: The system allows no more threads.
-            LoaderStateError: The threads have ended.
+            LoaderStateError: The threads, or some of them, have ended.
         """
         uninterrupted(partial(self._add, client))
 
@@ -104,7 +104,8 @@ class WorkerPool:
         with self.lock:
             if client.is_closing:  # another thread has closed it before it began
                 return
-            if self._has_begun and self._is_over:
+            has_lost_thread = self._running < len(self._threads)  # by an error; work of its own would wait for ever
+            if self._has_begun and (self._is_over or has_lost_thread):
                 raise LoaderStateError("the threads of the epoch before have ended")
             has_begun, self._has_begun = self._has_begun, True
             self._clients.append(client)
