@@ -94,9 +94,10 @@ class ReadScheduler:
         if self._prefetcher is not None:
             self._prefetcher.close(wait=workers_have_ended)
         if workers_have_ended:
-            for cursor in self._cursors.values():
-                cursor.close()
-            self._cursors.clear()
+            for run in tuple(self._cursors):
+                cursor = self._cursors.pop(run, None)
+                if cursor is not None:  # another thread may be closing the epoch too
+                    cursor.close()
 
     def step(self, needed_window: int) -> None:
         """Start the prefetches that fit; see `Prefetcher.step`."""

@@ -370,3 +370,26 @@ def test_epochs_that_follow_one_another_use_the_same_threads(root: str) -> None:
             list(iterator)
         assert len(found) == 2
     assert_nothing_runs()
+
+
+def test_two_threads_that_reset_a_loader_close_each_cursor_once(root: str) -> None:
+    class Cursor:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+            if self.closed == 1:  # another thread ends the loader meanwhile
+                other = threading.Thread(target=loader.reset)
+                other.start()
+                other.join(SECONDS)
+
+    cursor = Cursor()
+    with opened(root) as loader:
+        iterator = to_last_batch(loader)
+        wait_until_read(loader)
+        list(iterator)
+        engine = loader._ahead[0].engine
+        assert engine is not None
+        engine._reads._cursors[-1, -1] = cursor  # type: ignore[assignment]
+        loader.reset()
+    assert cursor.closed == 1
