@@ -209,7 +209,7 @@ class Engine:
             LoaderStateError: The running epoch has ended meanwhile.
         """
         self._is_ahead, self._before = True, before
-        self.usage.before = before.usage
+        self.usage.before, before.usage.after = before.usage, self.usage
         self.workers.share(before.workers)
         self._reads.start(only_first=True)
         self.workers.start()
@@ -242,7 +242,9 @@ class Engine:
         if ended is not None:
             ended.end()
         self._reads.close(workers_have_ended=has_ended)
-        self._before = self._next = None
+        if self._before is not None:  # this epoch never began
+            self._before.usage.after = None
+        self._before = self._next = self.usage.after = None
         if not has_ended:
             return
         self._windows.clear()

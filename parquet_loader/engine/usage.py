@@ -29,7 +29,8 @@ class Usage:
         replaced_rows: Number of rows with damaged media that were replaced by others.
         replaced: The first `MOST_REPLACED` of them.
         before: The counters of the epoch that is still consumed, if this epoch is read ahead. Their bytes count towards
-            the limit and the peak; they are read without that epoch's lock.
+            the limit and the peak.
+        after: The counters of the next epoch, if it is read ahead. Their bytes count towards the peak.
     """
 
     limit_bytes: int
@@ -43,6 +44,7 @@ class Usage:
     replaced_rows: int = 0
     replaced: list[DamagedRow] = field(default_factory=list)
     before: Usage | None = None
+    after: Usage | None = None
 
     @property
     def _before_bytes(self) -> int:
@@ -56,7 +58,8 @@ class Usage:
     def reserve(self, change: int) -> None:
         """Reserve bytes; a negative number releases them."""
         self.held_bytes += change
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes + self._before_bytes)
+        after_bytes = 0 if self.after is None else self.after.held_bytes
+        self.peak_bytes = max(self.peak_bytes, self._before_bytes + self.held_bytes + after_bytes)
 
     def fits(self, needed: int) -> bool:
         """Whether that many more bytes fit; prefetched bytes do not count, because they have their own share."""

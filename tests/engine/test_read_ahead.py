@@ -393,3 +393,23 @@ def test_two_threads_that_reset_a_loader_close_each_cursor_once(root: str) -> No
         engine._reads._cursors[-1, -1] = cursor  # type: ignore[assignment]
         loader.reset()
     assert cursor.closed == 1
+
+
+def test_the_peak_of_an_epoch_has_the_bytes_of_the_next_one_while_both_are_open(root: str) -> None:
+    with opened(root, window_rows=40) as loader:
+        iterator = to_last_batch(loader)
+        wait_until_read(loader)
+        engine = loader._ahead[0].engine
+        assert engine is not None
+        running = engine._before
+        assert running is not None
+        with engine.workers.lock:
+            of_next, held = engine.usage.held_bytes, running.usage.held_bytes
+            running.usage.peak_bytes = 0
+            running.usage.reserve(10)
+            running.usage.reserve(-10)
+        assert of_next > 0
+        assert running.usage.peak_bytes == held + 10 + of_next
+        loader._ahead[0].drop()
+        assert running.usage.after is None
+        assert len(ids(iterator)) == 10

@@ -161,9 +161,9 @@ class EpochWorkers:
     def close(self) -> bool:
         """Wait until no job runs, and end the threads if no other epoch uses them; return whether no job runs.
 
-        On a thread of the library this does not wait, and jobs end by themselves: a garbage collection can run a
-        finaliser on any thread, and two epochs that waited for each other's jobs would hang. A forked child has no
-        threads.
+        On a thread of the library, or one that holds `lock`, this does not wait, and jobs end by themselves: a garbage
+        collection can run a finaliser on any thread, and two epochs that waited for each other's jobs would hang. A
+        forked child has no threads.
         """
         if self._pid != os.getpid():
             return False
