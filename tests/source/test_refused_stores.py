@@ -342,7 +342,7 @@ def test_a_server_that_sends_bodies_in_chunks_is_read_without_obstore(tmp_path: 
             return whole if self.path == "/a.parquet" else None
 
     with serving(Handler) as endpoint:
-        assert load(f"http://{endpoint}/a.parquet", deadline_s=1.0) == 1000
+        assert load(f"http://{endpoint}/a.parquet", deadline_s=30.0) == 1000
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
