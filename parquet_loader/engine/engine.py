@@ -13,7 +13,7 @@ consumer's loop released the window's last batch, and its memory can be reused.
 The lock of `WorkerPool` guards all state. No thread does I/O, computes or blocks while it holds the lock; the only wait
 is for a change of that state.
 
-Next epoch. When the consumer has the last window, `ReadAhead` opens the engine of the next epoch, which shares the
+Next epoch. When the last window is being ordered, `ReadAhead` opens the engine of the next epoch, which shares the
 threads and the lock of this one. Until `start` begins its epoch, that engine reads only one window, only into memory
 that this engine leaves free, with threads that have no job of this engine, and calls no `transform`.
 """
@@ -430,7 +430,7 @@ class Engine:
     def _next_job(self) -> Job[None] | None:
         """Return the job that opens the next epoch's engine, once."""
         ahead = self._next
-        # When the last window is ordered, this epoch has reserved all of its memory.
+        # When the last window is being ordered, the memory of all windows of this epoch is reserved.
         if ahead is None or ahead.has_begun or self._is_ahead or self._next_to_order < self._plan.windows:
             return None
         ahead.has_begun = True
