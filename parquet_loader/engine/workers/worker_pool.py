@@ -29,7 +29,7 @@ class _Client(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """End, because work has failed, or the pool has; notifies the pool."""
+        """Take an error of its work, or of the pool, after which no more work of it begins; notifies the pool."""
         ...
 
 
@@ -61,9 +61,9 @@ class WorkerPool:
     Invariants: a thread serves one client at a time, and `_serving` names it until the work is over and all that it has
     changed is visible under the lock. After a client is removed, no work of it begins.
 
-    Life: the first client that is added begins the threads. They end when there is no client left, and no work of
-    earlier ones, which may add a client; the pool then takes no other client. They are daemons, so an interpreter that
-    exits without `remove` does not wait for them; a finaliser calls it before that.
+    Life: the first client that is added starts the threads. They end when no client is left and no thread works for a
+    removed one, because such work may add a client; after that the pool takes no client. They are daemons, so an
+    interpreter that exits without `remove` does not wait for them; a finaliser calls it before that.
 
     SIGINT can interrupt the main thread inside `Condition`, which then keeps its lock or releases it twice. So the
     caller's thread takes `lock` itself and waits for a `waker`, never for `changed`.
@@ -104,14 +104,15 @@ class WorkerPool:
         with self.lock:
             if client.is_closing:  # another thread has closed it before it began
                 return
-            has_lost_thread = self._running < len(self._threads)  # by an error; work of its own would wait for ever
+            # If an error has ended a thread, work that only this thread does would wait for ever.
+            has_lost_thread = self._running < len(self._threads)
             if self._has_begun and (self._is_over or has_lost_thread):
                 raise LoaderStateError("the threads of the epoch before have ended")
             has_begun, self._has_begun = self._has_begun, True
             self._clients.append(client)
             self.notify()
         if not has_begun:
-            self._start()  # the threads begun first may already add the next client
+            self._start()  # a thread may add the next client before the others are started
 
     def _start(self) -> None:
         for number, name in enumerate(self._names):
@@ -132,17 +133,17 @@ class WorkerPool:
             self._threads.append(thread)
 
     def remove(self, client: _Client) -> None:
-        """Begin no more work of a client, and end the threads if there is no other one; idempotent."""
+        """Begin no more work of a client, and let the threads end if it was the last one; idempotent."""
         with self.lock:
             if client in self._clients:
                 self._clients.remove(client)
             self.notify()
 
     def wait_for_end_of(self, client: _Client) -> bool:
-        """Wait for the end of a removed client's work, and of the threads if there is no other client.
+        """Wait until no thread works for a removed client and, if it was the last one, until the threads have ended.
 
         Returns:
-            Whether they have ended. On a thread of the library, or one that holds the lock, this returns False at once.
+            False, at once, on a thread of the library, or on one that holds the lock; else True.
         """
         # It holds the lock if a garbage collection runs a finaliser of the next epoch inside a method of this one.
         if current_thread().name.startswith(_PREFIX) or self.changed._is_owned():  # type: ignore[attr-defined]
@@ -163,7 +164,7 @@ class WorkerPool:
 
     @property
     def _is_over(self) -> bool:
-        """Whether there is no client, and no work that may add one."""
+        """Whether no client is left, and no thread works for a removed one."""
         return not self._clients and not any(self._serving)
 
     def _join(self) -> None:
@@ -208,7 +209,7 @@ class WorkerPool:
                 self.notify()
 
     def _serve(self, thread: int) -> bool:
-        """Wait for work, and do it; return False when there is no client left."""
+        """Wait for work, and do it; return False when the pool is over."""
         with self.lock:
             found = self._next(thread)
         if found is None:
