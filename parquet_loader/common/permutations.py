@@ -75,8 +75,8 @@ def permutation(
     Method ``philox-sort-1``: element i gets the i-th 64-bit word of the raw stream. As many low bits as ``size - 1``
     has are replaced by i. The words are sorted, and their low bits are the permutation. So elements are sorted by at
     least 32 random bits for any size up to 2**32; elements with equal bits keep their order (which no statistic of a
-    batch can detect). No two words are equal, so any sorting algorithm gives the same result. Takes 7 to 10 ns an
-    element in pre-faulted memory, else 10 to 13; without kernels 10 to 70, depending on numpy's vector instructions.
+    batch can detect). No two words are equal, so any sorting algorithm gives the same result. Takes 6 to 10 ns an
+    element in pre-faulted memory, else 9 to 13; without kernels 10 to 70, depending on numpy's vector instructions.
     """
     if KERNELS is not None and size < 2**32:
         use = words(seed, stream, index, epoch)

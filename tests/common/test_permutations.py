@@ -29,13 +29,22 @@ def by_numpy(size: int, seed: int, stream: Stream, epoch: int, index: int = 0) -
 
 
 def by_kernel(words: npt.NDArray[np.uint64]) -> IntArray:
-    """The kernel's permutation of words that Philox is very unlikely to generate."""
+    """The kernel's permutation of words that Philox is unlikely to generate, with a buffer to keep them and without.
+
+    With the buffer, the kernel does not count words before it distributes them, unless there are too many for a bucket.
+    """
     if KERNELS is None:
         pytest.skip("the kernels were not compiled: no C compiler at hand")
-    order: IntArray = np.full(len(words) + 1, -7, np.int64)
-    assert KERNELS.permute(None, words.ctypes.data, len(words), order.ctypes.data, None) == 0
-    assert order[-1] == -7
-    return order[:-1]
+    count = len(words)
+    counted, estimated = np.full((2, count + 2), -7, np.int64)
+    kept = np.full(count + 2, 7, np.uint64)
+    for order, address in (counted, None), (estimated, kept[1:].ctypes.data):
+        assert KERNELS.permute(None, words.ctypes.data, count, order[1:].ctypes.data, address) == 0
+        assert order[0] == order[-1] == -7
+    assert kept[0] == kept[-1] == 7
+    assert np.array_equal(counted, estimated)
+    found: IntArray = counted[1:-1]
+    return found
 
 
 def test_all_small_sizes_are_permuted_as_numpy_does() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader.common import IS_BUILT
-from parquet_loader.common.native.build import build, compilers
 from parquet_loader.decode.media import resizing
 from tests.support.examples import examples
 
@@ -118,21 +112,3 @@ def test_pillow_resizes_alike_without_kernels(
         monkeypatch.setattr(resizing, "KERNELS", None)
     assert found[0].shape == (20, 30, channels)
     np.testing.assert_array_equal(found[0], found[1])
-
-
-@needs_kernels
-@pytest.mark.skipif(
-    not any(shutil.which(command.partition(" ")[0]) for command in compilers()), reason="there is no C compiler"
-)
-@pytest.mark.slow
-def test_processors_without_avx2_get_the_same_pixels(tmp_path: Path) -> None:
-    """Repeats the tests above with kernels that are compiled for the oldest processors only."""
-    library = tmp_path / "kernels.so"
-    assert build(library, options=("-DONE_TARGET",)) is None
-    chosen = "resized_as or no_byte_more"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
-    environment = {**os.environ, "PARQUET_LOADER_KERNELS": str(library)}
-    root = Path(__file__).parents[3]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
-    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
-    assert "skipped" not in ended.stdout, ended.stdout[-400:]
