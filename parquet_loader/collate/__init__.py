@@ -22,9 +22,10 @@ from parquet_loader.collate.output import (
 )
 from parquet_loader.collate.table_outputs import arrow_table
 from parquet_loader.collate.token_rows import (
+    TOKEN_ROW_TYPES,
     TOKEN_TYPES,
     Pieces,
-    TokenRows,
     TokenWriter,
+    WindowTokens,
     write_column,
 )

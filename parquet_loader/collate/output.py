@@ -182,5 +182,9 @@ class CountedOutput(Protocol):
 def rows_of(batch: Any) -> int:
     """Return the number of rows of a batch, in any format."""
     if isinstance(batch, dict):
-        return len(next(iter(batch.values()))) if batch else 0
+        if not batch:
+            return 0
+        column = next(iter(batch.values()))
+        shape = getattr(column, "shape", None)
+        return int(shape[0]) if shape and shape[0] is not None else len(column)  # `len` of a tensor takes 2 us
     return len(batch)

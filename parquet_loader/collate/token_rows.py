@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from parquet_loader.common import KERNELS, IntArray, take_ragged
 
 IGNORED_LABEL = -100
 """The label that `torch.nn.functional.cross_entropy` ignores."""
+_ROWS_ITEMSIZE = 8
+_ARGUMENTS = 19  # of the kernel, for each call
 TOKEN_TYPES = tuple(map(np.dtype, ("u1", "i1", "u2", "i2", "u4", "i4", "i8")))
 
 
@@ -25,26 +28,16 @@ class Pieces:
         stop: int64 ``[pieces]``: the end of the piece's document in the values.
         tokens: int32 ``[pieces]``: the number of tokens of each piece.
         rows: int64 ``[rows + 1]``: pieces before each row; the first element need not be 0.
-        addresses: The addresses of these arrays, kept because numpy takes as long to return them as to write a row.
     """
 
     begin: IntArray
     stop: IntArray
     tokens: npt.NDArray[np.int32]
     rows: IntArray
-    addresses: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.addresses:
-            object.__setattr__(
-                self, "addresses", tuple(array.ctypes.data for array in (self.begin, self.stop, self.tokens, self.rows))
-            )
 
     def between(self, first: int, last: int) -> Pieces:
         """Return the pieces of rows ``first`` to ``last`` (exclusive); the arrays are shared."""
-        *others, rows = self.addresses
-        addresses = *others, rows + first * self.rows.itemsize
-        return Pieces(self.begin, self.stop, self.tokens, self.rows[first : last + 1], addresses)
+        return Pieces(self.begin, self.stop, self.tokens, self.rows[first : last + 1])
 
     @property
     def chosen(self) -> slice:
@@ -71,10 +64,31 @@ class TokenRows(NamedTuple):
     lengths: npt.NDArray[np.int32] | None
     ends: npt.NDArray[np.int32] | None
 
-    def between(self, first: int, last: int, pieces: slice, ends: slice) -> TokenRows:
-        """Return views of rows ``first`` to ``last`` (exclusive), of their pieces, and of their ends."""
-        chosen = *[slice(first, last)] * 4, pieces, ends
-        return TokenRows(*(None if a is None else a[some] for a, some in zip(self, chosen, strict=True)))  # type: ignore[arg-type]
+
+TOKEN_ROW_TYPES = tuple(map(np.dtype, ("i8", "i8", "i4", "i4", "i4", "i4")))
+"""The dtype of each array of `TokenRows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTokens:
+    """The tokens of a window and their pieces.
+
+    Attributes:
+        values: The tokens, of one of `TOKEN_TYPES`, contiguous.
+        pieces: The pieces of all rows.
+        line: The addresses of these arrays, and the kind of token for the kernel: numpy takes as long to return them as
+            to write a row.
+    """
+
+    values: npt.NDArray[Any]
+    pieces: Pieces
+    line: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        kind = self.values.dtype.itemsize * (1 if self.values.dtype.kind == "u" else -1)
+        p = self.pieces
+        addresses = [a.ctypes.data for a in (self.values, p.begin, p.stop, p.tokens, p.rows)]
+        object.__setattr__(self, "line", (addresses[0], kind, *addresses[1:]))
 
 
 class TokenWriter:
@@ -85,57 +99,83 @@ class TokenWriter:
     masked, at the end of a row, and for padding.
 
     Args:
+        memory: Receives the arrays.
         masks_boundaries: Whether labels do not cross from one document to the next.
         padding: The token after the last one of a row.
     """
 
-    def __init__(self, *, masks_boundaries: bool, padding: int) -> None:
+    def __init__(self, memory: npt.NDArray[np.uint8], *, masks_boundaries: bool, padding: int) -> None:
+        self._memory = memory
+        self._first = memory.ctypes.data
         self._masks_boundaries = masks_boundaries
         self._padding = padding
-        self._calls: list[tuple[int, ...]] = []
+        self._calls = array.array("q")  # numpy takes three times as long to convert tuples
         self._longest: list[int] = []
 
     def add(
         self,
-        values: npt.NDArray[Any],
-        pieces: Pieces,
-        out: TokenRows,
+        window: WindowTokens,
+        first: int,
+        last: int,
+        width: int,
+        places: Sequence[int | None],
         *,
-        first_piece: int,
-        first_row: int,
-        addresses: Sequence[int] = (),
+        first_piece: int = 0,
+        first_row: int = 0,
     ) -> None:
         """Add rows, which `write` writes; until then, the caller keeps the arrays.
 
         Args:
-            values: Tokens of the window, of one of `TOKEN_TYPES`, contiguous.
-            pieces: The pieces; those of a row have at most `width` tokens.
-            out: As many rows as `pieces` has.
-            first_piece: The number of the first piece in the batch.
-            first_row: The number of the first row in the batch.
-            addresses: Those of the arrays of `out`, 0 for None, if they are known.
+            window: The window.
+            first, last: Its rows, `last` exclusive; the pieces of each have at most `width` tokens.
+            width: Tokens of a row.
+            places: Where in the memory each array of `TokenRows` begins; None for one that is not requested.
+            first_piece, first_row: The number of the first piece and of the first row in the batch.
         """
-        count, width = out.ids.shape
         if KERNELS is None:
-            masks, padding = self._masks_boundaries, self._padding
-            _write_without_kernels(values, pieces, out, first_piece, padding, masks_boundaries=masks)
-            self._longest.append(_write_ends(pieces, out, first_row))
+            self._longest.append(self._written(window, first, last, width, places, first_piece, first_row))
             return
-        kind = values.dtype.itemsize * (1 if values.dtype.kind == "u" else -1)
-        to = addresses or [0 if array is None else array.ctypes.data for array in out]
-        self._calls.append(
+        values, kind, begin, stop, tokens, rows = window.line
+        start = self._first
+        ids, labels, positions, documents, lengths, ends = [0 if at is None else start + at for at in places]
+        self._calls.extend(
             (
-                values.ctypes.data, kind, *pieces.addresses, count, width, first_piece, self._masks_boundaries,
-                self._padding, IGNORED_LABEL, *to, first_row * width,
+                values, kind, begin, stop, tokens, rows + first * _ROWS_ITEMSIZE, last - first, width, first_piece,
+                self._masks_boundaries, self._padding, IGNORED_LABEL, ids, labels, positions, documents, lengths, ends,
+                first_row * width,
             )
         )  # fmt: skip
+
+    def _written(
+        self,
+        window: WindowTokens,
+        first: int,
+        last: int,
+        width: int,
+        places: Sequence[int | None],
+        first_piece: int,
+        first_row: int,
+    ) -> int:
+        """Write rows without the kernel; return the longest piece or padding."""
+        pieces = window.pieces.between(first, last)
+        count = len(pieces.tokens[pieces.chosen])
+        ends = count + int(np.count_nonzero(_filled(pieces) < width))
+        shapes = *[(last - first, width)] * 4, (count,), (ends,)
+        arrays: list[Any] = [
+            None if at is None else np.ndarray(shape, dtype, self._memory, at)
+            for shape, dtype, at in zip(shapes, TOKEN_ROW_TYPES, places, strict=True)
+        ]
+        out = TokenRows(*arrays)
+        masks, padding = self._masks_boundaries, self._padding
+        _write_without_kernels(window.values, pieces, out, first_piece, padding, masks_boundaries=masks)
+        return _write_ends(pieces, out, first_row)
 
     def write(self) -> list[int]:
         """Write the rows in one kernel call; return the longest piece or padding of each `add`."""
         if self._calls:
-            calls = np.array(self._calls, np.int64)
-            longest = np.empty(len(calls), np.int64)
-            KERNELS.packing_write(calls.ctypes.data, len(calls), longest.ctypes.data)
+            count = len(self._calls) // _ARGUMENTS
+            longest = np.empty(count, np.int64)
+            KERNELS.packing_write(self._calls.buffer_info()[0], count, longest.ctypes.data)
             self._longest = longest.tolist()
         return self._longest
 
@@ -146,8 +186,7 @@ def _write_ends(pieces: Pieces, out: TokenRows, first_row: int) -> int:
     tokens, rows = pieces.tokens[pieces.chosen], pieces.rows - pieces.rows[0]
     if out.lengths is not None:
         out.lengths[...] = tokens
-    sums = np.concatenate([[0], np.cumsum(tokens, dtype=np.int64)])
-    left = width - np.diff(sums[rows])
+    left = width - _filled(pieces)
     lengths = np.insert(tokens, rows[1:][left > 0], left[left > 0])
     if out.ends is not None:
         out.ends[...] = first_row * width + np.cumsum(lengths)
@@ -174,9 +213,15 @@ def write_column(values: npt.NDArray[Any], pieces: Pieces, out: npt.NDArray[Any]
     take_ragged(
         _bytes_of(values), begin * nbytes, places * nbytes, _bytes_of(out), np.multiply(tokens, nbytes, dtype=np.int64)
     )
-    sums = np.concatenate([[0], np.cumsum(tokens)])
-    for row, filled in enumerate(np.diff(sums[pieces.rows - pieces.rows[0]]).tolist()):
+    for row, filled in enumerate(_filled(pieces).tolist()):
         out[row, filled:] = 0  # after the copy, which may write behind a piece
+
+
+def _filled(pieces: Pieces) -> IntArray:
+    """Return the tokens of each row, int64 ``[rows]``."""
+    sums = np.concatenate([[0], np.cumsum(pieces.tokens[pieces.chosen], dtype=np.int64)])
+    filled: IntArray = np.diff(sums[pieces.rows - pieces.rows[0]])
+    return filled
 
 
 def _each_token(begin: IntArray, tokens: npt.NDArray[np.int32]) -> IntArray:
@@ -203,9 +248,9 @@ def _places(pieces: Pieces, width: int) -> IntArray:
 def _write_without_kernels(
     values: npt.NDArray[Any], pieces: Pieces, out: TokenRows, first_piece: int, padding: int, *, masks_boundaries: bool
 ) -> None:
-    for array, value in zip(out[:4], (padding, IGNORED_LABEL, 0, -1), strict=True):
-        if array is not None:
-            array[...] = value
+    for rows, value in zip(out[:4], (padding, IGNORED_LABEL, 0, -1), strict=True):
+        if rows is not None:
+            rows[...] = value
     chosen = pieces.chosen
     begin, stop, tokens = pieces.begin[chosen], pieces.stop[chosen], pieces.tokens[chosen]
     if not len(tokens):

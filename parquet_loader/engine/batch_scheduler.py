@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from parquet_loader.dataset import BATCHES_AT_ONCE, Dataset
@@ -35,7 +36,7 @@ class Batches(ABC):
         self._next_begun = first_batch
         self._next_delivered = first_batch
         self._usage = usage
-        self._ready: dict[int, ProcessedBatch | BaseException] = {}
+        self._ready: dict[int, Sequence[ProcessedBatch] | BaseException] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -43,24 +44,24 @@ class Batches(ABC):
         return self._next_begun == self._next_delivered
 
     @property
+    def is_next_ready(self) -> bool:
+        """Whether the next batch, or an error instead of it, is ready."""
+        return self._next_delivered in self._ready
+
+    @property
     def ready(self) -> int:
         """Number of batches that are ready and not delivered."""
-        return len(self._ready)
+        return sum(1 if isinstance(batches, BaseException) else len(batches) for batches in self._ready.values())
 
-    def pop(self) -> ProcessedBatch | None:
-        """Return the next batch, or raise its error; None if it is not ready."""
-        if self._next_delivered not in self._ready:
-            return None
-        batch = self._ready.pop(self._next_delivered)
-        self._next_delivered += 1
-        self._usage.reserve(-self._reserved(batch))
-        if isinstance(batch, BaseException):
-            raise batch
-        return batch
-
-    def _reserved(self, batch: ProcessedBatch | BaseException) -> int:
-        """Return the bytes that are reserved for a batch that is ready."""
-        return 0 if isinstance(batch, BaseException) else batch.nbytes
+    def pop(self) -> Sequence[ProcessedBatch]:
+        """Return the next batches that are delivered together, or raise their error; none if they are not ready."""
+        batches = self._ready.pop(self._next_delivered, ())
+        if isinstance(batches, BaseException):
+            self._next_delivered += 1
+            raise batches
+        self._next_delivered += len(batches)
+        self._usage.reserve(-sum(batch.nbytes for batch in batches))
+        return batches
 
     def clear(self) -> None:
         """Release batches that were not delivered."""
@@ -157,7 +158,7 @@ class BatchScheduler(Batches):
         self._usage.reserve(expected)
 
         def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:
-            self._ready[number] = batch
+            self._ready[number] = batch if isinstance(batch, BaseException) else (batch,)
             self._usage.reserve(nbytes - expected)
             task.unprocessed -= 1
             if not task.unprocessed:

@@ -67,6 +67,8 @@ class CutBatches(Batches, Generic[P, H]):
         most_ahead: The most batches in progress or ready.
         at_once: The most batches that one job writes; None for about 8 MiB.
         usage: The counters of the epoch.
+        delivers_jobs: Whether the batches of a job are delivered together: the consumer's thread then locks the engine
+            once for all. They no longer count towards the memory in use, so they need a share of the limit.
     """
 
     def __init__(
@@ -77,16 +79,19 @@ class CutBatches(Batches, Generic[P, H]):
         most_ahead: int,
         usage: Usage,
         at_once: int | None = None,
+        *,
+        delivers_jobs: bool = False,
     ) -> None:
         super().__init__(first_batch, usage)
         self._write = write
         self._batch_bytes = batch_bytes
         self._most_ahead = most_ahead
         self._at_once = at_once
+        self._delivers_jobs = delivers_jobs
         self._is_measured = False
         self._held: dict[int, H] = {}
         self._waiting: Collection[int] = ()
-        self._cut: deque[Sequence[P]] = deque()
+        self._cut: deque[tuple[Sequence[P], list[H]]] = deque()
 
     @abstractmethod
     def _windows_of(self, parts: Sequence[P]) -> set[int]:
@@ -113,10 +118,11 @@ class CutBatches(Batches, Generic[P, H]):
         """
         held.is_cut = True
         for parts in complete:
-            for owner in self._owners(parts):
+            owners = [self._held[number] for number in self._windows_of(parts)]
+            for owner in owners:
                 owner.batches += 1
                 owner.not_begun += 1
-        self._cut.extend(complete)
+            self._cut.append((parts, owners))
         waited, self._waiting = set(self._waiting), waiting
         for number in waiting - waited:
             self._held[number].batches += 1
@@ -126,39 +132,43 @@ class CutBatches(Batches, Generic[P, H]):
         if not held.batches:
             self._release(held)
 
-    def _owners(self, parts: Sequence[P]) -> list[H]:
-        return [self._held[number] for number in self._windows_of(parts)]
-
     def _write_job(self, windows: deque[WindowTask]) -> Job[list[ProcessedBatch]] | None:
         """Return a job that writes the next batches; None if there are none, or enough are ahead."""
         at_once = self._at_once or batches_at_once(self._most_ahead, self._batch_bytes)
         count = self._writable(min(at_once, len(self._cut)))
         if not count:
             return None
-        some = [self._cut.popleft() for _ in range(count)]
+        some, owners = list[Sequence[P]](), list[H]()
+        for _ in range(count):
+            parts, own = self._cut.popleft()
+            some.append(parts)
+            owners += own
         number, expected = self._next_begun, self._batch_bytes
         self._next_begun += count
         self._usage.reserve(count * expected)
-        owners = [owner for parts in some for owner in self._owners(parts)]
         for owner in owners:
             owner.not_begun -= 1
         self._release_begun(windows)
 
-        def settle(outcomes: Sequence[ProcessedBatch | BaseException]) -> None:
-            self._ready.update(zip(range(number, number + count), outcomes, strict=True))
-            sizes = [self._reserved(outcome) for outcome in outcomes]
-            self._usage.reserve(sum(sizes) - count * expected)
-            self._batch_bytes, self._is_measured = max(self._batch_bytes, *sizes), True
+        def settle(nbytes: int) -> None:
+            self._usage.reserve(nbytes - count * expected)
             some.clear()
             for owner in owners:
                 self._end_of(owner)
 
-        return Job(
-            "process",
-            lambda: self._write(some, number),
-            settle,
-            lambda error: settle([error] * count),
-        )
+        def done(batches: Sequence[ProcessedBatch]) -> None:
+            together = count if self._delivers_jobs else 1
+            for first in range(0, count, together):
+                self._ready[number + first] = batches[first : first + together]
+            sizes = [batch.nbytes for batch in batches]
+            self._batch_bytes, self._is_measured = max(self._batch_bytes, *sizes), True
+            settle(sum(sizes))
+
+        def failed(error: BaseException) -> None:
+            self._ready.update(dict.fromkeys(range(number, number + count), error))
+            settle(0)
+
+        return Job("process", lambda: self._write(some, number), done, failed)
 
     def _release_begun(self, windows: deque[WindowTask]) -> None:
         """Remove the first windows whose complete batches have all begun; their memory may be in use."""

@@ -183,7 +183,7 @@ class Engine:
 
     @property
     def processes(self) -> bool:
-        """Whether `next_batch` returns processed batches; if not, `next_window` returns windows."""
+        """Whether `next_batches` returns processed batches; if not, `next_window` returns windows."""
         return self._batches is not None
 
     @property
@@ -353,22 +353,28 @@ class Engine:
         with self.workers.lock:
             self._release_all_but(keep=1)
 
-    def next_batch(self) -> ProcessedBatch | None:
-        """Wait for the next processed batch and return it; None at the end of the epoch. Raises as `next_window`."""
+    def next_batches(self) -> Sequence[ProcessedBatch]:
+        """Wait for the next processed batches and return them; none at the end of the epoch. See `next_window`."""
         assert self._batches is not None
         while True:
             with self.workers.lock:
                 self._check_open()
-                if (batch := self._batches.pop()) is not None:
+                if batches := self._batches.pop():
                     self.workers.notify()
-                    return batch
+                    return batches
                 if self._batches.is_idle:
                     if self._is_over():
-                        return None
+                        return ()
                     if self._windows and self._windows[0].error is not None:
                         raise self._windows[0].error
-                waker = self.workers.waker()
+                waker = self.workers.waker(self._ends_wait_for_batches)
             wait_for_lock(waker)
+
+    def _ends_wait_for_batches(self) -> bool:
+        assert self._batches is not None
+        if self.workers.is_closing or self.workers.broken is not None or self._batches.is_next_ready:
+            return True
+        return self._batches.is_idle and (self._is_over() or bool(self._windows and self._windows[0].error is not None))
 
     def _is_over(self) -> bool:
         """Whether all batches were delivered, if they are processed one by one."""

@@ -75,8 +75,9 @@ class KeptEngine:
         ranges = [np.arange(start, start + s.rows) for start, s in zip(starts, slices, strict=True)]
         return np.concatenate([np.zeros(0, np.int64), *ranges])
 
-    def next_batch(self) -> None:
-        """Return no batch: windows are delivered whole."""
+    def next_batches(self) -> tuple[()]:
+        """Return no batches: windows are delivered whole."""
+        return ()
 
     def release_previous(self) -> None:
         """Do nothing: no window holds memory here."""

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -239,9 +240,9 @@ def _pull(
 ) -> Iterator[Batch]:
     permuting = output if isinstance(output, PermutingOutput) else None  # once, because protocols are slow to check
     decodes = permuting is not None and permuting.decodes
-    while engine.processes and (made := engine.next_batch()) is not None:
-        yield _from_batch(output, made, pinned, locate, decodes=decodes)
-        del made
+    while engine.processes and (made := deque(engine.next_batches())):
+        while made:  # `popleft`, so that a delivered batch keeps no memory alive
+            yield _from_batch(output, made.popleft(), pinned, locate, decodes=decodes)
     carried = CarriedRows()
     while not engine.processes and (window := engine.next_window()) is not None:
         figures.observe(window)

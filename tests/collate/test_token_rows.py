@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader.collate import TOKEN_TYPES, Pieces, TokenRows, TokenWriter, token_rows, write_column
+from parquet_loader.collate import (
+    TOKEN_ROW_TYPES,
+    TOKEN_TYPES,
+    Pieces,
+    TokenWriter,
+    WindowTokens,
+    token_rows,
+    write_column,
+)
+from parquet_loader.collate.token_rows import TokenRows
 from parquet_loader.common import KERNELS
 from parquet_loader.common.native import permute
 from tests.support.examples import examples
@@ -52,24 +62,45 @@ def laid_out(rows: list[list[tuple[int, int, int]]], dtype: Any) -> tuple[Any, P
     return np.array(values, dtype), Pieces(*arrays), model
 
 
-def write_tokens(
-    values: Any, pieces: Pieces, out: TokenRows, *, first_piece: int, first_row: int, masks: bool, padding: int
-) -> int:
-    tokens = TokenWriter(masks_boundaries=masks, padding=padding)
-    tokens.add(values, pieces, out, first_piece=first_piece, first_row=first_row)
-    (longest,) = tokens.write()
-    return longest
+class Written(NamedTuple):
+    """Arrays in one memory, where each begins there, and the memory."""
+
+    out: TokenRows
+    places: list[int | None]
+    memory: npt.NDArray[np.uint8]
 
 
-def empty(pieces: Pieces, width: int) -> TokenRows:
-    count, dtypes = len(pieces.rows) - 1, (np.int64, np.int64, np.int32, np.int32)
+def empty(pieces: Pieces, width: int, *, left_out: Collection[str] = ()) -> Written:
+    count = len(pieces.rows) - 1
     sums = np.concatenate([[0], np.cumsum(pieces.tokens)])
     padded = np.count_nonzero(np.diff(sums[pieces.rows]) < width)
     number = int(pieces.rows[-1] - pieces.rows[0])
-    ids, labels, *others = (np.full((count, width), 77, dtype) for dtype in dtypes)
-    positions, documents = others
-    pieces_and_ends = np.full(number, 77, np.int32), np.full(number + padded, 77, np.int32)
-    return TokenRows(ids, labels, positions, documents, *pieces_and_ends)
+    shapes: list[tuple[int, ...]] = [*[(count, width)] * 4, (number,), (number + int(padded),)]
+    places = list[int | None]()
+    at = 0
+    for name, shape, dtype in zip(TokenRows._fields, shapes, TOKEN_ROW_TYPES, strict=True):
+        places.append(None if name in left_out else at)
+        at += 0 if name in left_out else (int(np.prod(shape)) * dtype.itemsize + 63) // 64 * 64
+    memory = np.full(at + 64, 77, np.uint8)
+    arrays: list[Any] = [
+        None if place is None else np.ndarray(shape, dtype, memory, place)
+        for shape, dtype, place in zip(shapes, TOKEN_ROW_TYPES, places, strict=True)
+    ]
+    return Written(TokenRows(*arrays), places, memory)
+
+
+def write_tokens(
+    values: Any, pieces: Pieces, written: Written, *, first_piece: int = 0, first_row: int = 0, first: int = 0,
+    masks: bool = False, padding: int = 0,
+) -> int:  # fmt: skip
+    count, width = written.out.ids.shape
+    tokens = TokenWriter(written.memory, masks_boundaries=masks, padding=padding)
+    tokens.add(
+        WindowTokens(values, pieces), first, first + count, width, written.places, first_piece=first_piece,
+        first_row=first_row,
+    )  # fmt: skip
+    (longest,) = tokens.write()
+    return longest
 
 
 @settings(max_examples=examples(80))
@@ -85,8 +116,9 @@ def test_rows_are_those_of_a_plain_model(
 ) -> None:
     values, pieces, model = laid_out(rows, dtype)
     width = max((sum(p[0] for p in row) for row in rows), default=0) + spare
-    out = empty(pieces, width)
-    longest = write_tokens(values, pieces, out, first_piece=5, first_row=first_row, masks=masks, padding=3)
+    written = empty(pieces, width)
+    out = written.out
+    longest = write_tokens(values, pieces, written, first_piece=5, first_row=first_row, masks=masks, padding=3)
     number, lengths, ends = 5, list[int](), [first_row * width]
     for r, row in enumerate(model):
         ids: list[int] = []
@@ -129,8 +161,9 @@ def test_carried_columns_are_packed_as_the_tokens(
     values, pieces, _ = laid_out(rows, np.int64)
     width = max((sum(p[0] for p in row) for row in rows), default=0) + 2
     carried = np.random.default_rng(0).integers(0, 2, (len(values), *shape)).astype(dtype)
-    tokens, out = empty(pieces, width), np.ones((len(rows), width, *shape), dtype)
-    write_tokens(np.arange(len(values)), pieces, tokens, first_piece=0, first_row=0, masks=True, padding=-1)
+    written, out = empty(pieces, width), np.ones((len(rows), width, *shape), dtype)
+    write_tokens(np.arange(len(values)), pieces, written, masks=True, padding=-1)
+    tokens = written.out
     write_column(carried, pieces, out)
     if not len(values):
         assert not out.any()
@@ -145,13 +178,12 @@ def test_carried_columns_are_packed_as_the_tokens(
 def test_arrays_that_are_not_wanted_change_no_others(left_out: set[str]) -> None:
     rows = [[(3, 0, 1), (2, 1, 0)], [(4, 0, 0)], [], [(1, 0, 0), (5, 0, 2)]]
     values, pieces, _ = laid_out(rows, np.int32)
-    whole = empty(pieces, 8)
-    wanted: list[Any] = [None if n in left_out else a for n, a in zip(TokenRows._fields, empty(pieces, 8), strict=True)]
-    some = TokenRows(*wanted)
-    for out in (whole, some):
-        write_tokens(values, pieces, out, first_piece=0, first_row=0, masks=False, padding=0)
+    whole, some = empty(pieces, 8), empty(pieces, 8, left_out=left_out)
+    for written in (whole, some):
+        write_tokens(values, pieces, written)
     for name in set(TokenRows._fields).difference(left_out):
-        assert np.array_equal(getattr(whole, name), getattr(some, name))
+        assert np.array_equal(getattr(whole.out, name), getattr(some.out, name))
+    assert (some.memory[-64:] == 77).all()
 
 
 def test_some_of_the_rows_are_written_by_themselves() -> None:
@@ -159,11 +191,13 @@ def test_some_of_the_rows_are_written_by_themselves() -> None:
     values, pieces, _ = laid_out(rows, np.uint16)
     some = pieces.between(1, 3)
     whole, part = empty(pieces, 8), empty(some, 8)
-    write_tokens(values, pieces, whole, first_piece=0, first_row=0, masks=False, padding=0)
-    write_tokens(values, some, part, first_piece=2, first_row=1, masks=False, padding=0)
-    cut = whole.between(1, 3, slice(2, 3), slice(3, 6))
-    for name in TokenRows._fields:
-        assert np.array_equal(getattr(cut, name), getattr(part, name)), name
+    write_tokens(values, pieces, whole)
+    write_tokens(values, pieces, part, first=1, first_piece=2, first_row=1)
+    chosen = *[slice(1, 3)] * 4, slice(2, 3), slice(3, 6)
+    for name, of_whole, of_part, cut in zip(TokenRows._fields, whole.out, part.out, chosen, strict=True):
+        assert of_whole is not None
+        assert of_part is not None
+        assert np.array_equal(of_whole[cut], of_part), name
     column, carried = np.empty((2, 8), np.uint16), np.empty((4, 8), np.uint16)
     write_column(values, pieces.between(1, 3), column)
     write_column(values, pieces, carried)
@@ -173,11 +207,15 @@ def test_some_of_the_rows_are_written_by_themselves() -> None:
 def test_rows_of_several_batches_are_written_in_one_call() -> None:
     values, pieces, _ = laid_out([[(3, 0, 1), (2, 1, 0)], [(40, 0, 0)], [(1, 0, 0), (5, 0, 2)]], np.int32)
     whole, first, rest = empty(pieces, 41), empty(pieces.between(0, 1), 41), empty(pieces.between(1, 3), 41)
-    write_tokens(values, pieces, whole, first_piece=0, first_row=0, masks=False, padding=0)
-    tokens = TokenWriter(masks_boundaries=False, padding=0)
-    tokens.add(values, pieces.between(0, 1), first, first_piece=0, first_row=0)
-    tokens.add(values, pieces.between(1, 3), rest, first_piece=2, first_row=1)
-    assert tokens.write() == [36, 40]
-    for together, *apart in zip(whole, first, rest, strict=True):
+    write_tokens(values, pieces, whole)
+    memory = np.concatenate([first.memory, rest.memory])
+    tokens = TokenWriter(memory, masks_boundaries=False, padding=0)
+    window, behind = WindowTokens(values, pieces), len(first.memory)
+    tokens.add(window, 0, 1, 41, first.places)
+    places = [None if place is None else behind + place for place in rest.places]
+    tokens.add(window, 1, 3, 41, places, first_piece=2, first_row=1)
+    assert list(tokens.write()) == [36, 40]
+    first.memory[:], rest.memory[:] = memory[:behind], memory[behind:]
+    for together, *apart in zip(whole.out, first.out, rest.out, strict=True):
         assert together is not None
         assert np.array_equal(together, np.concatenate([part for part in apart if part is not None]))

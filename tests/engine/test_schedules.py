@@ -75,8 +75,7 @@ def drive(loader: BatchedDataLoader, schedule: random.Random, at_once: int) -> l
 
 def _take(engine: Engine, plan: Plan) -> list[dict[str, Any]] | None:
     if engine.processes:
-        made = engine.next_batch()
-        return None if made is None else [batch_tensors(made)]
+        return [*map(batch_tensors, engine.next_batches())] or None
     window = engine.next_window()
     assert not isinstance(window, StoredWindow)
     return None if window is None else list(window_batches(window, plan.batch_size))

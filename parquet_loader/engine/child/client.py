@@ -12,7 +12,7 @@ import pickle
 import signal
 import subprocess
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -220,11 +220,11 @@ class IsolatedEngine:
         assert window is None or isinstance(window, Window | StoredWindow)
         return window
 
-    def next_batch(self) -> ProcessedBatch | None:
-        """See `Engine.next_batch`."""
+    def next_batches(self) -> Sequence[ProcessedBatch]:
+        """See `Engine.next_batches`; batches come one by one."""
         batch = self._next()
         assert batch is None or isinstance(batch, ProcessedBatch)
-        return batch
+        return () if batch is None else (batch,)
 
     def release_previous(self) -> None:
         """Say that the consumer has released all batches before the current window's."""

@@ -213,7 +213,11 @@ class _Server:
         if self._failure is not None:
             raise self._failure
         assert self._engine is not None
-        return self._engine.next_batch() if self._engine.processes else self._engine.next_window()
+        if not self._engine.processes:
+            return self._engine.next_window()
+        batches = self._engine.next_batches()
+        assert len(batches) <= 1  # only jobs that cut batches from windows make several, and no child has such jobs
+        return batches[0] if batches else None
 
     def _account(self) -> EngineFigures:
         if self._engine is None or self._dataset is None:

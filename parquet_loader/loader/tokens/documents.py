@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.collate import TOKEN_TYPES, Pieces
+from parquet_loader.collate import TOKEN_TYPES, Pieces, WindowTokens
 from parquet_loader.common import IntArray
 from parquet_loader.errors import DataError
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
@@ -70,11 +70,10 @@ class Documents:
         first: The number of the window's first sequence in the epoch.
         rows_before: int64 ``[sequences + 1]``: rows before each sequence. A sequence is one row; with ``"by_length"``,
             a whole batch counts as one sequence.
-        values: The tokens of the documents.
-        columns: Values for each token, aligned with `values`, by name.
+        tokens: The tokens of the documents, and the pieces of all rows.
+        columns: Values for each token, aligned with the tokens, by name.
         arrays: Values for each document, by name.
         document: int32 or int64 ``[pieces]``: the document of each piece.
-        pieces: The pieces of all rows of the window.
         filled: int64 ``[rows]``: the tokens of each row.
         ends_before: int64 ``[rows + 1]``: pieces and paddings before each row.
     """
@@ -82,13 +81,17 @@ class Documents:
     number: int
     first: int
     rows_before: IntArray
-    values: npt.NDArray[Any]
+    tokens: WindowTokens
     columns: dict[str, npt.NDArray[Any]]
     arrays: dict[str, Any]
     document: npt.NDArray[np.signedinteger[Any]]
-    pieces: Pieces
     filled: IntArray
     ends_before: IntArray
+
+    @property
+    def pieces(self) -> Pieces:
+        """The pieces of all rows of the window."""
+        return self.tokens.pieces
 
     @property
     def index_bytes(self) -> int:
@@ -168,9 +171,10 @@ class WindowPacker:
         filled = np.diff(sums[pieces.rows])
         ends_before = pieces.rows.copy()
         ends_before[1:] += np.cumsum(filled < self.packing.rule.length)
+        tokens = WindowTokens(np.ascontiguousarray(values), pieces)
         return Documents(
-            number, int(self.packing.begins[number]), rows_before, np.ascontiguousarray(values), columns, arrays,
-            document, pieces, filled, ends_before,
+            number, int(self.packing.begins[number]), rows_before, tokens, columns, arrays, document, filled,
+            ends_before,
         )  # fmt: skip
 
     def _refuse_lengths(self, window: int, found: IntArray, expected: npt.NDArray[Any]) -> None:

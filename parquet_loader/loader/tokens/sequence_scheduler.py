@@ -59,7 +59,9 @@ class SequenceScheduler(CutBatches[SequenceRange, _Packed]):
         most_ahead: int,
         usage: Usage,
     ) -> None:
-        super().__init__(lambda batches, _: writer(batches), first_batch, batch_bytes, most_ahead, usage)
+        super().__init__(
+            lambda batches, _: writer(batches), first_batch, batch_bytes, most_ahead, usage, delivers_jobs=True
+        )
         self._packer = packer
         self._cutter = BatchCutter(packer.packing, first_batch)
         usage.limit_bytes += most_ahead * batch_bytes

@@ -5,27 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from parquet_loader.collate import TokenRows, TokenWriter, write_column
+from parquet_loader.collate import TOKEN_ROW_TYPES, TokenWriter, write_column
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.loader.tokens.documents import BatchForm, Documents
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
 from parquet_loader.schema import Ragged
-from parquet_loader.window import Allocator
+from parquet_loader.window import Allocation, Allocator
 
 _LINE_BYTES = 64
 _INT32 = np.dtype(np.int32)
-_ROWS_OF_TOKENS: dict[str, Any] = {
-    "input_ids": np.dtype(np.int64),
-    "labels": np.dtype(np.int64),
-    "position_ids": np.dtype(np.int32),
-    "document_ids": np.dtype(np.int32),
-}
-_WRITTEN = (*_ROWS_OF_TOKENS, "seq_lens", "cu_seqlens")  # as `TokenRows`
+_ROWS_OF_TOKENS = dict(zip(("input_ids", "labels", "position_ids", "document_ids"), TOKEN_ROW_TYPES, strict=False))
+_WRITTEN = {name: index for index, name in enumerate((*_ROWS_OF_TOKENS, "seq_lens", "cu_seqlens"))}  # of `TokenRows`
 
 
 def token_bytes(keys: Collection[str]) -> int:
@@ -33,30 +28,32 @@ def token_bytes(keys: Collection[str]) -> int:
     return sum(_ROWS_OF_TOKENS.get(name, _INT32).itemsize for name in _WRITTEN if name in keys)
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceRange:
+class SequenceRange(NamedTuple):
     """Rows ``first`` to ``last`` (exclusive) of a window; they are part of a batch.
 
     Attributes:
         documents: The window.
         first, last: The rows, counted in the window.
+        pieces, ends: The number of pieces, and of pieces and paddings together if rows have the length of sequences.
     """
 
     documents: Documents
     first: int
     last: int
+    pieces: int
+    ends: int
 
-    def sizes(self, width: int | None) -> tuple[int, int, int]:
-        """Return the rows, their pieces, and pieces and paddings together.
+    @property
+    def own_documents(self) -> npt.NDArray[np.signedinteger[Any]]:
+        """The document of each piece, ``[pieces]``."""
+        first = int(self.documents.pieces.rows[self.first])
+        return self.documents.document[first : first + self.pieces]
 
-        Args:
-            width: The width of rows; None for the length of sequences.
-        """
-        own, first, last = self.documents, self.first, self.last
-        pieces = int(own.pieces.rows[last] - own.pieces.rows[first])
-        if width is not None:
-            return last - first, pieces, pieces + int(np.count_nonzero(own.filled[first:last] < width))
-        return last - first, pieces, int(own.ends_before[last] - own.ends_before[first])
+    @classmethod
+    def of(cls, documents: Documents, first: int, last: int) -> SequenceRange:
+        """Return rows of a window."""
+        pieces, ends = documents.pieces.rows, documents.ends_before
+        return cls(documents, first, last, int(pieces[last] - pieces[first]), int(ends[last] - ends[first]))
 
 
 BatchParts = Sequence[SequenceRange]
@@ -93,9 +90,8 @@ class BatchCutter:
             for number, (first, last) in enumerate(ranges):
                 low, high = max(first, begin), min(last, end)
                 if low < high:
-                    self._parts.append(
-                        (number, SequenceRange(documents, int(rows[low - begin]), int(rows[high - begin])))
-                    )
+                    part = SequenceRange.of(documents, int(rows[low - begin]), int(rows[high - begin]))
+                    self._parts.append((number, part))
             if ranges[-1][1] > end:
                 break
             made.append([part for _, part in sorted(self._parts, key=lambda pair: pair[0])])
@@ -104,32 +100,34 @@ class BatchCutter:
         return made
 
 
-class _BatchSize(NamedTuple):
-    """The size of a batch.
+class _Array(NamedTuple):
+    """An array of a batch.
 
     Attributes:
-        width: Tokens of a row.
-        of_parts: `SequenceRange.sizes` of each part.
-        rows, pieces, ends: The sums of these: rows, pieces, and pieces and paddings together.
+        name, shape, dtype: Those of the array.
+        place: Where it begins in the memory of the batch.
     """
 
-    width: int
-    of_parts: list[tuple[int, int, int]]
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    place: int
+
+
+class _Layout(NamedTuple):
+    """The size of a batch and of its arrays.
+
+    Attributes:
+        rows, width: Rows, and tokens of a row.
+        ends: The pieces and paddings of each part.
+        arrays: The arrays that are in memory of the batch.
+        nbytes: Bytes of the memory.
+    """
+
     rows: int
-    pieces: int
-    ends: int
-
-
-_Shapes: TypeAlias = dict[str, tuple[tuple[int, ...], Any]]
-"""Shape and dtype of each array of a batch that `BatchWriter` writes."""
-
-
-class _BatchMemory(NamedTuple):
-    """The arrays of a batch by name, their addresses, the owners of the memory, and its bytes."""
-
-    arrays: dict[str, Any]
-    addresses: dict[str, int]
-    owners: dict[str, Any]
+    width: int
+    ends: list[int]
+    arrays: list[_Array]
     nbytes: int
 
 
@@ -150,15 +148,15 @@ class BatchWriter:
     def __call__(self, batches: Sequence[BatchParts]) -> list[ProcessedBatch]:
         """Return the batches of these sequences, in one block of memory."""
         form = self.form
-        sizes = [self._size_of(parts) for parts in batches]
-        shapes = [self._shapes(parts, size) for parts, size in zip(batches, sizes, strict=True)]
+        layouts = list(map(self._layout, batches))
         # One block and one call of the kernel for all: each call waits for the GIL when it returns.
-        tokens = TokenWriter(masks_boundaries=form.masks_boundaries, padding=form.padding)
-        made = [
-            self._begun(parts, size, memory, tokens)
-            for parts, size, memory in zip(batches, sizes, _allocated(self.memory, shapes), strict=True)
-        ]
-        longest = tokens.write()
+        block = self.memory.allocate(max(1, sum(layout.nbytes for layout in layouts)))
+        writer = TokenWriter(block.array, masks_boundaries=form.masks_boundaries, padding=form.padding)
+        made, begin = [], 0
+        for parts, layout in zip(batches, layouts, strict=True):
+            made.append(self._begun(parts, layout, block, begin, writer))
+            begin += layout.nbytes
+        longest = writer.write()
         if "max_seqlen" in form.keys:
             at = 0
             for batch, parts in zip(made, batches, strict=True):
@@ -167,76 +165,66 @@ class BatchWriter:
                 at += len(parts)
         return made
 
-    def _size_of(self, parts: BatchParts) -> _BatchSize:
+    def _layout(self, parts: BatchParts) -> _Layout:
         form, width = self.form, self.length
-        if form.multiple is not None:
-            filled = np.concatenate([part.documents.filled[part.first : part.last] for part in parts])
-            width = -(-int(filled.max()) // form.multiple) * form.multiple
-        sizes = [part.sizes(None if form.multiple is None else width) for part in parts]
-        return _BatchSize(width, sizes, *(sizes[0] if len(sizes) == 1 else map(sum, zip(*sizes, strict=True))))
+        rows = pieces = 0
+        for part in parts:
+            rows += part.last - part.first
+            pieces += part.pieces
+        if form.multiple is None:
+            ends = [part.ends for part in parts]
+        else:
+            filled = [part.documents.filled[part.first : part.last] for part in parts]
+            width = -(-max(int(of_part.max()) for of_part in filled) // form.multiple) * form.multiple
+            ends = [part.pieces + int(np.count_nonzero(f < width)) for part, f in zip(parts, filled, strict=True)]
+        arrays, at = list[_Array](), 0
 
-    def _shapes(self, parts: BatchParts, size: _BatchSize) -> _Shapes:
-        shapes: _Shapes = {}
-        for name in self.form.keys:
-            if name in _ROWS_OF_TOKENS:
-                shapes[name] = (size.rows, size.width), _ROWS_OF_TOKENS[name]
-            elif name != "max_seqlen":
-                shapes[name] = (size.pieces if name == "seq_lens" else size.ends + 1,), _INT32
-        for name, values in parts[0].documents.columns.items():
-            shapes[name] = (size.rows, size.width, *values.shape[1:]), values.dtype
-        return shapes
-
-    def _begun(self, parts: BatchParts, size: _BatchSize, memory: _BatchMemory, tokens: TokenWriter) -> ProcessedBatch:
-        """Return a batch whose tokens are not written yet, but added to `tokens`."""
-        arrays, rows = memory.arrays, size.rows
-        ids, labels, positions, numbers, lengths, bounds = map(arrays.get, _WRITTEN)
-        written = [memory.addresses.get(name, 0) for name in _WRITTEN]
-        if bounds is not None:
-            bounds[0] = 0
-            bounds, written[-1] = bounds[1:], written[-1] + _INT32.itemsize
-        made = TokenRows(ids, labels, positions, numbers, lengths, bounds)  # type: ignore[arg-type]
-        row = piece = end = 0
-        for part, (own_rows, own_pieces, own_ends) in zip(parts, size.of_parts, strict=True):
-            documents, chosen = part.documents, part.documents.pieces.between(part.first, part.last)
-            is_whole = own_rows == rows
-            out = made if is_whole else made.between(
-                row, row + own_rows, slice(piece, piece + own_pieces), slice(end, end + own_ends)
-            )  # fmt: skip
-            tokens.add(
-                documents.values, chosen, out, first_piece=piece, first_row=row, addresses=written if is_whole else ()
-            )
-            for name, values in documents.columns.items():
-                write_column(values, chosen, arrays[name][row : row + own_rows])
-            row, piece, end = row + own_rows, piece + own_pieces, end + own_ends
-        for name in self.form.document_columns:
-            carried = [
-                part.documents.arrays[name][part.documents.document[part.documents.pieces.rows[part.first] :][:count]]
-                for part, (_, count, _) in zip(parts, size.of_parts, strict=True)
-            ]
-            arrays[name] = _joined(carried)
-        return ProcessedBatch(rows, arrays, memory.owners, memory.nbytes)
-
-
-def _allocated(memory: Allocator, batches: Sequence[_Shapes]) -> list[_BatchMemory]:
-    """Return the memory of several batches, all in one block; each array begins at a line of the CPU's cache."""
-    begins: list[dict[str, int]] = []
-    bounds = [0]
-    for shapes in batches:
-        own, at = {}, bounds[-1]
-        for name, (shape, dtype) in shapes.items():
-            own[name] = at
+        def add(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+            nonlocal at
+            arrays.append(_Array(name, shape, dtype, at))
             at += -(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) * _LINE_BYTES
-        begins.append(own)
-        bounds.append(at)
-    block = memory.allocate(max(1, bounds[-1]))
-    array, owner = block.array, block.owner
-    first = array.ctypes.data
-    found = []
-    for shapes, own, (begin, end) in zip(batches, begins, pairwise(bounds), strict=True):
-        arrays: dict[str, Any] = {name: np.ndarray(*shapes[name], array, at) for name, at in own.items()}
-        owners = {} if owner is None else {name: owner[at : at + arrays[name].nbytes] for name, at in own.items()}
-        found.append(_BatchMemory(arrays, {name: first + at for name, at in own.items()}, owners, end - begin))
-    return found
+
+        for name in form.keys:
+            if name in _ROWS_OF_TOKENS:
+                add(name, (rows, width), _ROWS_OF_TOKENS[name])
+            elif name != "max_seqlen":
+                add(name, (pieces if name == "seq_lens" else sum(ends) + 1,), _INT32)
+        for name, values in parts[0].documents.columns.items():
+            add(name, (rows, width, *values.shape[1:]), values.dtype)
+        return _Layout(rows, width, ends, arrays, at)
+
+    def _begun(
+        self, parts: BatchParts, layout: _Layout, block: Allocation, begin: int, writer: TokenWriter
+    ) -> ProcessedBatch:
+        """Return a batch whose tokens are not written yet, but added to `writer`; its memory begins at `begin`."""
+        rows, width, ends, laid_out, nbytes = layout
+        arrays: dict[str, Any] = {}
+        owners: dict[str, Any] = {}
+        places: list[int | None] = [None] * len(_WRITTEN)
+        for name, shape, dtype, place in laid_out:
+            arrays[name] = array = np.ndarray(shape, dtype, block.array, begin + place)
+            if name in _WRITTEN:
+                places[_WRITTEN[name]] = begin + place
+            if block.owner is not None:
+                owners[name] = block.owner[begin + place : begin + place + array.nbytes]
+        if "cu_seqlens" in arrays:
+            arrays["cu_seqlens"][0] = 0
+        row = piece = 0
+        end = 1  # of `cu_seqlens`, which has one element more
+        for part, own_ends in zip(parts, ends, strict=True):
+            documents, first, last, pieces, _ = part
+            before = *[row * width] * len(_ROWS_OF_TOKENS), piece, end
+            own_places = [
+                None if place is None else place + at * dtype.itemsize
+                for place, at, dtype in zip(places, before, TOKEN_ROW_TYPES, strict=True)
+            ]
+            writer.add(documents.tokens, first, last, width, own_places, first_piece=piece, first_row=row)
+            for name, values in documents.columns.items():
+                write_column(values, documents.pieces.between(first, last), arrays[name][row : row + last - first])
+            row, piece, end = row + last - first, piece + pieces, end + own_ends
+        for name in self.form.document_columns:
+            arrays[name] = _joined([part.documents.arrays[name][part.own_documents] for part in parts])
+        return ProcessedBatch(rows, arrays, owners, nbytes)
 
 
 def _joined(arrays: list[Any]) -> Any:
