@@ -272,7 +272,8 @@ class Ragged:
         offsets = self.offsets[start : stop + 1]
         first, last = int(offsets[0]), int(offsets[-1])
         values = self.values.slice(first, last) if isinstance(self.values, Ragged) else self.values[first:last]
-        return Ragged(values, offsets - first, self.kind)
+        register_where_imported(Ragged)
+        return Ragged._of(values, offsets - first, self.kind)
 
     def to_list(self) -> list[Any]:
         """Return the rows: ``str`` for text, ``bytes`` for bytes, lists for lists of those, else arrays or tensors."""

@@ -72,9 +72,13 @@ class Window:
 
     def batches(self, batch_size: int) -> Iterator[dict[str, Array]]:
         """Yield the views of each batch in order, as `slice` returns them; nothing if there are no arrays."""
-        at_once = batch_size * max(1, _SLICED_ROWS // batch_size)
+        count = _SLICED_ROWS // batch_size
+        at_once = batch_size * max(1, count)
         for first in range(0, self.rows if self.arrays else 0, at_once):
             last = min(first + at_once, self.rows)
+            if count < 2:
+                yield self.slice(first, last)
+                continue
             ragged = {
                 name: iter(split_ragged(array, first, last, batch_size))
                 for name, array in self.arrays.items()

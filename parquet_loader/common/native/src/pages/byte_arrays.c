@@ -157,6 +157,27 @@ void number_views(int64_t count, View *views) {
   for (int64_t i = 0; i < count; i++) views[i].nbytes |= (i + 1) << 32;
 }
 
+/* Counts the views of entries of a dictionary, their bytes, and the bytes of all views. */
+FOR_EACH_TARGET static void sum_views(const View *views, int64_t rows, int64_t *entries, int64_t *in_entries, int64_t *all) {
+  int64_t count = 0, own = 0, every = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t nbytes = views[i].nbytes & INT32_MAX, is_entry = views[i].nbytes >> 32 != 0;
+    count += is_entry, own += is_entry ? nbytes : 0, every += nbytes;
+  }
+  *entries = count, *in_entries = own, *all = every;
+}
+
+/* Writes the numbers of entries, counted from `first`; returns whether all views are of entries. */
+FOR_EACH_TARGET static int number_entries(const View *views, int64_t rows, uint32_t first, uint32_t *numbers) {
+  int64_t others = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    const uint32_t entry = (uint32_t)((uint64_t)views[i].nbytes >> 32);
+    numbers[i] = first + entry - 1;
+    others += entry == 0;
+  }
+  return others == 0;
+}
+
 /* Measures columns of `rows` views. Each of `count` lines has three numbers: the address of the views, that of a mask or 0,
  * and that of the bytes of a null. The mask gets 1 for each row that is not null. Writes four numbers a column: how many views
  * are of a dictionary's entries, and their bytes; how many are not, and their bytes. */
@@ -165,11 +186,8 @@ EXPORT void views_measure(const int64_t *lines, int64_t count, int64_t rows, int
     const View *views = ADDRESS(const View, lines[0]);
     const uint8_t *null = ADDRESS(const uint8_t, lines[2]);
     uint8_t *mask = ADDRESS(uint8_t, lines[1]);
-    int64_t entries = 0, in_entries = 0, all = 0;
-    for (int64_t i = 0; i < rows; i++) {
-      const int64_t nbytes = views[i].nbytes & INT32_MAX, is_entry = views[i].nbytes >> 32 != 0;
-      entries += is_entry, in_entries += is_entry ? nbytes : 0, all += nbytes;
-    }
+    int64_t entries, in_entries, all;
+    sum_views(views, rows, &entries, &in_entries, &all);
     if (mask) for (int64_t i = 0; i < rows; i++) mask[i] = views[i].bytes != null;
     found[0] = entries, found[1] = in_entries, found[2] = rows - entries, found[3] = all - in_entries;
   }
@@ -202,15 +220,12 @@ static void stage(
     }
     return;
   }
+  if (number_entries(views, rows, first, numbers)) return;
   for (int64_t i = 0; i < rows; i++) {
-    const uint32_t entry = (uint32_t)((uint64_t)views[i].nbytes >> 32);
-    if (entry) {
-      numbers[i] = first + entry - 1;
-    } else {
-      out = put(&views[i], out, stop);
-      *ends++ = out - start;
-      numbers[i] = number++;
-    }
+    if (views[i].nbytes >> 32) continue;
+    out = put(&views[i], out, stop);
+    *ends++ = out - start;
+    numbers[i] = number++;
   }
 }
 
