@@ -305,9 +305,12 @@ class Assembly:
 
     def _order_memory(self, rows: int) -> tuple[IntArray, Memory | None]:
         """Return an array for the order, and scratch memory: the staging buffer is unused until rows are written."""
+        staging, scratch = self._buffer_sizes.staging, self._narrow.unwritten(8 * rows)
         nbytes = max(8 * rows, 8 * self._buffer_sizes.rows, 1)  # the same for all windows, so that it is reused
-        order: IntArray = self._buffer_sizes.staging.allocate(nbytes).array[: 8 * rows].view(np.int64)
-        return order, self._narrow.unwritten(8 * rows)
+        order: IntArray = staging.allocate(nbytes).array[: 8 * rows].view(np.int64)
+        if scratch is None and self._parts.ragged:  # the memory is reused for the offsets of ragged rows
+            scratch = staging.allocate(nbytes).array[: 8 * rows]
+        return order, scratch
 
     def _words_memory(self, rows: int) -> WordArray:
         memory, self._words_owner = self._buffer_sizes.allocator.allocate(max(8 * self._buffer_sizes.rows, 1))
