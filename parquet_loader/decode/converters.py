@@ -299,8 +299,11 @@ def _offsets(array: pa.Array) -> npt.NDArray[Any]:
 def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
     """Return the length of each list or binary, 0 for nulls."""
     measure = pc.binary_length if is_bytes(array.type) else pc.list_value_length
-    lengths = pc.fill_null(measure(array).cast(pa.int64()), 0)
-    return lengths.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    lengths = fill_null(measure(array).cast(pa.int64()), 0)
+    if not len(lengths):
+        return np.zeros(0, np.int64)
+    # Unlike `to_numpy`, this does not import pandas.
+    return np.frombuffer(lengths.buffers()[1], np.int64, len(lengths), lengths.offset * 8)
 
 
 def one_array(array: pa.ChunkedArray) -> pa.Array:
