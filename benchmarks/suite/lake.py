@@ -159,7 +159,7 @@ KINDS = (
     Kind("6 short strings, few distinct", short_strings, 0.5),
     Kind("3 strings of 5 to 40 bytes, 10 % nulls", strings_with_nulls, 0.5, mask=("s0", "s1", "s2")),
     Kind(
-        "the same, DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY",
+        "3 strings of 5 to 40 bytes, 10 % nulls, DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY",
         strings_with_nulls,
         0.5,
         None,
