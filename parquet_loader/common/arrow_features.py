@@ -42,7 +42,7 @@ def fill_null(array: Any, value: Any) -> Any:
 def _scalar_without_pandas(value: Any, type_: pa.DataType) -> pa.Scalar:
     """Return `pyarrow.scalar(value, type_)`, which imports pandas if it is installed: that takes 0.3 s.
 
-    Numbers that the type does not hold exactly, and values of other types, are left to pyarrow.
+    Values of other types, and numbers that do not fit, are left to pyarrow.
     """
     if pa.types.is_large_binary(type_) and type(value) is bytes:
         buffers = [pa.py_buffer(np.array([0, len(value)], np.int64)), pa.py_buffer(value)]

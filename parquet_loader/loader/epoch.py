@@ -241,7 +241,7 @@ def _pull(
     permuting = output if isinstance(output, PermutingOutput) else None  # once, because protocols are slow to check
     decodes = permuting is not None and permuting.decodes
     while engine.processes and (made := deque(engine.next_batches())):
-        while made:  # `popleft`, so that a delivered batch keeps no memory alive
+        while made:  # `popleft`, so that no batch is kept alive after its delivery
             yield _from_batch(output, made.popleft(), pinned, locate, decodes=decodes)
     carried = CarriedRows()
     while not engine.processes and (window := engine.next_window()) is not None:

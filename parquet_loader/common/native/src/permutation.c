@@ -16,7 +16,7 @@ enum {
   AT_ONCE = 1024,       /* words generated at a time; a multiple of PHILOX_WORDS */
   BUCKET_WORDS = 2048,  /* in a bucket on average, if BUCKET_BITS suffice; these three are the fastest measured */
   BUCKET_BITS = 10,
-  SPARE_DEVIATIONS = 7, /* space of a bucket beyond the average, in standard deviations: it never suffices once in 10**9 */
+  SPARE_DEVIATIONS = 7, /* space of a bucket beyond the average, in standard deviations: too small once in 10**9 permutations */
   SLOT_BITS = 12,
   FEW_WORDS = 24,       /* at most this many are sorted by insertion */
 };
