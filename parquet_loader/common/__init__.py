@@ -9,10 +9,12 @@ import parquet_loader.common.arrow_memory
 
 from parquet_loader.common.arrow_features import (
     fill_null,
+    from_numpy,
     inferred_array,
     reads_null_fixed_size_lists,
     referenced_bytes,
     scalar,
+    text_array,
 )
 from parquet_loader.common.arrow_memory import prepare_thread, use_returning_pool
 from parquet_loader.common.deprecation import warn_at_caller, warn_deprecated

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import fill_null, join_columns
+from parquet_loader.common import fill_null, from_numpy, join_columns
 from parquet_loader.decode.columns import column_of, number_type
 from parquet_loader.decode.encoded_columns import ValueProblem, unpack
 from parquet_loader.decode.file_references import packed_references
@@ -114,8 +114,8 @@ def _refuse_overflow(array: pa.ChunkedArray, narrowed: pa.ChunkedArray) -> None:
     if array.type.bit_width <= narrowed.type.bit_width:
         return
     grown = pc.and_(pc.is_inf(narrowed), pc.invert(pc.is_inf(array)))
-    row = pc.index(grown, True).as_py()
-    if row >= 0:
+    if pc.any(grown).as_py():
+        row = pc.index(grown, True).as_py()
         raise ValueProblem(row, f"{_shown(array, row)} is too large for {narrowed.type}")
 
 
@@ -221,7 +221,9 @@ def _raw_rows(chunk: pa.Array, field: Tensor, raw: pa.DataType) -> pa.Array:
     if chunk.null_count and policy_of(field) == "refuse":
         _refuse_nulls(pa.chunked_array([chunk]))
     rows = len(chunk)
-    valid = chunk.is_valid().to_numpy(zero_copy_only=False)
+    valid = np.ones(rows, np.bool_)
+    if chunk.null_count:
+        valid = np.frombuffer(one_array(validity(pa.chunked_array([chunk]))).buffers()[1], np.bool_, rows)
     present = chunk.drop_null() if chunk.null_count else chunk
     try:
         values = _even_values(present, field)
@@ -407,15 +409,14 @@ def _looked_up(words: pa.Array, field: Category) -> pa.Array:
     if pa.types.is_null(words.type):
         return pa.nulls(len(words), pa.int32())
     if not field.is_integer:
-        known = pa.array(field.vocabulary, pa.large_string())
+        known = field.words.cast(pa.large_string())
     elif words.type == pa.uint64():  # its values may exceed int64
         known = pa.array([word if word >= 0 else None for word in map(int, field.vocabulary)], pa.uint64())
     else:
         known = field.words
     codes = pc.index_in(words.cast(known.type), value_set=known, skip_nulls=True)
     if codes.null_count > words.null_count and field.unknown is not None:
-        unknown = pa.scalar(field.code(field.unknown), codes.type)
-        codes = pc.if_else(pc.and_(pc.is_null(codes), pc.is_valid(words)), unknown, codes)
+        codes = pc.if_else(pc.is_null(words), codes, fill_null(codes, field.code(field.unknown)))
     return codes
 
 
@@ -444,7 +445,7 @@ def _canonical_lists(chunk: pa.Array, field: RaggedList, type_: pa.DataType) -> 
         raise problem.at(row, f"in its list: an element {problem.reason}") from None
     flat = one_array(items)
     if pa.types.is_large_list(type_):
-        return pa.LargeListArray.from_arrays(pa.array(offsets), flat, type=type_)
+        return pa.LargeListArray.from_arrays(from_numpy(offsets), flat, type=type_)
     width = flat.type.bit_width // 8
     data = (flat.buffers()[1] or pa.py_buffer(b"")).slice(flat.offset * width, len(flat) * width)
     return pa.Array.from_buffers(type_, len(chunk), [None, pa.py_buffer(offsets * width), data])

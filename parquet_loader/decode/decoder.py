@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import scalar
+from parquet_loader.common import fill_null, from_numpy, scalar
 from parquet_loader.decode.columns import Column, column_of, columns_of, mask_of
 from parquet_loader.decode.converters import (
     POLICIES,
@@ -356,7 +356,7 @@ class Decoder:
         value = partitions.get(source)
         if value is None:
             type_ = self._partition_type(source)  # a part of a column that is null
-            value = _missing_value(field) if type_ is None else pa.scalar(None, type_)
+            value = _missing_value(field) if type_ is None else scalar(None, type_)
         if not value.is_valid:
             return plain(pa.chunked_array([pa.nulls(len(table), value.type)]))
         return plain(pa.chunked_array([pa.repeat(value, len(table))]))
@@ -398,7 +398,9 @@ def _missing_value(field: Field) -> pa.Scalar:
     if isinstance(field, Category):
         return pa.scalar(missing, field.word_type)
     if isinstance(field, Scalar):
-        return scalar(missing, field.arrow_type) if not isinstance(missing, int | float) else pa.scalar(missing, number)
+        if isinstance(missing, int | float):
+            return scalar(missing, number or {int: pa.int64(), float: pa.float64()}.get(type(missing)))
+        return scalar(missing, field.arrow_type)
     if isinstance(field, Tensor):
         return pa.scalar([missing] * field.size, None if number is None else pa.list_(number))
     return scalar(list(missing) if isinstance(missing, tuple) else missing, field.arrow_type)
@@ -555,8 +557,8 @@ def _through_lists(array: pa.ChunkedArray, change: Callable[[pa.ChunkedArray], p
         if pa.types.is_map(chunk.type):
             pairs = pa.struct([("key", chunk.type.key_type), ("value", chunk.type.item_type)])
             lists = chunk.cast(pa.list_(pairs)) if len(chunk) else pa.array([], pa.list_(pairs))
-        lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
-        offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+        lengths = fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
+        offsets = pa.concat_arrays([from_numpy(np.zeros(1, np.int64)), pc.cumulative_sum(lengths)])
         values = one_array(change(plain(pa.chunked_array([lists.flatten()]))))
         mask = lists.is_null() if lists.null_count else None
         chunks.append(pa.LargeListArray.from_arrays(offsets, values, mask=mask))

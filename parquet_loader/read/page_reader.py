@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, LruCache, ReadOptions, in_order, is_shortage
+from parquet_loader.common import IntArray, LruCache, ReadOptions, from_numpy, in_order, is_shortage
 from parquet_loader.decode import (
     READ_ERRORS,
     BeyondNanosecondsError,
@@ -97,7 +97,7 @@ class _Page(NamedTuple):
 
     def take(self, rows: IntArray) -> pa.Array | npt.NDArray[Any]:
         """Return a copy of some rows."""
-        return self.array.take(pa.array(rows)) if self.numbers is None else self.numbers[rows]
+        return self.array.take(from_numpy(rows)) if self.numbers is None else self.numbers[rows]
 
 
 class _Step(NamedTuple):
@@ -487,7 +487,7 @@ class PageReader:
         for number, rows in parts.items():
             batch = self._pages.get((row_group.index, asked, number))
             if batch is not None:
-                found[number] = batch.take(pa.array(rows - number * batch_rows))
+                found[number] = batch.take(from_numpy(rows - number * batch_rows))
         if len(found) < len(parts):
             self._pass_over(step, batch_rows, parts, found)
         table = pa.Table.from_batches([found[number] for number in parts]).combine_chunks()
@@ -513,7 +513,7 @@ class PageReader:
                         f"{row_group.name}: the pages hold other rows than the footer says; the file is damaged"
                     )
                 if number in parts and number not in found:
-                    found[number] = batch.take(pa.array(parts[number] - first_row))
+                    found[number] = batch.take(from_numpy(parts[number] - first_row))
                 self._pages.put((row_group.index, asked, number), batch, batch.get_total_buffer_size() + 256)
                 first_row += len(batch)
                 if number == last:

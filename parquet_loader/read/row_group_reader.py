@@ -177,7 +177,7 @@ class RowGroupReader:
 
     def empty_table(self) -> pa.Table:
         """Return a canonical table without rows."""
-        return pa.schema([(c.name, c.arrow_type) for c in self.columns]).empty_table()
+        return pa.Table.from_batches([], pa.schema([(c.name, c.arrow_type) for c in self.columns]))
 
     def stream(self, row_group: RowGroupRef, batch_rows: int) -> Iterator[pa.Table]:
         """Yield one row group's canonical rows that pass the filter, about `batch_rows` file rows at a time.

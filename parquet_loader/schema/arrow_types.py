@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import from_numpy, scalar
 from parquet_loader.errors import ConfigurationError
 
 _DECIMALS = {
@@ -168,13 +169,14 @@ def _divided(decimals: pa.Array) -> pa.Array | None:
         return None
     halves = np.frombuffer(decimals.buffers()[1], np.int64, 2 * rows, decimals.offset * 16).reshape(rows, 2)
     low, high = halves[:, 0], halves[:, 1]
-    mask = None
+    valid = pc.is_valid(decimals)
     if decimals.null_count:
-        mask = decimals.is_null().to_numpy(zero_copy_only=False)
-        low, high = np.where(mask, 0, low), np.where(mask, 0, high)
+        known = np.frombuffer(valid.cast(pa.uint8()).buffers()[1], np.bool_, rows)
+        low, high = np.where(known, low, 0), np.where(known, high, 0)
     if (high != low >> 63).any() or (low > 2**53).any() or (low < -(2**53)).any():
         return None
-    return pa.array(low / 10.0**type_.scale, mask=mask)
+    numbers = from_numpy(low / 10.0**type_.scale)
+    return pc.if_else(valid, numbers, scalar(None, numbers.type)) if decimals.null_count else numbers
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from parquet_loader.common import from_numpy, text_array
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema.arrow_types import arrow_type_of, delivered_dtype, is_element
 from parquet_loader.schema.base import FieldBase, NullPolicy, refuse_set
@@ -79,7 +80,8 @@ class Category(FieldBase):
     @property
     def words(self) -> pa.Array:
         """The vocabulary as an Arrow array, of strings or int64."""
-        return pa.array(self.vocabulary, self.word_type)
+        words: Any = self.vocabulary
+        return from_numpy(np.array(words, np.int64)) if self.is_integer else text_array(words)
 
     @property
     def word_type(self) -> pa.DataType:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import Digests, IntArray, RemoteOptions, hub_of, in_threads
+from parquet_loader.common import Digests, IntArray, RemoteOptions, hub_of, in_threads, scalar
 from parquet_loader.errors import SourceError
 from parquet_loader.source.files import Lister, ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache, same_content
@@ -249,7 +249,7 @@ class Snapshot:
         if self.constants is not None:
             return {name: self.constants.column(name)[file] for name in self.constants.column_names}
         given = dict(self.files[file].partitions)
-        return {f.name: pa.scalar(given.get(f.name), pa.string()).cast(f.type) for f in self.partition_schema}
+        return {f.name: scalar(given.get(f.name), pa.string()).cast(f.type) for f in self.partition_schema}
 
     def has_columns_of(self, other: Snapshot) -> bool:
         """Whether another snapshot of the same source has the same columns, found in files in the same way."""

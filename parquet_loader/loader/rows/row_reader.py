@@ -20,6 +20,7 @@ from parquet_loader.common import (
     ReadOptions,
     check_int,
     check_kind,
+    from_numpy,
     is_worker,
     parse_bytes,
 )
@@ -177,7 +178,7 @@ class RowReader:
         if row_numbers is None and any(getattr(c.image, "is_random", False) for c in opened.rows.reader.columns):
             row_numbers = HIDDEN_ROW_NUMBERS
         table, columns = self._canonical(opened, wanted, row_numbers)
-        window = window_of(table.take(pa.array(inverse)), columns)
+        window = window_of(table.take(from_numpy(inverse)), columns)
         files = files_named_by(columns, opened.rows.reader.snapshot)
         return output.from_batch(_processed(window, columns, wanted, inverse, row_numbers, files), None)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import fill_null
+from parquet_loader.common import fill_null, from_numpy
 from parquet_loader.errors import nearest
 from parquet_loader.schema.arrow_types import decimals_to_float64, is_bytes, is_list_like, is_text
 from parquet_loader.schema.encode.blobs import encode_arrays
@@ -204,8 +204,8 @@ def _ragged_list(field: RaggedList, values: Values) -> pa.Array:
         raise type(misfit)(f"item {misfit.row - int(offsets[row])}: {misfit.reason}", row) from None
     if len(child) != offsets[-1]:
         raise Misfit(f"the offsets end at {offsets[-1]}, but there are {len(child)} values")
-    mask = None if valid is None else pa.array(~valid)
-    return pa.ListArray.from_arrays(pa.array(_offsets32(offsets)), child, type=field.arrow_type, mask=mask)
+    mask = None if valid is None else from_numpy(~valid)
+    return pa.ListArray.from_arrays(from_numpy(_offsets32(offsets)), child, type=field.arrow_type, mask=mask)
 
 
 def _split(values: Values) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[Any, Any] | None]:

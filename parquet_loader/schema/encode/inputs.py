@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import referenced_bytes
+from parquet_loader.common import from_numpy, referenced_bytes
 from parquet_loader.schema.encode.lossless import Misfit, from_python
 from parquet_loader.schema.ragged import Ragged
 
@@ -116,7 +116,7 @@ def numbers_to_arrow(values: np.ndarray[Any, Any]) -> pa.Array:
     elif not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     try:
-        return pa.array(values)
+        return from_numpy(values)
     except MemoryError:
         raise  # memory that ran out says nothing about the data
     except (pa.ArrowException, TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import fill_null
+from parquet_loader.common import fill_null, from_numpy
 from parquet_loader.schema.arrow_types import is_bytes, is_list_like
 from parquet_loader.schema.encode.inputs import Values, numbers_to_arrow, numpy_array, plain_storage
 from parquet_loader.schema.encode.lossless import Misfit, cast, from_python
@@ -40,11 +40,11 @@ def tensor_of(field: Tensor, rows: int, number: float) -> pa.Array:
 
 
 def _store(field: Tensor, elements: np.ndarray[Any, Any], valid: np.ndarray[Any, Any] | None) -> pa.Array:
-    mask = None if valid is None else pa.array(~valid)
+    mask = None if valid is None else from_numpy(~valid)
     if field.storage == "list":
-        flat = cast(pa.array(elements.reshape(-1)), field.type)
+        flat = cast(from_numpy(elements.reshape(-1)), field.type)
         return pa.FixedSizeListArray.from_arrays(flat, type=field.arrow_type, mask=mask)
-    bitmap = None if valid is None else pa.array(valid).buffers()[1]
+    bitmap = None if valid is None else from_numpy(valid).buffers()[1]
     return pa.Array.from_buffers(field.arrow_type, len(elements), [bitmap, pa.py_buffer(elements)])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parquet_loader.common import text_array
 from parquet_loader.errors import SourceError
 
 _ESCAPED = re.compile(r"\\u[0-9A-Fa-f]{4}")
@@ -47,7 +48,7 @@ def _is_valid(text: str, type_: pa.DataType) -> bool:
 def _parsed(texts: list[str | None], type_: pa.DataType) -> pa.Array:
     kinds = pa.types
     if kinds.is_string(type_):
-        return pa.array(texts, type_)
+        return text_array(texts)
     if kinds.is_binary(type_):
         if any(_ESCAPED.search(text) for text in texts if text is not None):
             raise SourceError("bytes that may be escaped, about which readers differ")
@@ -56,7 +57,7 @@ def _parsed(texts: list[str | None], type_: pa.DataType) -> pa.Array:
         return pa.array([None if text is None else _microseconds(text) for text in texts], pa.int64()).view(type_)
     if kinds.is_boolean(type_):
         return pa.array([None if text is None else _boolean(text) for text in texts], type_)
-    array = pa.array(texts, pa.string())
+    array = text_array(texts)
     if kinds.is_date32(type_):
         return pa.array([None if text is None else dt.date.fromisoformat(text[:10]) for text in texts], type_)
     if kinds.is_null(type_):
