@@ -155,7 +155,7 @@ def test_columns_that_the_kernels_cannot_decode_are_told_apart(tmp_path: Path) -
 def test_a_transform_of_python_code_is_found(tmp_path: Path) -> None:
     def slow(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         total = 0.0
-        for _ in range(30):
+        for _ in range(200):  # long enough that a pause of the machine changes nothing
             for value in columns["x"].tolist():
                 total += value * value
         return {"x": columns["x"] + total}
