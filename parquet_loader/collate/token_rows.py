@@ -133,7 +133,11 @@ class TokenWriter:
             first_piece, first_row: The number of the first piece and of the first row in the batch.
         """
         if KERNELS is None:
-            self._longest.append(self._written(window, first, last, width, places, first_piece, first_row))
+            pieces = window.pieces.between(first, last)
+            out = self._arrays(pieces, width, places)
+            masks, padding = self._masks_boundaries, self._padding
+            _write_without_kernels(window.values, pieces, out, first_piece, padding, masks_boundaries=masks)
+            self._longest.append(_write_ends(pieces, out, first_row))
             return
         values, kind, begin, stop, tokens, rows = window.line
         start = self._first
@@ -146,29 +150,16 @@ class TokenWriter:
             )
         )  # fmt: skip
 
-    def _written(
-        self,
-        window: WindowTokens,
-        first: int,
-        last: int,
-        width: int,
-        places: Sequence[int | None],
-        first_piece: int,
-        first_row: int,
-    ) -> int:
-        """Write rows without the kernel; return the longest piece or padding."""
-        pieces = window.pieces.between(first, last)
-        count = len(pieces.tokens[pieces.chosen])
+    def _arrays(self, pieces: Pieces, width: int, places: Sequence[int | None]) -> TokenRows:
+        """Return the arrays of rows with these pieces, which begin at `places`."""
+        rows, count = len(pieces.rows) - 1, len(pieces.tokens[pieces.chosen])
         ends = count + int(np.count_nonzero(_filled(pieces) < width))
-        shapes = *[(last - first, width)] * 4, (count,), (ends,)
+        shapes = *[(rows, width)] * 4, (count,), (ends,)
         arrays: list[Any] = [
             None if at is None else np.ndarray(shape, dtype, self._memory, at)
             for shape, dtype, at in zip(shapes, TOKEN_ROW_TYPES, places, strict=True)
         ]
-        out = TokenRows(*arrays)
-        masks, padding = self._masks_boundaries, self._padding
-        _write_without_kernels(window.values, pieces, out, first_piece, padding, masks_boundaries=masks)
-        return _write_ends(pieces, out, first_row)
+        return TokenRows(*arrays)
 
     def write(self) -> list[int]:
         """Write the rows in one kernel call; return the longest piece or padding of each `add`."""
