@@ -49,7 +49,7 @@ from parquet_loader.loader.tokens.lengths import check_lengths_fit
 from parquet_loader.loader.tokens.packed_output import PackedOutput
 from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
 from parquet_loader.loader.tokens.sequences import BatchWriter, token_bytes
-from parquet_loader.loader.tokens.tokenizing import encoder_of
+from parquet_loader.loader.tokens.tokenizing import DocumentEncoder, encoder_of
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, total_pieces, total_tokens
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video, masks_of
@@ -229,31 +229,15 @@ class TokenLoader(BatchedDataLoader):
         check_bool("progress", progress)
         if pad_to_multiple is not None:
             check_int("pad_to_multiple", pad_to_multiple, 1, 2**24)
-        by_length = pack == "by_length"
-        multiple = (pad_to_multiple or 1) if by_length else pad_to_multiple
-        if by_length:
-            self._rule = PackingRule(
-                length, pack, overflow, *_batch_by_length(batch_size, batch_tokens, length, multiple)
-            )
-            batch_size = 1
-        else:
-            self._rule = PackingRule(length, pack, overflow)
-            batch_size = _batch_size(batch_size, batch_tokens, length)
-        if carry is not None:
-            carry = check_columns(carry, "carry") if len(carry) else None
-        columns = _columns(tokens, boundaries, carry, lengths)
+        self._rule, batch_size = _batching(length, pack, overflow, batch_size, batch_tokens, pad_to_multiple)
+        carried = (check_columns(carry, "carry") if carry is not None and len(carry) else None) or []
+        columns = _columns(tokens, boundaries, carried, lengths)
         chosen_keys = _chosen_keys(keys)
         encoder = None if tokenizer is None else encoder_of(tokenizer)
+        _check_supported(encoder, boundaries, isolation, shard_options, output_options)
         self._own_arguments["tokenizer"] = encoder
-        is_cached = encoder is not None and encoder.cache is not None
-        if encoder is not None and ((isolation == "process" and not is_cached) or boundaries is not None):
-            raise UnsupportedError(
-                f"tokenizer= with {'isolation=' + repr(isolation) if boundaries is None else 'boundaries='}: text is "
-                "tokenized by the threads of this process, a row as a document; leave the argument out"
-            )
-        _check_supported(shard_options, output_options)
-        self._packings: dict[int, EpochPacking] = {}
-        limit = parse_bytes(memory_limit)
+        self._tokenizer = None if encoder is None else encoder.identity
+        self._limit_bytes = limit = parse_bytes(memory_limit)
         if isinstance(source, DocumentSource):
             documents = source
         else:
@@ -281,31 +265,29 @@ class TokenLoader(BatchedDataLoader):
                 progress=progress,
             )
         opened: Any = documents.dataset
-        self._lengths, lengths, self._origin = documents.lengths, documents.lengths_column, documents.origin
-        self._tokenizer = None if encoder is None else encoder.identity
-        if is_cached:
-            encoder = None
-        aligned, others = _roles(opened.schema, tokens, boundaries, carry or (), is_text=self._tokenizer is not None)
+        self._lengths, self._origin = documents.lengths, documents.origin
+        if self._origin is not None:  # the cache holds tokens, and only those of rows that pass
+            encoder, filters = None, None
+        aligned, others = _roles(opened.schema, tokens, boundaries, carried, is_text=tokenizer is not None)
         self._form = BatchForm(
             tokens=tokens,
-            lengths=lengths,
+            lengths=documents.lengths_column,
             boundaries=boundaries,
             token_columns=aligned,
             document_columns=others,
             masks_boundaries=mask_boundaries,
             padding=padding,
-            multiple=multiple,
+            multiple=self._rule.multiple or pad_to_multiple,
             encoder=encoder,
             keys=chosen_keys,
         )
-        widths = [_token_bytes(opened.schema[name]) for name in aligned]
-        self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * (token_bytes(chosen_keys) + sum(widths))
+        position_bytes = token_bytes(chosen_keys) + sum(_token_bytes(opened.schema[name]) for name in aligned)
+        self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * position_bytes
         self._batches_ahead = _batches_ahead(self._batch_bytes, limit)
-        self._limit_bytes = limit
         super().__init__(
             opened,
             batch_size,
-            filters=None if is_cached else filters,
+            filters=filters,
             shuffle=shuffle,
             seed=seed,
             window_rows=window_rows,
@@ -481,7 +463,7 @@ class TokenLoader(BatchedDataLoader):
 
     def _use(self, dataset: Dataset) -> None:
         super()._use(dataset)
-        self._packings = {}
+        self._packings: dict[int, EpochPacking] = {}
 
     def _window_needs(self) -> dict[str, Any]:
         own_bytes = partial(_own_bytes, self._lengths.tokens.nbytes, self._batch_bytes)
@@ -612,7 +594,19 @@ def _opened_ahead(
     )  # fmt: skip
 
 
-def _check_supported(shard_options: ShardOptions | None, output_options: OutputOptions | None) -> None:
+def _check_supported(
+    encoder: DocumentEncoder | None,
+    boundaries: str | None,
+    isolation: str,
+    shard_options: ShardOptions | None,
+    output_options: OutputOptions | None,
+) -> None:
+    is_isolated = isolation == "process" and encoder is not None and encoder.cache is None
+    if encoder is not None and (boundaries is not None or is_isolated):
+        raise UnsupportedError(
+            f"tokenizer= with {'isolation=' + repr(isolation) if boundaries is None else 'boundaries='}: text is "
+            "tokenized by the threads of this process, a row as a document; leave the argument out"
+        )
     if shard_options is not None and shard_options.remainder == "uneven":
         raise UnsupportedError(
             f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences; choose "
@@ -636,36 +630,42 @@ def _chosen_keys(keys: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in BATCH_KEYS if name in keys)
 
 
-def _batch_size(batch_size: int | None, batch_tokens: int | None, length: int) -> int:
+def _batching(
+    length: int,
+    pack: Pack,
+    overflow: Overflow,
+    batch_size: int | None,
+    batch_tokens: int | None,
+    multiple: int | None,
+) -> tuple[PackingRule, int]:
+    """Return how documents are packed, and the bins of a batch; see `PackingRule`."""
+    if pack == "by_length":
+        if batch_tokens is None or batch_size is not None:
+            raise ConfigurationError(
+                f"pack='by_length', batch_size={batch_size}, batch_tokens={batch_tokens}: give batch_tokens; batches "
+                "differ in their number of documents"
+            )
+        multiple = multiple or 1
+        _check_batch_tokens(batch_tokens, -(-length // multiple) * multiple)
+        return PackingRule(length, pack, overflow, batch_tokens, multiple), 1
     if (batch_size is None) == (batch_tokens is None):
         raise ConfigurationError(
             f"batch_size={batch_size}, batch_tokens={batch_tokens}: give one of them, the sequences of a batch or its "
             "tokens"
         )
-    if batch_size is not None:
-        return check_int("batch_size", batch_size, 1, 2**31)
-    assert batch_tokens is not None
+    rule = PackingRule(length, pack, overflow)
+    if batch_tokens is None:
+        return rule, check_int("batch_size", batch_size, 1, 2**31)
+    _check_batch_tokens(batch_tokens, length)
+    return rule, batch_tokens // length
+
+
+def _check_batch_tokens(batch_tokens: int, sequence_tokens: int) -> None:
     check_int("batch_tokens", batch_tokens, 1, 2**40)
-    if batch_tokens < length:
-        raise ConfigurationError(f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {length} tokens")
-    return batch_tokens // length
-
-
-def _batch_by_length(
-    batch_size: int | None, batch_tokens: int | None, length: int, multiple: int | None
-) -> tuple[int, int]:
-    """Return the most tokens of a batch, and the number to whose multiples widths are rounded up."""
-    if batch_tokens is None or batch_size is not None:
+    if batch_tokens < sequence_tokens:
         raise ConfigurationError(
-            f"pack='by_length', batch_size={batch_size}, batch_tokens={batch_tokens}: give batch_tokens; batches "
-            "differ in their number of documents"
+            f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {sequence_tokens} tokens"
         )
-    check_int("batch_tokens", batch_tokens, 1, 2**40)
-    multiple = multiple or 1
-    widest = -(-length // multiple) * multiple
-    if batch_tokens < widest:
-        raise ConfigurationError(f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {widest} tokens")
-    return batch_tokens, multiple
 
 
 def _rows_and_positions(packing: EpochPacking) -> tuple[int, int]:
@@ -706,7 +706,7 @@ def _own_bytes(lengths_bytes: int, batch_bytes: int, limit_bytes: int) -> int:
     return lengths_bytes + (ahead + batches_at_once(ahead, batch_bytes)) * batch_bytes
 
 
-def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, lengths: str | None) -> list[str]:
+def _columns(tokens: str, boundaries: str | None, carried: list[str], lengths: str | None) -> list[str]:
     """Return the columns to read.
 
     Raises:
@@ -715,7 +715,6 @@ def _columns(tokens: str, boundaries: str | None, carry: Sequence[str] | None, l
     for label, name in (("tokens", tokens), ("boundaries", boundaries), ("lengths", lengths)):
         if (name is not None or label == "tokens") and (not isinstance(name, str) or not name):
             raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
-    carried = list(carry or ())
     taken = [name for name in carried if name in BATCH_KEYS or name == tokens or carried.count(name) > 1]
     if taken:
         raise ConfigurationError(
