@@ -80,10 +80,16 @@ class EpisodePlan(EpochPlan):
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """The opened source of a pickled loader, which a copy need not read again."""
+class _SampleSource:
+    """The samples of a source. A copy of a pickled loader need not read the episodes again.
 
-    dataset: Dataset
+    Attributes:
+        dataset: The source; opened, if it comes from a pickled loader.
+        samples: The samples.
+        frames: Finds the frames of samples in video files; None without videos.
+    """
+
+    dataset: Dataset | ListedDataset
     samples: EpisodeSamples
     frames: VideoFrames | None
 
@@ -185,14 +191,12 @@ class EpisodeLoader(BatchedDataLoader):
             if name not in ("self", "__class__", "source", "filesystem", "shard", "schema", "columns", "split", "cache")
         }
         _check_arguments(episodes, batch_size, progress, output_options, transform, isolation)
-        limit = parse_bytes(memory_limit)
-        self._samples: EpisodeSamples
-        self._frames: VideoFrames | None
-        opened: Any
-        if isinstance(source, _Opened):
-            opened, self._samples, self._frames = source.dataset, source.samples, source.frames
+        self.episodes = episodes
+        self._limit_bytes = limit = parse_bytes(memory_limit)
+        if isinstance(source, _SampleSource):
+            found = source
         else:
-            opened = list_fixed(
+            listed = list_fixed(
                 source,
                 "samples are planned from all rows",
                 schema=schema,
@@ -203,25 +207,24 @@ class EpisodeLoader(BatchedDataLoader):
                 cache=cache,
                 shard=shard,
             )
-            frames = opened._videos if episodes.by == EPISODE else None
-            cameras = () if frames is None else tuple(frames.cameras)
-            _check_columns(opened.schema, episodes, output_options, isolation, cameras, opened._on_error)
+            frames = listed._videos if episodes.by == EPISODE else None
+            _check_columns(listed.schema, episodes, output_options, isolation, frames, listed._on_error)
             bounds = read_episodes(
-                opened,
+                listed,
                 episodes.by,
                 episodes.order,
                 filters=filters,
-                shard=shard if shard is not None else opened._shard,
+                shard=shard if shard is not None else listed._shard,
                 memory_limit_bytes=limit,
                 num_threads=num_threads,
                 isolation=isolation,
                 progress=progress,
             )
-            self._samples = EpisodeSamples(bounds.rows, bounds.row_begins, rule_of(episodes))
-            self._frames = None if frames is None else frames.chosen(bounds.ids, self._samples)
-            _check_window(window_rows, batch_size, self._samples.most_rows(2 * batch_size))
-        self.episodes = episodes
-        self._limit_bytes = limit
+            samples = EpisodeSamples(bounds.rows, bounds.row_begins, rule_of(episodes))
+            found = _SampleSource(listed, samples, None if frames is None else frames.chosen(bounds.ids, samples))
+        opened: Any = found.dataset
+        self._samples, self._frames = found.samples, found.frames
+        _check_window(window_rows, batch_size, self._samples.most_rows(2 * batch_size))
         self._batch_bytes = _batch_bytes(opened.schema, episodes, batch_size)
         reserved = _own_bytes(self._samples.nbytes, self._batch_bytes, limit)
         _check_reserved(reserved, limit, batch_size, self._batch_bytes)
@@ -351,7 +354,7 @@ class EpisodeLoader(BatchedDataLoader):
         )
 
     def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
-        return EpisodeLoader, _Opened(self._dataset, self._samples, self._frames), self._own_arguments
+        return EpisodeLoader, _SampleSource(self._dataset, self._samples, self._frames), self._own_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,7 +471,7 @@ def _check_columns(
     episodes: Episodes,
     output_options: OutputOptions | None,
     isolation: str,
-    cameras: Sequence[str],
+    frames: VideoFrames | None,
     on_error: str,
 ) -> None:
     """Check that the columns can be delivered as samples.
@@ -479,6 +482,7 @@ def _check_columns(
             are read in a child process or damaged ones are to be replaced.
     """
     names = {*schema, *masks_of(schema).values()}
+    cameras = () if frames is None else tuple(frames.cameras)
     if output_options is not None and output_options.row_numbers is not None:
         names.add(output_options.row_numbers)
     for name in episodes.deltas or ():
