@@ -13,7 +13,7 @@ import numpy as np
 from parquet_loader.collate import Batch, Output, epoch_sampler, grain_dataset, keras_dataset, tf_dataset
 from parquet_loader.common import IntArray, NotIndexed, check_int, is_number
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
-from parquet_loader.loader.batched import BatchedDataLoader, fields_of, mixed_part
+from parquet_loader.loader.batched import BatchedDataLoader, MixedPart, fields_of, mixed_part
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 
 if TYPE_CHECKING:
@@ -147,18 +147,9 @@ class MixedLoader(NotIndexed):
         stop: Stop = "first_exhausted",
         named: bool = False,
     ) -> None:
-        if not isinstance(loaders, Mapping) or not isinstance(weights, Mapping | None):
-            raise ConfigurationError(
-                "MixedLoader: expected two dicts, such as {'a': loader, 'b': other}, {'a': 3, 'b': 1}"
-            )
-        if not loaders or any(not isinstance(loader, BatchedDataLoader) for loader in loaders.values()):
-            raise ConfigurationError(f"loaders={loaders!r:.80}: expected a BatchedDataLoader for each name")
-        if not all(isinstance(name, str) for name in loaders):
-            raise ConfigurationError(f"loaders={list(loaders)!r:.80}: expected names of text, which a state can hold")
-        if len({id(loader) for loader in loaders.values()}) < len(loaders):
-            raise ConfigurationError(
-                "loaders: two names have the same loader, which has one iterator at a time; make a loader for each name"
-            )
+        _check_loaders(loaders, weights)
+        self.loaders = dict(loaders)
+        self._names = list(loaders)
         self._parts = {name: mixed_part(loader) for name, loader in loaders.items()}
         if any(part.changes for part in self._parts.values()):
             raise UnsupportedError(
@@ -173,25 +164,10 @@ class MixedLoader(NotIndexed):
             )
         if sum(given is not None for given in (weights, temperature, stages)) != 1:
             raise ConfigurationError("MixedLoader: give one of weights, temperature and stages")
-        self._stages = None if stages is None else _checked(stages, list(loaders))
-        if temperature is not None:
-            if not is_number(temperature) or not temperature > 0:
-                raise ConfigurationError(f"temperature={temperature!r}: expected a number greater than 0")
-            weights = tempered({name: max(1, part.size()) for name, part in self._parts.items()}, float(temperature))
-        if weights is None:
-            weights = dict.fromkeys(loaders, 1.0)
-        if set(weights) != set(loaders):
-            raise ConfigurationError(
-                f"weights: expected a weight for each of {sorted(loaders)}, found weights for {sorted(weights)}"
-            )
-        for name, weight in weights.items():
-            if not is_number(weight) or not 0 < weight < float("inf"):
-                raise ConfigurationError(f"weights: {name!r} has {weight!r}: expected a number greater than 0")
+        self._stages = None if stages is None else _checked_stages(stages, self._names)
+        self._weights = _checked_weights(weights, temperature, self._parts)
         if stop not in ("first_exhausted", "all_exhausted", "repeat"):
             raise ConfigurationError(f"stop={stop!r}: expected 'first_exhausted', 'all_exhausted' or 'repeat'")
-        self.loaders = dict(loaders)
-        self._names = list(self.loaders)
-        self._weights = {name: float(weights[name]) for name in self._names}
         self._stop: Stop = stop
         self._named = named
         if self._stages is not None:
@@ -501,7 +477,41 @@ class MixedLoader(NotIndexed):
         self.close()
 
 
-def _checked(
+def _check_loaders(loaders: Any, weights: Any) -> None:
+    """Check that each name has a loader of its own; raises as `MixedLoader` does."""
+    if not isinstance(loaders, Mapping) or not isinstance(weights, Mapping | None):
+        raise ConfigurationError("MixedLoader: expected two dicts, such as {'a': loader, 'b': other}, {'a': 3, 'b': 1}")
+    if not loaders or any(not isinstance(loader, BatchedDataLoader) for loader in loaders.values()):
+        raise ConfigurationError(f"loaders={loaders!r:.80}: expected a BatchedDataLoader for each name")
+    if not all(isinstance(name, str) for name in loaders):
+        raise ConfigurationError(f"loaders={list(loaders)!r:.80}: expected names of text, which a state can hold")
+    if len({id(loader) for loader in loaders.values()}) < len(loaders):
+        raise ConfigurationError(
+            "loaders: two names have the same loader, which has one iterator at a time; make a loader for each name"
+        )
+
+
+def _checked_weights(
+    weights: Mapping[str, float] | None, temperature: float | None, parts: Mapping[str, MixedPart]
+) -> dict[str, float]:
+    """Return the weight of each loader, 1 if stages have weights of their own; raises as `MixedLoader` does."""
+    if temperature is not None:
+        if not is_number(temperature) or not temperature > 0:
+            raise ConfigurationError(f"temperature={temperature!r}: expected a number greater than 0")
+        weights = tempered({name: max(1, part.size()) for name, part in parts.items()}, float(temperature))
+    if weights is None:
+        weights = dict.fromkeys(parts, 1.0)
+    if set(weights) != set(parts):
+        raise ConfigurationError(
+            f"weights: expected a weight for each of {sorted(parts)}, found weights for {sorted(weights)}"
+        )
+    for name, weight in weights.items():
+        if not is_number(weight) or not 0 < weight < float("inf"):
+            raise ConfigurationError(f"weights: {name!r} has {weight!r}: expected a number greater than 0")
+    return {name: float(weights[name]) for name in parts}
+
+
+def _checked_stages(
     stages: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
 ) -> list[tuple[int, dict[str, float]]]:
     """Return stages of positive weights.
