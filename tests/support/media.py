@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,18 @@ def aac(samples: npt.NDArray[np.float32], rate: int, format_: str = "ipod", code
         return Path(out.name).read_bytes()
 
 
+@contextmanager
+def _same_scheduling() -> Iterator[None]:
+    """Restore the thread's scheduling policy: if root encodes AV1, SVT-AV1 gives the calling thread a real-time one."""
+    policy = (os.sched_getscheduler(0), os.sched_getparam(0)) if hasattr(os, "sched_getscheduler") else None
+    try:
+        yield
+    finally:
+        if policy is not None:
+            os.sched_setscheduler(0, *policy)
+
+
+@_same_scheduling()
 def video(
     frames: int = 60,
     *,
