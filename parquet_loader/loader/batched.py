@@ -138,6 +138,46 @@ def _live_source(
     return given
 
 
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """The arguments of a loader that decide how its data set is opened.
+
+    Attributes:
+        schema, columns, filters, split, filesystem, on_error, cache, shard: As in `BatchedDataLoader`.
+        reading: The `ReadOptions`.
+        needs: The other arguments of `open_dataset`: what windows and batches need.
+    """
+
+    schema: Schema | None
+    columns: Sequence[str] | None
+    filters: Any
+    split: str | None
+    filesystem: pafs.FileSystem | None
+    on_error: Literal["raise", "skip", "skip_row"]
+    reading: ReadOptions
+    cache: LocalCache | None
+    shard: Shard | None
+    needs: Mapping[str, Any]
+
+    def of_source(self, source: Any, ranks: Ranks | None) -> Dataset:
+        """Return the data set of a source that does not change."""
+        listed = source
+        if not isinstance(listed, ListedDataset):
+            listed = ListedDataset(
+                source, self.schema, self.columns, self.filters, self.filesystem, self.on_error,
+                split=self.split, read_options=self.reading, cache=self.cache, shard=self.shard,
+            )  # fmt: skip
+        return listed._open(ranks=ranks, **self.needs)
+
+    def of_snapshot(self, snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None) -> Dataset:
+        """Return the data set of one state of a source that changes."""
+        resolved = resolve_source(snapshot, self.schema, self.columns, self.reading)
+        return open_dataset(
+            resolved, read_options=self.reading, cache=self.cache, skips=self.on_error == "skip", ranks=ranks,
+            known=known, **self.needs,
+        )  # fmt: skip
+
+
 def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the description of `to_tf`'s columns: the schema if it describes them, else the caller's signature.
 
@@ -316,7 +356,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         live = _live_source(given, split, filters, filesystem, read_options)
         if live is None and not isinstance(given, Dataset | ListedDataset | VersionedSource):
             check_source(given)
-        self._split = None if split == "all" or not isinstance(live, LiveTable) else split
+
         self.batch_size = check_int("batch_size", batch_size, 1, 2**31)
         self.seed = check_int("seed", seed, 0, 2**64 - 1)
         self.shuffle = check_bool("shuffle", shuffle)
@@ -327,10 +367,6 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         window_rows = check_window(window_rows, self.batch_size)
         check_choice("isolation", isolation, ("thread", "process"))
         check_transform(transform)
-        workers = check_int("transform_workers", transform_workers, 0, 256)
-        if transform is None and (workers or rows_out is not None):
-            given_argument = f"rows_out={rows_out!r}" if not workers else transform_option(workers)
-            raise ConfigurationError(f"{given_argument}: there is no transform; pass transform=, or leave it out")
         if rows_out is not None:
             check_int("rows_out", rows_out, 1, 2**31)
         check_kind("shard_options", shard_options, ShardOptions)
@@ -344,31 +380,21 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         shard = output_shard(output, shard, self._delivered_rows, drop_last=self.drop_last)
         self._is_part_chosen = shard is not None
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
-        self._row_numbers = output.row_numbers
-        workers = check_transform_workers(workers)
-        permuting = self._output if isinstance(self._output, PermutingOutput) else None
-        if transform is not None and workers:
-            transform = PackedTransform(transform, transform_option(workers))
-        self._options = EngineOptions(
-            transform,
-            self.seed,
-            self.num_threads,
-            skips=on_error == "skip",
-            transform_workers=workers,
-            rows_out=None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
-            replaces=on_error == "skip_row",
-            keeps_stored=self._permutes_rows and permuting is not None and permuting.permutes,
-            keeps_encoded=permuting is not None and permuting.decodes,
-        )
+        self._options = self._engine_options(transform, transform_workers, rows_out, on_error)
         self._bar = progress_bar() if check_bool("progress", progress) else None
         limit = parse_bytes(memory_limit)
-        use_returning_pool()
-        if not isinstance(given, Dataset):
-            warn_if_missing()
-        ranks = None if isinstance(given, Dataset) else ranks_to_agree_with(shard)
+
+        self._split = None if split == "all" or not isinstance(live, LiveTable) else split
         self._filters = filters
         self._chooses_window = window_rows is None
+        self._row_numbers = output.row_numbers
+        self._isolates = isolation == "process"
+        self._reading = None
         reading = self._read_options = read_options or ReadOptions()
+        use_returning_pool()
+        ResumableEpochs.__init__(self)  # `super()` would be among the `locals()` above
+        # With isolation, the child process starts them.
+        self._transforms = None if self._isolates else transform_processes(self._options)
         needs = {
             **self._window_needs(),
             "filters": filters,
@@ -380,33 +406,61 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             "names_rows": self._options.replaces or not self._processes_rows,
             "decodes_windows": not self._processes_rows,
         }
-        skips = self._options.skips
+        opening = _Opening(schema, columns, filters, split, filesystem, on_error, reading, local_cache, shard, needs)
+        self._open(given, live, opening, limits_device=output.device_memory_limit is not None)
+        self._sharding.warn_if_uneven(self._planned.rows, self.batch_size, drop_last=self.drop_last)
 
-        def opened(snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None) -> Dataset:
-            resolved = resolve_source(snapshot, schema, columns, reading)
-            return open_dataset(
-                resolved, read_options=reading, cache=local_cache, skips=skips, ranks=ranks, known=known, **needs
-            )
+    def _engine_options(
+        self, transform: Transform | None, workers: int, rows_out: int | None, on_error: str
+    ) -> EngineOptions:
+        """Return what the engine does with the rows it reads.
 
-        ResumableEpochs.__init__(self)  # `super()` would be among the `locals()` above
-        self._reading = None
-        self._isolates = isolation == "process"
-        # With isolation, the child process starts them.
-        self._transforms = None if self._isolates else transform_processes(self._options)
+        Raises:
+            ConfigurationError: The arguments do not fit each other, or this machine.
+        """
+        workers = check_int("transform_workers", workers, 0, 256)
+        if transform is None and (workers or rows_out is not None):
+            argument = f"rows_out={rows_out!r}" if not workers else transform_option(workers)
+            raise ConfigurationError(f"{argument}: there is no transform; pass transform=, or leave it out")
+        workers = check_transform_workers(workers)
+        if transform is not None and workers:
+            transform = PackedTransform(transform, transform_option(workers))
+        permuting = self._output if isinstance(self._output, PermutingOutput) else None
+        return EngineOptions(
+            transform,
+            self.seed,
+            self.num_threads,
+            skips=on_error == "skip",
+            transform_workers=workers,
+            rows_out=None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
+            replaces=on_error == "skip_row",
+            keeps_stored=self._permutes_rows and permuting is not None and permuting.permutes,
+            keeps_encoded=permuting is not None and permuting.decodes,
+        )
+
+    def _open(self, given: Any, live: LiveSource | None, opening: _Opening, *, limits_device: bool) -> None:
+        """Open the source; all ranks agree on it, or all raise.
+
+        Args:
+            given: The source, or a data set that is open.
+            live: The source, if each epoch lists it again.
+            opening: The arguments of the data set.
+            limits_device: Whether the caller limits the memory of the device.
+        """
+        is_open = isinstance(given, Dataset)
+        if not is_open:
+            warn_if_missing()
+        ranks = None if is_open else ranks_to_agree_with(opening.shard)
         self._following = None
-        if live is None and not isinstance(given, Dataset | ListedDataset):
-            given = ListedDataset(
-                given, schema, columns, filters, filesystem, on_error,
-                split=split, read_options=reading, cache=local_cache, shard=shard,
-            )  # fmt: skip
         try:
             if live is not None:
                 ranks_of_store = check_store_ranks(self._sharding.shard)
-                self._following = Following(live, opened, ranks_of_store, filters=filters is not None)
+                follows_filter = opening.filters is not None
+                self._following = Following(live, opening.of_snapshot, ranks_of_store, filters=follows_filter)
                 self._use(self._following.peek(0))
             else:
-                self._use(given if isinstance(given, Dataset) else given._open(ranks=ranks, **needs))
-            if output.device_memory_limit is not None and self._dataset.budget.is_made:
+                self._use(given if is_open else opening.of_source(given, ranks))
+            if limits_device and self._dataset.budget.is_made:
                 self._check_device_memory(self._plan(0))
             if ranks is not None:
                 check_agreement(self._identity, ranks)
@@ -414,7 +468,6 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             if ranks is not None:
                 ranks.broadcast_error(error)
             raise
-        self._sharding.warn_if_uneven(self._planned.rows, self.batch_size, drop_last=self.drop_last)
 
     @property
     def dataset(self) -> LoadedRows:
