@@ -346,7 +346,10 @@ def decoding(folder: Path, window_rows: int) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def without_device() -> Iterator[None]:
-    """Replace the operations of the device by functions that return tensors of the right shape, with any values."""
+    """Replace the operations of the device by functions that return tensors of the right shape, with any values.
+
+    Its memory too: torch keeps a GPU's freed memory for reuse, but the CPU returns large blocks to the system.
+    """
     kept: dict[Any, torch.Tensor] = {}
 
     def empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -354,6 +357,7 @@ def without_device() -> Iterator[None]:
         return kept[key] if key in kept else kept.setdefault(key, torch.empty(shape, dtype=dtype))
 
     operations: dict[tuple[Any, str], Callable[..., torch.Tensor]] = {
+        (torch, "empty_like"): lambda source, **_: empty(source.dtype, tuple(source.shape)),
         (torch.Tensor, "copy_"): lambda target, *_, **__: target,
         (torch.Tensor, "index_select"): lambda source, dim, index: empty(
             source.dtype, (*source.shape[:dim], len(index), *source.shape[dim + 1 :])
