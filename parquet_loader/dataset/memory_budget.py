@@ -228,8 +228,10 @@ class WindowMemory:
     def with_most_lanes(self, rows: int, limit_bytes: int) -> WindowMemory:
         """Return the same with the most open row groups with which windows of `rows` rows fit; one if none fit.
 
-        One, too, if windows of `rows` rows hold as many whole row groups.
+        One, too, if windows of `rows` rows hold as many whole row groups. If the number is given, it stays.
         """
+        if self.open_row_groups is not None:
+            return self
 
         def with_lanes(each: int) -> WindowMemory:
             return replace(self, open_row_groups=self.side_by_side * each)
@@ -354,29 +356,11 @@ def divide(
         packing_row_bytes=packing_row_bytes,
     )
     smallest = min(2 * batch_size if window_rows is None else window_rows, windows.total_rows)
-    with_pages = replace(windows, counts_large_pages=True)
-    # One row group at a time, if the caller does not say how many.
-    fewest = with_pages if open_row_groups is not None else replace(with_pages, open_row_groups=side_by_side)
-
-    def refused(needed_bytes: float) -> MemoryLimitError:
-        largest = _largest_row_group(snapshot, counts)
-        return _refused(limit_bytes, with_pages, smallest, needed_bytes, batch_size, reserved, largest)
-
-    if windows.needed_bytes(smallest) > limit_bytes:
-        raise refused(max(windows.needed_bytes(smallest), fewest.needed_bytes(smallest)))
-    chooses = window_rows is None
-    if window_rows is None:
-        default = int(LARGEST_DEFAULT_WINDOW_BYTES / (windows.row_bytes + row.media))
-        highest = max(default, 16 * batch_size, smallest)
-        window_rows = _largest(smallest, highest, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
-    rows = min(window_rows, windows.total_rows)
-    if with_pages.needed_bytes(rows) > limit_bytes:
-        windows = with_pages if open_row_groups is not None else with_pages.with_most_lanes(rows, limit_bytes)
-    if windows.needed_bytes(rows) > limit_bytes:
-        if fewest.needed_bytes(smallest) > limit_bytes:
-            raise refused(fewest.needed_bytes(smallest))
-        if chooses:
-            window_rows = _largest(smallest, rows, lambda rows: fewest.needed_bytes(rows) <= limit_bytes)
+    default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / (windows.row_bytes + row.media)), 16 * batch_size, smallest)
+    fitting = _fitting(windows, limit_bytes, smallest, window_rows, default)
+    if fitting is None:
+        raise _refused(limit_bytes, windows, smallest, batch_size, reserved, _largest_row_group(snapshot, counts))
+    windows, window_rows = fitting
     lanes = windows.lanes(window_rows)
     unused = max(0.0, SHARE_WINDOWS * limit_bytes - windows.nbytes(window_rows, streams=lanes > 1))
     fetched = 0
@@ -402,6 +386,36 @@ def divide(
     )
 
 
+def _fitting(
+    windows: WindowMemory, limit_bytes: int, smallest: int, window_rows: int | None, default: int
+) -> tuple[WindowMemory, int] | None:
+    """Return windows that fit into a limit, and their number of rows; None if not even windows of `smallest` rows fit.
+
+    Large pages make no difference to the number of rows, as long as fewer open row groups make up for them.
+
+    Args:
+        windows: The memory of windows, without large pages.
+        limit_bytes: The limit.
+        smallest: The least rows of a window.
+        window_rows: The caller's number of rows, or None for as many as fit.
+        default: The most rows in this case.
+    """
+    if windows.needed_bytes(smallest) > limit_bytes:
+        return None
+    if window_rows is None:
+        window_rows = _largest(smallest, default, lambda rows: windows.needed_bytes(rows) <= limit_bytes)
+    rows = min(window_rows, windows.total_rows)
+    with_pages = replace(windows, counts_large_pages=True)
+    if with_pages.needed_bytes(rows) <= limit_bytes:
+        return windows, window_rows
+    with_pages = with_pages.with_most_lanes(rows, limit_bytes)
+    if with_pages.needed_bytes(rows) <= limit_bytes:
+        return with_pages, window_rows
+    if with_pages.needed_bytes(smallest) > limit_bytes:
+        return None
+    return with_pages, _largest(smallest, rows, lambda rows: with_pages.needed_bytes(rows) <= limit_bytes)
+
+
 def _rows_at_once(reads_bytes: int, row: RowSizes, num_threads: int) -> tuple[int, int]:
     """Return the rows of the largest row group that is read whole, and the rows that a cursor decodes at a time."""
     row_bytes = DECODING_FACTOR * max(row.decoded_at_most, 1.0)
@@ -417,15 +431,15 @@ def _refused(
     limit_bytes: int,
     windows: WindowMemory,
     rows: int,
-    needed_bytes: float,
     batch_size: int,
     reserved: ReservedMemory | None,
     largest: str,
 ) -> MemoryLimitError:
-    """Return the error that a limit cannot hold windows of `rows` rows, which need a limit of `needed_bytes`.
-
-    `largest` describes the largest row group.
-    """
+    """Return the error that a limit cannot hold windows of `rows` rows; `largest` describes the largest row group."""
+    # One row group at a time, if the caller does not say how many.
+    lanes = windows.side_by_side if windows.open_row_groups is None else windows.open_row_groups
+    fewest = replace(windows, open_row_groups=lanes, counts_large_pages=True)
+    needed_bytes = max(windows.needed_bytes(rows), fewest.needed_bytes(rows))
     batches = windows.batches_bytes
     decoded = f", {BATCHES_AT_ONCE} batches of {format_bytes(batches / BATCHES_AT_ONCE)}" if batches else ""
     given, of_batch, more = limit_bytes, f"batch_size {batch_size}; ", ""
