@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -152,12 +152,7 @@ def rewrite_dataset(
     limit = parse_bytes(memory_limit)
     threads = default_num_threads() if num_threads is None else check_int("num_threads", num_threads, 1, 256)
     options = read_options or ReadOptions()
-    group_bytes = None if row_group_bytes is None else parse_bytes(row_group_bytes, "row_group_bytes")
-    if group_bytes is not None and group_bytes > most_row_group_bytes(limit):
-        raise MemoryLimitError(
-            f"row_group_bytes={format_bytes(group_bytes)}: at most a quarter of memory_limit ({format_bytes(limit)}), "
-            f"for the writer holds a row group several times; use memory_limit={4 * group_bytes} or more"
-        )
+    group_bytes = None if row_group_bytes is None else _checked_row_group_bytes(row_group_bytes, limit)
     make_bar = progress_bar() if check_bool("progress", progress) else None
     use_returning_pool()
     home, target_path = resolve(path, target_filesystem)
@@ -168,12 +163,9 @@ def rewrite_dataset(
     _refuse_overlap(given, snapshot, home, target_path)
     snapshot, fields = _fields_of(snapshot, schema, columns, options)
     dataset = _opened(snapshot, fields.readable(fields.chosen), filters, limit, threads, options)
-    with ExitStack() as stack:
-        passes = 2 if check_bool("shuffle", shuffle) else 1
-        bar = None
-        if make_bar is not None:
-            bar = make_bar(total=dataset.rows * passes, unit="row", unit_scale=True, desc="rewrite")
-            stack.callback(bar.close)
+    passes = 2 if check_bool("shuffle", shuffle) else 1
+    shown = {"total": dataset.rows * passes, "unit": "row", "unit_scale": True, "desc": "rewrite"}
+    with nullcontext() if make_bar is None else make_bar(**shown) as bar:
         job = RewriteJob(
             dataset=dataset,
             fields=fields,
@@ -192,6 +184,16 @@ def rewrite_dataset(
     files = list(written.summary.files)
     new = open_snapshot(files, home, selection=Selection(split="all")) if files else None
     return _report(given, job, written, new, time.perf_counter() - began)
+
+
+def _checked_row_group_bytes(row_group_bytes: int | str, limit: int) -> int:
+    nbytes = parse_bytes(row_group_bytes, "row_group_bytes")
+    if nbytes > most_row_group_bytes(limit):
+        raise MemoryLimitError(
+            f"row_group_bytes={format_bytes(nbytes)}: at most a quarter of memory_limit ({format_bytes(limit)}), "
+            f"for the writer holds a row group several times; use memory_limit={4 * nbytes} or more"
+        )
+    return nbytes
 
 
 def _name_of(source: Source | VersionedSource) -> str:
