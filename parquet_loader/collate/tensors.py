@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -46,22 +47,24 @@ def window_batches(window: Window, batch_size: int, pinned: Allocator | None = N
 
 
 def _split_batches(columns: dict[str, Any], rows: int, batch_size: int) -> Iterator[Batch]:
-    few = _HOST_SPLIT_TENSORS // max(1, len(columns))
+    names, rest = tuple(columns), list(columns.values())
+    few = _HOST_SPLIT_TENSORS // max(1, len(names))
     at_once = batch_size * (SPLIT_BATCHES if few < _FEWEST_BATCHES else min(few, SPLIT_BATCHES))
-    for first in range(0, rows if columns else 0, at_once):
+    for first in range(0, rows if names else 0, at_once):
         last = min(first + at_once, rows)
         sizes = [min(batch_size, last - start) for start in range(first, last, batch_size)]
-        slices = [_split(column, first, last, sizes) for column in columns.values()]
-        for batch in zip(*slices, strict=True):
-            yield dict(zip(columns, batch, strict=True))
+        sizes_and_rest = [*sizes, rows - last]
+        slices = list[Sequence[Any]]()
+        for number, column in enumerate(rest):
+            if isinstance(column, Ragged):
+                slices.append(split_ragged(column, first, last, batch_size))
+            else:
+                # Autograd lets callers write to these views. Slicing the rest apart would take another microsecond.
+                slices.append(parts := torch.unsafe_split_with_sizes(column, sizes_and_rest))
+                rest[number] = parts[-1]
+        for batch in islice(zip(*slices, strict=False), len(sizes)):
+            yield dict(zip(names, batch, strict=True))
         del slices
-
-
-def _split(column: Any, first: int, last: int, sizes: Sequence[int]) -> Sequence[Any]:
-    """Return views of `sizes` rows each, from row ``first`` to ``last``; autograd lets callers write to them."""
-    if isinstance(column, Ragged):
-        return split_ragged(column, first, last, sizes[0])
-    return torch.unsafe_split_with_sizes(column[first:last], sizes)
 
 
 def batch_tensors(batch: ProcessedBatch) -> Batch:
