@@ -228,6 +228,22 @@ def test_a_transform_without_a_signature_is_taken(path: str) -> None:
         assert len(first(loader)["a"]) == 10
 
 
+class AnnotatedForTypeCheckers:
+    """On Python 3.14, a function with annotations that are imported under ``TYPE_CHECKING`` is such a `transform`."""
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        raise NameError("name 'NDArray' is not defined")
+
+    def __call__(self, columns: dict[str, Any], rng: Any) -> dict[str, Any]:
+        return columns
+
+
+def test_annotations_of_a_transform_need_not_be_importable(path: str) -> None:
+    with BatchedDataLoader(path, 10, transform=AnnotatedForTypeCheckers()) as loader:
+        assert len(first(loader)["a"]) == 10
+
+
 def test_swapped_arguments_of_a_writer_are_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         write_dataset(tmp_path / "data", FRAME)
