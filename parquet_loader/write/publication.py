@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.common import is_local, look_up
-from parquet_loader.errors import UnfinishedCommitError
+from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.write.jobs.commit import Journal, publish_directory, publish_files
 from parquet_loader.write.staging import (
     StagedFile,
@@ -21,27 +21,27 @@ from parquet_loader.write.staging import (
     remove_tree,
     sync_directory,
 )
-from parquet_loader.write.target import check_replaceable, listing
+from parquet_loader.write.target import WriteMode, check_replaceable, listing, parquet_files
 
 
 class Publication:
     """The files of one writer: staged one by one, published or discarded together.
 
-    Locally, ``replace=True`` stages in a hidden directory next to `path` and exchanges the two. If that is impossible
-    (object stores, mount points, a read-only parent), files are staged in `path` itself and published, and the old ones
-    are deleted afterwards: a reader that lists in between sees both. After all new files are published, they stay, even
-    if old ones cannot be deleted.
+    Locally, ``mode="overwrite"`` stages in a hidden directory next to `path` and exchanges the two. If that is
+    impossible (object stores, mount points, a read-only parent), files are staged in `path` itself and published, and
+    the old ones are deleted afterwards: a reader that lists in between sees both. After all new files are published,
+    they stay, even if old ones cannot be deleted.
 
     Args:
         filesystem: The file system of the data set.
         path: Its directory.
-        replace: Whether the new files replace all files of the directory.
+        mode: As in `DatasetWriter`.
     """
 
-    def __init__(self, filesystem: pafs.FileSystem, path: str, *, replace: bool) -> None:
+    def __init__(self, filesystem: pafs.FileSystem, path: str, mode: WriteMode) -> None:
         self.filesystem = filesystem
         self.path = path
-        self.replace = replace
+        self.mode = mode
         self._process = os.getpid()
         self._id = uuid.uuid4().hex
         self._staged: list[StagedFile] = []
@@ -49,7 +49,8 @@ class Publication:
         self._targets: list[str] = []
         self._is_exchanged = False
         self._created = look_up(filesystem, path).type == pafs.FileType.NotFound
-        self._sibling = self._make_sibling() if replace and not self._created and is_local(filesystem) else None
+        replaces = mode == "overwrite" and not self._created
+        self._sibling = self._make_sibling() if replaces and is_local(filesystem) else None
         if self._sibling is None:
             make_directory(filesystem, path)
 
@@ -70,6 +71,7 @@ class Publication:
 
         Raises:
             OSError: A file cannot be renamed; none is published then.
+            WriteError: With ``mode="error"``, others have published files in the directory; none is published.
             UnfinishedCommitError: All files are published, but old ones could not be deleted; or some are published,
                 and cannot be removed.
         """
@@ -124,7 +126,7 @@ class Publication:
         remove_tree(sibling)
 
     def _publish_in_place(self, names: list[str]) -> None:
-        old = listing(self.filesystem, self.path) if self.replace else []
+        old = listing(self.filesystem, self.path) if self.mode == "overwrite" else []
         check_replaceable(old, self.path)
         if self._created:
             sync_directory(self.filesystem, os.path.dirname(self.path))
@@ -133,4 +135,20 @@ class Publication:
         own = {os.path.basename(path) for path in sources}
         replaced = [i.path for i in old if i.type == pafs.FileType.File and i.base_name not in own]
         moves = list(zip(sources, self._targets, strict=True))
-        publish_files(self.filesystem, self.path, moves, replaced, self._journal)
+        self._check_alone()
+        publish_files(self.filesystem, self.path, moves, replaced, self._journal, self._check_alone)
+
+    def _check_alone(self) -> None:
+        """Check that an empty directory still holds no files of others; before and after its own files appear.
+
+        So if several writers began in the directory, at most one of them publishes.
+        """
+        if self.mode != "error":
+            return
+        others = set(parquet_files(listing(self.filesystem, self.path), self.path)) - set(self._targets)
+        if others:
+            raise WriteError(
+                f"{self.path}: the directory was empty when this writer began, and now holds "
+                f"{os.path.basename(min(others))!r} of another one; nothing was published; write in one process only, "
+                "or let all writers append (mode='append')"
+            )

@@ -52,7 +52,8 @@ class DatasetWriter:
         path: Directory of the data set, local or a URL; created if necessary.
         schema: The schema of the columns; None takes the schema of existing files (``mode="append"``), or infers it
             from the first batch (see `parquet_loader.schema.to_table`).
-        mode: ``"error"`` refuses a directory that is not empty. ``"append"`` adds files to the existing ones, which
+        mode: ``"error"`` refuses a directory that is not empty, also if another writer has published files in it by
+            the time of `close`. ``"append"`` adds files to the existing ones, which
             must have the same schema. ``"overwrite"`` replaces the directory by the new files when the writer is
             closed: on Linux, on a local file system, in one atomic exchange of two directories; elsewhere by two
             renames (a kill between them leaves the old directory next to it, as ``.<name>-*.tmp.old``). On object
@@ -97,7 +98,7 @@ class DatasetWriter:
         self._filesystem, self.path = resolve(path, filesystem)
         with storage_errors(self.path):
             self.schema, self._extends = check_target(self._filesystem, self.path, mode, schema)
-            self._publication = Publication(self._filesystem, self.path, replace=mode == "overwrite")
+            self._publication = Publication(self._filesystem, self.path, mode)
         self._packer = Packer(self.path, self.schema, self.options, self._publication.new_file)
         self._finalizer = weakref.finalize(self, _forgotten, self._publication, self._packer, self.path, os.getpid())
         self._summary: WriteSummary | None = None
@@ -145,7 +146,8 @@ class DatasetWriter:
         """Write the buffered rows, publish all files, and return a summary; a second call returns it again.
 
         Raises:
-            WriteError: The file system refuses; nothing was published.
+            WriteError: The file system refuses, or with ``mode="error"`` another writer has published files in the
+                directory; nothing was published.
             UnfinishedCommitError: With ``mode="overwrite"``, the new files are published, but old ones could not be
                 deleted; or some new files are published and could not be removed.
             SchemaError: Nothing was written, and without a schema there can be no empty file.

@@ -276,6 +276,33 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     write_dataset(batch(1), tmp_path / "empty", SCHEMA)
 
 
+def test_of_several_writers_in_an_empty_directory_one_publishes(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with DatasetWriter(path, SCHEMA) as first:
+        first.write(batch(3))
+        second = DatasetWriter(path, SCHEMA, mode="error", options=SMALL)  # as another rank of torchrun begins it
+    second.write(batch(3))
+    with pytest.raises(WriteError, match=r"was empty when this writer began, and now holds 'part-.*mode='append'"):
+        second.close()
+    assert numbers_in(path) == [0, 1, 2]
+    assert visible(path) == os.listdir(path)
+
+
+def test_files_of_a_writer_that_publishes_at_the_same_moment_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, replace = tmp_path / "d", os.replace
+
+    def publish_beside(source: str, target: str) -> None:
+        replace(source, target)
+        pq.write_table(pa.table({"x": [7]}), path / "part-other.parquet")
+
+    monkeypatch.setattr(os, "replace", publish_beside)
+    with pytest.raises(WriteError, match=r"now holds 'part-other\.parquet'"):
+        write_dataset(batch(500), path, SCHEMA, options=SMALL)
+    assert os.listdir(path) == ["part-other.parquet"]
+
+
 def test_append_adds_files_of_the_same_schema(tmp_path: Path) -> None:
     path = tmp_path / "d"
     write_dataset(batch(3), path, SCHEMA, mode="append")

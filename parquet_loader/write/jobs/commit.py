@@ -17,7 +17,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -134,6 +134,7 @@ def publish_files(
     moves: Sequence[tuple[str, str]],
     replaced: Sequence[str],
     journal: Journal,
+    check: Callable[[], None] | None = None,
 ) -> None:
     """Publish files one by one, then delete those they replace.
 
@@ -143,6 +144,7 @@ def publish_files(
         moves: Hidden path and final path of each file; or of a directory, if directories can be renamed.
         replaced: Paths of the files that are replaced.
         journal: A journal that is not written yet.
+        check: Called after the new files have appeared; if it raises, they are removed.
 
     Raises:
         OSError: A file cannot be published; the new files are removed.
@@ -155,6 +157,8 @@ def publish_files(
     try:
         in_threads(lambda move: _move(filesystem, *move), moves, *_THREADS)
         sync_directory(filesystem, path)
+        if check is not None:
+            check()
         if replaced:
             journal.write("remove", replaced)
         else:
