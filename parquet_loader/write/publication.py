@@ -61,6 +61,8 @@ class Publication:
 
     def new_file(self) -> StagedFile:
         """Return the next file, not open yet."""
+        if self._sibling is None and is_local(self.filesystem):
+            make_directory(self.filesystem, self.path)  # another writer may have created it, failed, and removed it
         hidden = f".part-{self._id}-{len(self._staged)}.parquet.tmp"
         file = StagedFile(self.filesystem, join(self._sibling or self.path, hidden))
         self._staged.append(file)

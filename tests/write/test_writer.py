@@ -303,6 +303,15 @@ def test_files_of_a_writer_that_publishes_at_the_same_moment_are_seen(
     assert os.listdir(path) == ["part-other.parquet"]
 
 
+def test_a_writer_that_fails_leaves_the_directory_to_others(tmp_path: Path) -> None:
+    failing = DatasetWriter(tmp_path / "d", SCHEMA, mode="append")
+    writer = DatasetWriter(tmp_path / "d", SCHEMA, mode="append")
+    failing.abort()
+    writer.write(batch(3))
+    writer.close()
+    assert numbers_in(tmp_path / "d") == [0, 1, 2]
+
+
 def test_append_adds_files_of_the_same_schema(tmp_path: Path) -> None:
     path = tmp_path / "d"
     write_dataset(batch(3), path, SCHEMA, mode="append")
