@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +66,24 @@ _NOTHING = pa.table({})
 _ROW_NUMBER = "\0row number"
 HIDDEN_ROW_NUMBERS = _ROW_NUMBER
 """Name of the column of the rows' numbers in the data set, if only decoding needs it."""
+
+
+class _KnownRows(NamedTuple):
+    """What is known of the rows of a row group before they are read.
+
+    Attributes:
+        row_group: The row group.
+        row_filter: The filter; None if all rows pass.
+        deleted: The deleted rows, or None.
+        partitions: The values of the partition columns.
+        ranges: The columns of values that stay in their files.
+    """
+
+    row_group: RowGroupRef
+    row_filter: RowFilter | None
+    deleted: IntArray | None
+    partitions: Mapping[str, pa.Scalar]
+    ranges: Mapping[str, pa.Array]
 
 
 class RowGroupReader:
@@ -171,8 +190,8 @@ class RowGroupReader:
             raise self.explained(row_group, columns, error) from error
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
         if not tables:
-            partitions, ranges = self._partitions(row_group), self.ranges.empty(row_group)
-            return self._canonical(row_group, row_group.schema.empty_table(), 0, None, None, partitions, (), ranges)
+            known = _KnownRows(row_group, None, None, self._partitions(row_group), self.ranges.empty(row_group))
+            return self._canonical(known, row_group.schema.empty_table(), 0, ())
         return pa.concat_tables(tables)
 
     def empty_table(self) -> pa.Table:
@@ -228,7 +247,7 @@ class RowGroupReader:
         location: ChunkLocation | None,
         refused: frozenset[str] = frozenset(),
     ) -> Iterator[LazyRows]:
-        first_row, row_filter, deleted = 0, self._row_filter(row_group), self._deleted(row_group)
+        row_filter, deleted = self._row_filter(row_group), self._deleted(row_group)
         selections = self._delivered_of[row_group.schema_number]
         selection = selections[windows if row_filter is None else ()]
         selection = selection.by_arrow(refused) if refused else selection
@@ -236,49 +255,36 @@ class RowGroupReader:
         rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows)
         partitions = self._partitions(row_group)
         try:
-            ranges = self.ranges.of(row_group)
+            known = _KnownRows(row_group, row_filter, deleted, partitions, self.ranges.of(row_group))
             location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
             raise self.explained(row_group, columns, error) from error
+        first_row = 0
         while True:
-            explained = partial(self.explained, row_group, columns, location=location)
             try:
-                is_usual = not refused
-                with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=is_usual) as opened:
+                with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=not refused) as opened:
                     chunks, left = opened.chunks, opened.chunks.plan.left
-                    lists, groups = chunks.lists, chunks.plan.groups
-                    is_at_once = opened.batch_rows >= row_group.rows
-                    if lists and not (is_at_once or self._is_at_once(row_group, left.difference(groups), lists)):
-                        selection = selections[_TO_WINDOW]
+                    if chunks.lists and not self._is_at_once(row_group, opened):
+                        selection = selections[_TO_WINDOW]  # lists of any length are decoded to arrays
                         continue
-                    names = () if chunks.straight is None else chunks.straight.names
                     # If all columns stay in the file, there is nothing to decode, and so one batch is enough.
                     is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self.row_numbers is None
-                    at_once = opened.batch_rows if is_left and not lists else None
-                    some = opened._replace(batch_rows=row_group.rows) if lists or is_left else opened
-                    batches = self._batches(row_group, selection, location, some)
-                    for batch in _behind(first_row, batches):
+                    at_once = opened.batch_rows if is_left and not chunks.lists else None
+                    some = opened._replace(batch_rows=row_group.rows) if is_left or chunks.lists else opened
+                    names = () if chunks.straight is None else chunks.straight.names
+                    explained = partial(self._not_written, row_group, columns, location)
+                    for batch in _behind(first_row, self._batches(row_group, selection, location, some)):
                         table = _NOTHING
                         if not is_left:
-                            stored = pa.Table.from_batches([batch])
-                            table = self._canonical(
-                                row_group, stored, first_row, row_filter, deleted, partitions, left, ranges
-                            )
+                            table = self._canonical(known, pa.Table.from_batches([batch]), first_row, left)
                         gone, rows = None, len(batch) if left else len(table)
                         if left and deleted is not None:
-                            low, high = np.searchsorted(deleted, [first_row, first_row + len(batch)])
-                            gone, rows = SkippedRows(deleted[low:high], first_row), rows - int(high - low)
+                            skipped = _deleted_among(deleted, first_row, len(batch))
+                            gone, rows = SkippedRows(skipped, first_row), rows - len(skipped)
                         deferred = DeferredColumns(
-                            chunks.raw,
-                            first_row,
-                            partial(self._not_written, row_group, columns, location),
-                            chunks.straight,
-                            names,
-                            gone,
-                            chunks.plan.masks,
-                            lists,
-                            groups,
-                        )
+                            chunks.raw, first_row, explained, chunks.straight, names, gone, chunks.plan.masks,
+                            chunks.lists, chunks.plan.groups,
+                        )  # fmt: skip
                         yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes, at_once)
                         first_row += len(batch)
                 break
@@ -286,17 +292,19 @@ class RowGroupReader:
                 raise
             except READ_ERRORS as error:
                 if not location.is_cached or is_shortage(error):
-                    raise explained(error) from error
+                    raise self.explained(row_group, columns, error, location) from error
                 self.chunks.invalidate(location)
                 # the rest is read from the file itself
                 location = self.chunks.locate_forward(row_group, columns, asks_cache=False)
         self.check_rows(row_group, first_row)
         self.chunks.check_unchanged(row_group)
 
-    def _is_at_once(self, row_group: RowGroupRef, left: Collection[str], lists: Collection[str]) -> bool:
-        """Whether all rows can be written in one step: no column but `lists` takes memory in addition to its rows."""
-        columns = self._decoder(row_group).columns
-        are_left = self.row_numbers is None and {column.name for column in columns}.issubset(left)
+    def _is_at_once(self, row_group: RowGroupRef, opened: OpenRowGroup) -> bool:
+        """Whether all rows can be written in one step: no column but lists takes memory in addition to its rows."""
+        if opened.batch_rows >= row_group.rows:
+            return True
+        lists, plan, columns = opened.chunks.lists, opened.chunks.plan, self._decoder(row_group).columns
+        are_left = self.row_numbers is None and all(c.name in plan.left and c.name not in plan.groups for c in columns)
         return are_left and all(column.row_bytes is not None or column.name in lists for column in columns)
 
     def _rows_at_once(self, row_group: RowGroupRef, left: Collection[str], batch_rows: int) -> int:
@@ -489,17 +497,8 @@ class RowGroupReader:
     def _decoder(self, row_group: RowGroupRef) -> Decoder:
         return self._decoders[row_group.schema_number]
 
-    def _canonical(
-        self,
-        row_group: RowGroupRef,
-        table: pa.Table,
-        first_row: int,
-        row_filter: RowFilter | None,
-        deleted: IntArray | None,
-        partitions: Mapping[str, pa.Scalar],
-        deferred: Collection[str],
-        ranges: Mapping[str, pa.Array],
-    ) -> pa.Table:
+    def _canonical(self, known: _KnownRows, table: pa.Table, first_row: int, deferred: Collection[str]) -> pa.Table:
+        row_group, row_filter, deleted, partitions, ranges = known
         origin = TableOrigin(row_group, first_row)
         for name, of_rows in ranges.items():
             table = table.append_column(name, of_rows.slice(first_row, len(table)))
@@ -724,10 +723,15 @@ def _by_arrow(
 
 def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> BoolArray:
     """Return which rows of a range in a row group are not deleted, bool ``[rows]``."""
-    low, high = np.searchsorted(deleted, [first_row, first_row + rows])
     mask = np.ones(rows, np.bool_)
-    mask[deleted[low:high] - first_row] = False
+    mask[_deleted_among(deleted, first_row, rows) - first_row] = False
     return mask
+
+
+def _deleted_among(deleted: IntArray, first_row: int, rows: int) -> IntArray:
+    """Return the deleted rows of a range in a row group."""
+    low, high = np.searchsorted(deleted, [first_row, first_row + rows])
+    return deleted[low:high]
 
 
 def _widths_of(columns: Sequence[Column]) -> dict[str, int] | None:
