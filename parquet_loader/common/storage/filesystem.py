@@ -72,7 +72,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     if text[:6].lower() == "file:/" and text[6:7] != "/":  # the form that Hadoop writes
         text = f"file://{text[5:]}"
     scheme, separator, rest = text.partition("://")
-    if scheme.lower() in (*_NATIVE_SCHEMES, *_HADOOP_S3, "file"):
+    if separator and scheme.lower() in (*_NATIVE_SCHEMES, *_HADOOP_S3, "file"):
         scheme = scheme.lower()
         text = f"{scheme}{separator}{rest}"
     if not separator or "/" in scheme:
