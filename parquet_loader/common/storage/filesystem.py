@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -32,6 +33,7 @@ _SCHEMES_OF = {"s3": ("s3", *_HADOOP_S3), "gcs": ("gs", "gcs"), "abfs": ("abfs",
 
 # Schemes that pyarrow serves itself; the others go through fsspec.
 _NATIVE_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
+_GLOB = re.compile(r"[*?[]")
 
 
 def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, str]:
@@ -47,35 +49,11 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
         ConfigurationError: `filesystem` is not a pyarrow filesystem, or `path` not a path.
         SourceError: no filesystem serves the URL; or it is HDFS and this is a forked process (see `hdfs`).
     """
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigurationError(f"a path is a str or os.PathLike, not {type(path).__name__}")
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text:
-        raise ConfigurationError(f"a path is a non-empty str, not {text!r}")
-    if "\0" in text:
-        raise ConfigurationError(f"a path has no NUL characters, which {text!r} has")
+    text = _text_of(path)
     if filesystem is not None:
-        if not isinstance(filesystem, pafs.FileSystem):
-            raise ConfigurationError(
-                f"filesystem is a pyarrow.fs.FileSystem, not {type(filesystem).__name__}; "
-                "an fsspec filesystem can be wrapped: pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))"
-            )
-        if is_local(filesystem):
-            return filesystem, local_path(text)
-        text = _within(filesystem, text)
-        filesystem = hdfs.unwrapped(filesystem)
-        if hdfs.is_hdfs(filesystem):
-            hdfs.check_process()
-            hdfs.note(filesystem)
-        return filesystem, text if text == "/" else text.rstrip("/")
-    typed = text
-    if text[:6].lower() == "file:/" and text[6:7] != "/":  # the form that Hadoop writes
-        text = f"file://{text[5:]}"
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme.lower() in (*_NATIVE_SCHEMES, *_HADOOP_S3, "file"):
-        scheme = scheme.lower()
-        text = f"{scheme}{separator}{rest}"
-    if not separator or "/" in scheme:
+        return _in_given(filesystem, text)
+    scheme, rest = _split_url(text)
+    if scheme is None:
         _check_slashes(text)
         return pafs.LocalFileSystem(), local_path(text)
     if scheme == "file":
@@ -86,35 +64,50 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     if f"{text}/".startswith(PREFIX):  # other kinds of repositories go through fsspec and huggingface_hub
         HubAddress.parse(rest)
         return pafs.PyFileSystem(HubFileSystem(HubApi(hub_endpoint()))), rest.strip("/")
-    if scheme in _HADOOP_S3:
-        scheme, text = "s3", f"s3://{rest}"
-    if scheme not in _NATIVE_SCHEMES:
-        return _through_fsspec(text, scheme)
-    # A `?` begins the options of a URL, or is a glob character.
-    base, question, options = text.partition("?")
-    has_options = bool(question) and "=" in options
-    head, glob, tail = (base if has_options else text), "", ""
-    for character in "*?[":
-        position = head.find(character, len(scheme) + 3)
-        if position >= 0:
-            cut = head.rfind("/", 0, position)
-            head, tail = head[:cut], head[cut:] + tail
-            glob = character
-    if scheme in hdfs.SCHEMES:
+    if scheme in _NATIVE_SCHEMES:
+        return _through_pyarrow(text, scheme, rest)
+    return _through_fsspec(text, scheme)
+
+
+def _text_of(path: Any) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigurationError(f"a path is a str or os.PathLike, not {type(path).__name__}")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise ConfigurationError(f"a path is a non-empty str, not {text!r}")
+    if "\0" in text:
+        raise ConfigurationError(f"a path has no NUL characters, which {text!r} has")
+    return text
+
+
+def _split_url(text: str) -> tuple[str | None, str]:
+    """Return the scheme of a URL, spelled as pyarrow does, and the rest; for a local path None, and all of it."""
+    if text[:6].lower() == "file:/" and text[6:7] != "/":  # the form that Hadoop writes
+        return "file", text[5:]
+    scheme, separator, rest = text.partition("://")
+    if not separator or "/" in scheme:
+        return None, text
+    known = scheme.lower()
+    if known in _HADOOP_S3:
+        return "s3", rest
+    return known if known in (*_NATIVE_SCHEMES, "file") else scheme, rest
+
+
+def _in_given(filesystem: Any, text: str) -> tuple[pafs.FileSystem, str]:
+    """Return the filesystem that the caller passed, and a path within it."""
+    if not isinstance(filesystem, pafs.FileSystem):
+        raise ConfigurationError(
+            f"filesystem is a pyarrow.fs.FileSystem, not {type(filesystem).__name__}; "
+            "an fsspec filesystem can be wrapped: pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))"
+        )
+    if is_local(filesystem):
+        return filesystem, local_path(text)
+    text = _within(filesystem, text)
+    filesystem = hdfs.unwrapped(filesystem)
+    if hdfs.is_hdfs(filesystem):
         hdfs.check_process()
-    if scheme == "s3" and not glob:
-        _check_name_server(typed, rest)
-    try:
-        found, inner = pafs.FileSystem.from_uri(hdfs.connectable(head + (question + options if has_options else "")))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
-        if scheme in hdfs.SCHEMES and isinstance(error, OSError):
-            raise hdfs.refusal(shown(text), error) from None
-        if isinstance(error, OSError):  # pyarrow requests the bucket's region from S3
-            reason = without_secrets(str(error))
-            raise SourceError(f"{shown(typed)}: cannot be opened: {reason}{remedy(reason)}") from None
-        raise _unserved(typed, error) from None
-    hdfs.note(found)
-    return found, inner + tail if glob else inner
+        hdfs.note(filesystem)
+    return filesystem, text if text == "/" else text.rstrip("/")
 
 
 def _within(filesystem: pafs.FileSystem, text: str) -> str:
@@ -192,6 +185,31 @@ def url_prefix(filesystem: pafs.FileSystem, typed: str) -> str:
         return f"{scheme}://"
     scheme = _SCHEME_OF.get(filesystem.type_name, "")
     return scheme and f"{scheme}://"
+
+
+def _through_pyarrow(typed: str, scheme: str, rest: str) -> tuple[pafs.FileSystem, str]:
+    url = f"{scheme}://{rest}"
+    # A `?` begins the options of a URL, or is a glob character.
+    base, question, options = url.partition("?")
+    path, options = (base, question + options) if "=" in options else (url, "")
+    glob = _GLOB.search(path, len(scheme) + 3)
+    cut = len(path) if glob is None else path.rfind("/", 0, glob.start())
+    head, tail = path[:cut], path[cut:]
+    if scheme in hdfs.SCHEMES:
+        hdfs.check_process()
+    if scheme == "s3" and not tail:
+        _check_name_server(typed, rest)
+    try:
+        found, inner = pafs.FileSystem.from_uri(hdfs.connectable(head + options))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
+        if scheme in hdfs.SCHEMES and isinstance(error, OSError):
+            raise hdfs.refusal(shown(url), error) from None
+        if isinstance(error, OSError):  # pyarrow requests the bucket's region from S3
+            reason = without_secrets(str(error))
+            raise SourceError(f"{shown(typed)}: cannot be opened: {reason}{remedy(reason)}") from None
+        raise _unserved(typed, error) from None
+    hdfs.note(found)
+    return found, inner + tail
 
 
 def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:
