@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parquet_loader.common import KERNELS
-from parquet_loader.common.native.build import build, compilers
+from parquet_loader.common.native.build import SOURCE, build, compilers
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,3 +32,10 @@ def test_processors_without_vector_instructions_get_the_same_pixels_and_permutat
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
     assert "skipped" not in ended.stdout, ended.stdout[-400:]
+
+
+def test_kernels_are_chosen_by_instructions_and_not_by_the_model_of_the_processor() -> None:
+    """Virtual machines with the model of a Skylake server may lack AVX-512, and gcc does not check that."""
+    header = (SOURCE / "kernels.h").read_text()
+    assert "target_clones(" in header
+    assert "arch=" not in header.partition("target_clones(")[2].partition("\n")[0]

@@ -9,9 +9,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #define ADDRESS(type, number) ((type *)(uintptr_t)(number))  /* of memory that Python passes as a number */
 
-/* The same code for several generations of processors; the system's loader chooses. */
+/* The same code for several generations of processors; the system's loader chooses. Never by "arch=": gcc then compares the
+ * processor's model, and virtual machines with the model of a Skylake server may lack AVX-512. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)
-#define FOR_EACH_TARGET __attribute__((target_clones("arch=skylake-avx512", "avx512f", "avx2", "default")))
+#define FOR_EACH_TARGET __attribute__((target_clones("avx512f", "avx2", "default")))
 #define HAS_TARGETS 1
 #else
 #define FOR_EACH_TARGET
