@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 # Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
@@ -58,6 +59,9 @@ from parquet_loader.schema import (
 )
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.write import DatasetWriter, WriteOptions, WriteSummary, write_dataset
+
+if sys.byteorder != "little":  # raw values would be read in the wrong byte order, without an error
+    raise ImportError("parquet_loader needs a little-endian processor, such as x86-64 or ARM")
 
 if TYPE_CHECKING:
     from parquet_loader.collate import Batch, DeviceFigures

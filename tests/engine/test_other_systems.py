@@ -99,3 +99,9 @@ def test_without_what_only_unix_has_threads_read_and_stores_and_rows_say_what_th
     assert "needs Linux (memfd)" in process
     assert "rows by index need preadv" in rows
     assert "this system has no flock" in store
+
+
+def test_big_endian_processors_are_refused() -> None:
+    script = "import numpy, pyarrow, sys; sys.byteorder = 'big'; import parquet_loader"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=100)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: parquet_loader needs a little-endian processor")
