@@ -53,13 +53,12 @@ class DatasetWriter:
         schema: The schema of the columns; None takes the schema of existing files (``mode="append"``), or infers it
             from the first batch (see `parquet_loader.schema.to_table`).
         mode: ``"error"`` refuses a directory that is not empty, also if another writer has published files in it by
-            the time of `close`. ``"append"`` adds files to the existing ones, which
-            must have the same schema. ``"overwrite"`` replaces the directory by the new files when the writer is
-            closed: on Linux, on a local file system, in one atomic exchange of two directories; elsewhere by two
-            renames (a kill between them leaves the old directory next to it, as ``.<name>-*.tmp.old``). On object
-            stores and mount points the new files appear one by one, and the old ones are deleted afterwards, so a
-            reader that lists in between, or after a failed delete, sees both. Directories with other files than
-            Parquet are refused.
+            the time of `close`. ``"append"`` adds files to the existing ones, which must have the same schema.
+            ``"overwrite"`` replaces the directory by the new files when the writer is closed: on Linux, on a local file
+            system, in one atomic exchange of two directories; elsewhere by two renames (a kill between them leaves the
+            old directory next to it, as ``.<name>-*.tmp.old``). On object stores and mount points the new files appear
+            one by one, and the old ones are deleted afterwards, so a reader that lists in between, or after a failed
+            delete, sees both. Directories with other files than Parquet are refused.
         options: Sizes and codec.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
