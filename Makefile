@@ -18,7 +18,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
-INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Without --no-compile, pip compiles all modules of all packages; Python compiles those that are imported.
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 TESTS ?= tests
 # Four processes for two cores, because tests wait for processes, locks and time limits: with three, a quarter of the
 # processor time is not used.

@@ -84,6 +84,7 @@ LONG_FILES = {
     "tests/store/test_kills.py",
     "tests/store/test_sampling.py",
     "tests/store/test_together.py",
+    "tests/test_docs.py",
     "tests/write/test_rewrite.py",
 }
 

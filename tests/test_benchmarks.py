@@ -115,6 +115,7 @@ def run_suite(home: Path, *arguments: str) -> dict[str, Any]:
     return entries
 
 
+@pytest.mark.slow
 def test_a_run_verifies_rows(tmp_path: Path) -> None:
     (entry,) = run_suite(tmp_path, "--system", "ours-packed").values()
     assert entry["status"] == "ok", entry["reason"]

@@ -209,6 +209,7 @@ def test_a_schema_that_is_not_one_is_one_line(source: Path, tmp_path: Path) -> N
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
 def test_a_reader_that_has_seen_enough_and_names_that_no_locale_knows_end_no_command_badly(tmp_path: Path) -> None:
     pq.write_table(pa.table({f"ä{i}": [1] for i in range(1000)}), tmp_path / "a.parquet")  # more than a pipe holds

@@ -345,6 +345,7 @@ def test_a_codec_whose_library_is_missing_is_left_to_arrow(
     assert [batch["c"].tolist() for batch in batches(tmp_path)] == [[1, 2, 3]]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_gzip_is_decompressed_by_zlib_where_libdeflate_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -778,6 +779,7 @@ size_t ZSTD_freeDCtx(void *d) { return 0; }
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_codecs_are_linked_in_if_their_sources_are_given(tmp_path: Path) -> None:
     (tmp_path / "codecs" / "both").mkdir(parents=True)

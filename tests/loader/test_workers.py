@@ -122,8 +122,11 @@ def ids(batches: Any) -> Iterator[list[int]]:
     return (batch["id"].tolist() for batch in batches)
 
 
-@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
-def test_a_stateful_dataloader_goes_on_at_every_batch(root: str, stateful: Any, isolation: Any) -> None:
+@pytest.mark.parametrize(
+    ("isolation", "every"),
+    [("thread", 3), *(pytest.param(isolation, 1, marks=pytest.mark.slow) for isolation in ("thread", "process"))],
+)
+def test_a_stateful_dataloader_goes_on_at_every_batch(root: str, stateful: Any, isolation: Any, every: int) -> None:
     with new_loader(root) as loader:
         epochs = [list(ids(loader)) for _ in range(4)]
     with new_loader(root, isolation=isolation) as loader:
@@ -133,7 +136,7 @@ def test_a_stateful_dataloader_goes_on_at_every_batch(root: str, stateful: Any, 
             states += [json.dumps(trainer.state_dict()) for _ in trainer]
     length = len(epochs[0])
     with new_loader(root) as loader:
-        for taken, state in enumerate(states, 1):
+        for taken, state in list(enumerate(states, 1))[::every]:
             resumed = stateful(ParquetIterable(loader), batch_size=None)
             resumed.load_state_dict(json.loads(state))
             epoch, batch = divmod(taken, length)
