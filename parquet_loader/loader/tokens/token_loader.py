@@ -230,7 +230,7 @@ class TokenLoader(BatchedDataLoader):
         if pad_to_multiple is not None:
             check_int("pad_to_multiple", pad_to_multiple, 1, 2**24)
         self._rule, batch_size = _batching(length, pack, overflow, batch_size, batch_tokens, pad_to_multiple)
-        carried = (check_columns(carry, "carry") if carry is not None and len(carry) else None) or []
+        carried = check_columns(carry if carry is not None and len(carry) else None, "carry") or []
         columns = _columns(tokens, boundaries, carried, lengths)
         chosen_keys = _chosen_keys(keys)
         encoder = None if tokenizer is None else encoder_of(tokenizer)
