@@ -24,7 +24,12 @@ from parquet_loader.store.leases import FileLease
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.sampling_weights import Arrival, Weight, copies_of
 from parquet_loader.store.space import reclaim, with_counts
-from parquet_loader.write import reason
+from parquet_loader.write import reason, storage_errors
+
+_NO_LEASE = (
+    "the lease on the store's files cannot be written: {}; free some space, or read the directory as a path, without a "
+    "lease"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +64,17 @@ class StoreView:
         self._warned: set[str] = set()
 
     def lease_files(self, purpose: str) -> LeasedFiles:
-        """Return the present files; none of them is evicted before the lease releases it."""
+        """Return the present files; none of them is evicted before the lease releases it.
+
+        Raises:
+            WriteError: The lease cannot be written (a full disk).
+        """
         lease: FileLease | None = None
         try:
             if not self._may_hold:
                 names = self._listed()
             else:
-                with self._ledger.transaction() as totals:
+                with storage_errors(self._paths.root, _NO_LEASE), self._ledger.transaction() as totals:
                     reclaim(self._paths, self._ledger, totals)
                     names = self._listed()
                     lease = FileLease(self._paths, names, {"purpose": purpose})
@@ -92,11 +101,12 @@ class StoreView:
 
         Raises:
             SourceError: The list is damaged.
+            WriteError: The lease cannot be written (a full disk).
         """
         if not self._may_hold:
             return FileList.load(data, self._paths), None
         with contextlib.ExitStack() as if_refused:
-            with self._ledger.transaction() as totals:
+            with storage_errors(self._paths.root, _NO_LEASE), self._ledger.transaction() as totals:
                 reclaim(self._paths, self._ledger, totals)
                 found = FileList.load(data, self._paths)
                 lease = FileLease(self._paths, found.names, {"purpose": purpose})

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from parquet_loader.common import IntArray, LockedFile, is_locked
-from parquet_loader.errors import WriteError
 from parquet_loader.store.files.file_names import new_identity
 from parquet_loader.store.files.paths import StorePaths, names_in
 
@@ -40,19 +39,13 @@ class FileLease:
         about: Facts about the reader, for status reports.
 
     Raises:
-        WriteError: The file system refuses (a full disk).
+        OSError: The file system refuses (a full disk).
     """
 
     def __init__(self, paths: StorePaths, names: Sequence[str], about: dict[str, Any]) -> None:
         about = {"files": len(names), "pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), **about}
         text = "\n".join([json.dumps(about), *names, ""]).encode("utf-8")
-        try:
-            self._file = LockedFile(os.path.join(paths.readers, new_identity()), text + bytes(len(names)))
-        except OSError as error:
-            raise WriteError(
-                f"{paths.readers}: the lease on the store's files cannot be written: {error.strerror}; free some "
-                "space, or read the directory as a path, without a lease"
-            ) from error
+        self._file = LockedFile(os.path.join(paths.readers, new_identity()), text + bytes(len(names)))
         self._offset = len(text)
         self._times = np.zeros(len(names), np.int64)
         self._positions = np.arange(len(names))

@@ -23,6 +23,7 @@ from parquet_loader.store.settings import (
     new_settings,
     settings_of_footer,
 )
+from parquet_loader.write import storage_errors
 
 
 def open_settings(
@@ -67,7 +68,9 @@ def open_settings(
         table = table_to_write_to(pafs.LocalFileSystem(), paths.root, ())
         if table is not None:
             raise WriteError(table.writing_refusal(paths.root))
-    try:
+    with storage_errors(
+        paths.root, "the store cannot be created or opened: {}; free some space, or check its permissions"
+    ):
         paths.make()
         check_locks_exclude(os.path.join(paths.hidden, "lock-check"))
         with exclusive(paths.ledger):
@@ -79,10 +82,6 @@ def open_settings(
                 wanted = changed(known)
             if wanted != known or not os.path.exists(paths.settings):
                 replace_file(paths.settings, wanted.to_json().encode("utf-8"))
-    except OSError as error:
-        raise WriteError(
-            f"{paths.root}: the store cannot be created or opened: {error.strerror}; check its permissions"
-        ) from error
     return wanted, False
 
 

@@ -41,6 +41,8 @@ from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WhenFull, WriterOptions, WriterState
 from parquet_loader.write import storage_errors
 
+_REFUSED = "{}; free some space, or check permissions"
+
 
 class _Parts(NamedTuple):
     """The parts of a store; they belong to the process that made them.
@@ -208,12 +210,17 @@ class SampleStore:
 
         Args:
             to_bytes: The goal in bytes; None for the store's limit.
+
+        Raises:
+            WriteError: The directory is read-only, or the file system refuses.
         """
         settings = self.settings
         goal = settings.max_bytes if to_bytes is None else _bytes(to_bytes)
         if goal is None:
             return Evicted()
-        return self._writable().space.evict(goal)
+        space = self._writable().space
+        with storage_errors(self.path, f"files cannot be evicted: {_REFUSED}"):
+            return space.evict(goal)
 
     def files(self) -> list[StoredFile]:
         """Return the present files, in order of publication; any of them may be evicted at any time."""
@@ -247,7 +254,8 @@ class SampleStore:
             WriteError: The directory is read-only, or the disk is full.
         """
         name, epoch, batch = _position_of(state, self.path)
-        with self._writable().ledger.transaction():
+        ledger = self._writable().ledger
+        with storage_errors(self.path, f"the hold cannot be written: {_REFUSED}"), ledger.transaction():
             data = read_list(self._paths, name)
             if data is None:
                 raise ResumeError(
@@ -258,12 +266,7 @@ class SampleStore:
             gone = set(found.gone.tolist())
             names = [name for number, name in enumerate(found.names) if number not in gone]
             held = HeldState(name, epoch, batch, time.time(), len(names), len(gone))
-            try:
-                write_hold(self._paths, held, names)
-            except OSError as error:
-                raise WriteError(
-                    f"{self.path}: the hold cannot be written: {error.strerror}; free some space, or check permissions"
-                ) from error
+            write_hold(self._paths, held, names)
         return held
 
     def release(self, held: HeldState | Mapping[str, Any]) -> bool:
@@ -274,7 +277,7 @@ class SampleStore:
 
         Raises:
             ResumeError: `held` is neither.
-            WriteError: The directory is read-only.
+            WriteError: The directory is read-only, or the file system refuses.
         """
         if not isinstance(held, HeldState):
             held = HeldState(*_position_of(held, self.path), 0.0, 0, 0)
@@ -283,7 +286,8 @@ class SampleStore:
                 f"{self.path}: no hold has the name {held.name!r:.120}; pass what hold() or holds() returned"
             )
         path = os.path.join(self._paths.holds, held.name)
-        with self._writable().ledger.transaction():
+        ledger = self._writable().ledger
+        with storage_errors(self.path, f"the hold cannot be removed: {_REFUSED}"), ledger.transaction():
             return remove_file(path)
 
     def holds(self) -> list[HeldState]:
@@ -381,10 +385,15 @@ class SampleStore:
         """Remove the remains of dead writers and readers, and rebuild the account; done whenever a store is opened.
 
         Returns the number of files removed.
+
+        Raises:
+            WriteError: The directory is read-only, or the file system refuses.
         """
-        with self._writable().ledger.transaction(rebuild=True) as totals:
+        ledger = self._writable().ledger
+        refused = f"the store's own files cannot be written: {_REFUSED}"
+        with storage_errors(self.path, refused), ledger.transaction(rebuild=True) as totals:
             clear_evictions(self._paths)  # a writer that still waits queues them again
-            return reclaim(self._paths, self._parts().ledger, totals) + remove_half_replaced(self._paths)
+            return reclaim(self._paths, ledger, totals) + remove_half_replaced(self._paths)
 
     def _parts(self) -> _Parts:
         """Return the parts of this process; made again after a fork, because a lock may be held by a lost thread.

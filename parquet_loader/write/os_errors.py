@@ -31,5 +31,7 @@ def storage_errors(path: str, message: str = _UNPUBLISHED) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of an error, without its errno."""
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    """Return the message of an error, without its errno, and the file that it names."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.strerror}: {error.filename}" if isinstance(error.filename, str) else error.strerror

@@ -145,9 +145,25 @@ def test_errors_name_the_record_that_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, call: str
 ) -> None:
     store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with store.writer() as writer:
+        writer.write(rows(0, 100))
+    with BatchedDataLoader(store, 10) as loader:
+        next(iter(loader))
+        held = store.hold(loader.state_dict())
+    reader = BatchedDataLoader(store, 10)
     monkeypatch.setattr(module, call, refuse_space)
-    with pytest.raises(OSError, match=r"No space left on device: .*/\.store/ledger"):
-        store.evict(to_bytes=1)
+    for operation in (
+        store.recover,
+        lambda: store.evict(to_bytes=1),
+        lambda: store.hold({"snapshot": held.snapshot, "epoch": 0, "batch": 2}),
+        lambda: store.release(held),
+        lambda: store.snapshot().__enter__(),
+        lambda: iter(reader),
+    ):
+        with pytest.raises(WriteError, match=r"No space left on device: .*/\.store/ledger; free some space") as caught:
+            operation()
+        assert isinstance(caught.value.__cause__, OSError)
+    reader.close()
 
 
 def test_a_reservation_that_could_not_be_looked_up_is_not_used_twice(
