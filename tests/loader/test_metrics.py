@@ -157,6 +157,14 @@ def test_a_server_answers_before_during_and_after_an_epoch(loader: BatchedDataLo
     server.close()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::1", "::"])
+def test_a_server_listens_at_an_address_of_either_family(loader: BatchedDataLoader, host: str) -> None:
+    if ":" in host and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with MetricsServer({"train": loader}, host=host) as server:
+        assert fetched(server.url)[1] == "# EOF\n"
+
+
 def test_a_server_keeps_no_loader_alive(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.arange(10.0)}), tmp_path / "a.parquet")
     loader = BatchedDataLoader(str(tmp_path), 5, output_options=OutputOptions(format="numpy"))

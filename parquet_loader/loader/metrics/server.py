@@ -7,6 +7,7 @@ alive: it no longer lists a loader that has been freed.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Mapping
@@ -29,8 +30,8 @@ class MetricsServer:
 
     Args:
         loaders: The loaders by name, which becomes the label `loader`.
-        host: The address to listen at; the default accepts connections only from this machine. There is no
-            authentication.
+        host: The address to listen at, of IPv4 or IPv6; the default accepts connections only from this machine. There
+            is no authentication.
         port: The port; 0 for a free one.
 
     Attributes:
@@ -50,8 +51,8 @@ class MetricsServer:
                 return openmetrics_text({name: stats for name, stats in found if stats is not None})
 
         self._pid = os.getpid()
-        self._server = _Server((host, port), Handler)
-        self.url = f"http://{host}:{self._server.server_port}/metrics"
+        self._server = _Server(host, port, Handler)
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}/metrics"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="parquet_loader-metrics", daemon=True
         )
@@ -76,6 +77,10 @@ class MetricsServer:
 
 
 class _Server(HTTPServer):
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing about a client that is gone."""
         if not isinstance(sys.exception(), ConnectionError):
