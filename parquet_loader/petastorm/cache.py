@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from parquet_loader.common import check_private, local_path, make_private, remove_file
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.write import storage_errors
 
 _ENTRY = re.compile(r"[0-9a-f]{64}\.arrow")
 _OURS = re.compile(r"[0-9a-f]{64}\.arrow|\..{8}\.arrow\.partial")
@@ -55,6 +56,7 @@ class LocalDiskCache(CacheBase):
 
     Raises:
         ConfigurationError: the limit is too small for a few rows, or others may write to the directory.
+        WriteError: the directory cannot be created.
     """
 
     def __init__(
@@ -77,7 +79,8 @@ class LocalDiskCache(CacheBase):
         self._limit_bytes = size_limit_bytes
         self._cleanup = cleanup
         self._lock = Lock()  # held by the thread of this process that evicts; files need no lock
-        make_private(self._path)
+        with storage_errors(f"cache_location={path!r}", "the directory cannot be created: {}; pass another one"):
+            make_private(self._path)
         if not settings.get("shared", False):
             check_private(self._path, "cache_location", "pass cache_extra_settings={'shared': True}")
 

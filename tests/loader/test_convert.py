@@ -18,8 +18,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from parquet_loader import ConfigurationError, DataError, Scalar, Schema, from_dask, from_pandas
+from parquet_loader import ConfigurationError, DataError, Scalar, Schema, WriteError, from_dask, from_pandas
 from parquet_loader.loader.frames import frame_cache as kept
+from parquet_loader.petastorm.cache import LocalDiskCache
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")
 
@@ -83,6 +84,28 @@ class Once:
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self.reader.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize("suffix", [".lock", ".writing", ".keep"])
+def test_a_cache_directory_that_refuses_a_file_is_named(cache: Path, suffix: str) -> None:
+    frame = pd.DataFrame({"x": [1, 2]})
+    with from_pandas(frame, 2, cache_dir=cache) as loader:
+        path = Path(loader.path + suffix)
+    loader.delete()
+    path.mkdir()
+    with pytest.raises(WriteError, match=rf"cache_dir='{cache}': .*Is a directory: {path}; pass one") as caught:
+        from_pandas(frame, 2, cache_dir=cache, keep_files=True)
+    assert isinstance(caught.value.__cause__, IsADirectoryError)
+    path.rmdir()
+
+
+def test_a_cache_directory_that_cannot_be_made_or_listed_is_named(cache: Path) -> None:
+    cache.write_text("")
+    for directory in (cache, cache / "below"):
+        with pytest.raises(WriteError, match=rf"cache_dir='{directory}': .*: {directory}; pass one"):
+            from_pandas(pd.DataFrame({"x": [1, 2]}), 2, cache_dir=directory)
+        with pytest.raises(WriteError, match=rf"cache_location='{directory}': the directory cannot be created"):
+            LocalDiskCache(str(directory), 10**6)
 
 
 @pytest.mark.parametrize("schema", [None, Schema({"id": Scalar("int64"), "x": Scalar("float64")})])

@@ -19,12 +19,13 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pyarrow.fs as pafs
 
 from parquet_loader.common import NO_LINK, FileLock, check_private, local_path, make_private, remove_file
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.write import remove_dead_jobs
+from parquet_loader.write import remove_dead_jobs, storage_errors
 
 _ASIDE = re.compile(r"\.[0-9a-f]+-[0-9a-f]{32}\.tmp")
 _UNFINISHED = re.compile(r"\.(?P<key>[0-9a-f]+)\.job-")
@@ -59,7 +60,7 @@ class Kept:
             if _kept.get(self.path) is not self or not self.is_here:
                 return False
             del _kept[self.path]
-        with self._file_lock:
+        with self._file_lock, _refusals(self.path):
             return deletes and _delete(self.path, self._file_lock)
 
     def end(self) -> None:
@@ -76,13 +77,17 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
         key: The key of the frame, a valid name of a directory.
         write: Writes the data set to the path that it is given; the data set appears atomically.
         forever: Whether to keep the frame when the last process that uses it ends.
+
+    Raises:
+        WriteError: The directory cannot be written.
     """
     root = local_path(default_cache_dir() if cache_dir is None else cache_dir)
-    if cache_dir is None:
-        make_private(root)
-        check_private(root, "the default directory for frames", "pass it as cache_dir=")
-    os.makedirs(root, exist_ok=True)
     path = os.path.join(root, key)
+    with _refusals(path):
+        if cache_dir is None:
+            make_private(root)
+            check_private(root, "the default directory for frames", "pass it as cache_dir=")
+        os.makedirs(root, exist_ok=True)
     with _lock:
         known = _kept.get(path)
         if known is not None and not known.is_here:  # this process was forked, and its parent holds the lock
@@ -92,14 +97,16 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
         known._release(deletes=False)
         known = None
     if known is None:
-        _delete_unused(root)
+        with _refusals(path):
+            _delete_unused(root)
         lock = _acquire(path, write)
         with _lock:
             known = _kept.setdefault(path, Kept(path, lock))
         if known._file_lock is not lock:  # another thread was faster
             lock.close()
     if forever:
-        os.close(os.open(f"{path}.keep", os.O_WRONLY | os.O_CREAT | NO_LINK, 0o666))
+        with _refusals(path):
+            os.close(os.open(f"{path}.keep", os.O_WRONLY | os.O_CREAT | NO_LINK, 0o666))
     return known
 
 
@@ -112,7 +119,7 @@ def default_cache_dir() -> str:
 def _acquire(path: str, write: Callable[[str], object]) -> FileLock:
     """Write the frame if it does not exist; return its shared lock."""
     while True:
-        lock = FileLock(f"{path}.lock", os.O_RDWR | os.O_CREAT)
+        lock = _lock_file(path, ".lock")
         try:
             _wait_for(lock, path, shared=True)  # from here on no process deletes the frame
             if lock.has_its_name and not os.path.isdir(path):
@@ -130,10 +137,21 @@ def _write_alone(path: str, write: Callable[[str], object]) -> None:
 
     Writers have their own lock, because the first writer keeps the shared lock while it uses the frame.
     """
-    with FileLock(f"{path}.writing", os.O_RDWR | os.O_CREAT) as lock:
+    with _lock_file(path, ".writing") as lock:
         _wait_for(lock, path)
         if not os.path.isdir(path):
             write(path)
+
+
+def _lock_file(path: str, suffix: str) -> FileLock:
+    with _refusals(path):
+        return FileLock(path + suffix, os.O_RDWR | os.O_CREAT)
+
+
+def _refusals(path: str) -> AbstractContextManager[None]:
+    """Turn errors of the cache directory into a `WriteError`. Do not use it while the frame is computed."""
+    message = "a frame cannot be kept in this directory: {}; pass one in which this process may write"
+    return storage_errors(f"cache_dir={os.path.dirname(path)!r}", message)
 
 
 def _wait_for(lock: FileLock, path: str, *, shared: bool = False) -> None:
