@@ -126,15 +126,21 @@ def instance_of(where: str, value: Any, kind: type) -> Any:
 
 
 def number_of(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:
-    """Return `value` as a Python number of the dtype's kind, so that equal fields have equal values."""
+    """Return `value` as a Python number of the dtype's kind, so that equal fields have equal values.
+
+    Raises:
+        ConfigurationError: It is not a number, or one that the dtype cannot hold; fractions are rounded, integers not.
+    """
     error = ConfigurationError(f"{where}: the value is not a {dtype} number")
     if not isinstance(value, bool | int | float | Decimal | np.generic):
         raise error
     try:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             number = np.array(value).astype(dtype)
         if dtype.kind == "f":
             if np.isinf(number) and math.isfinite(value):
+                raise error
+            if isinstance(value, int | np.integer) and float(number) != int(value):
                 raise error
             return float(value)
         if not number == value:
