@@ -64,6 +64,10 @@ class BoundedMemo(Generic[K, T]):
         self._entries: dict[K, T] = {}
         self._nbytes = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process without the entries, because those of a `ChunkPlan` have addresses in memory."""
+        return BoundedMemo, (self._most_bytes,)
+
     def get(self, key: K) -> T | None:
         """Return the entry of a key; None if there is none."""
         return self._entries.get(key)

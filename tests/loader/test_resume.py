@@ -25,9 +25,12 @@ from parquet_loader import (
     LoaderStateError,
     OutputOptions,
     ResumeError,
+    Scalar,
+    Schema,
     SchemaError,
     ShardOptions,
     SourceError,
+    Text,
     split,
     split_rows,
 )
@@ -420,6 +423,20 @@ def test_a_loader_travels_by_pickle_with_its_place_and_its_snapshot(tmp_path: Pa
         with pytest.raises(LoaderStateError):
             pickle.dumps(loader)
         del iterator
+
+
+def test_a_loader_that_has_read_travels_without_addresses_in_memory(tmp_path: Path) -> None:
+    texts = [None if i % 3 else f"text {i}" for i in range(90)]
+    pq.write_table(pa.table({"id": range(90), "text": texts}), tmp_path / "a.parquet", row_group_size=30)
+    schema = Schema({"id": Scalar("int64"), "text": Text(null="mask")})
+    with BatchedDataLoader(tmp_path, 8, schema=schema) as loader:
+        expected = [exact(batch) for batch in loader]
+        packed = pickle.dumps(loader)
+    plans = [loader._dataset.reader.chunks._plans]
+    assert pickle.loads(pickle.dumps(plans))[0]._entries == {}  # or the next lines may end the process
+    del loader, plans
+    with pickle.loads(packed) as copy:
+        assert [exact(batch) for batch in copy] == expected
 
 
 def numbers_of(loader: BatchedDataLoader) -> list[list[int]]:
