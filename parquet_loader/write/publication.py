@@ -9,7 +9,7 @@ import uuid
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import is_local, look_up
+from parquet_loader.common import is_local, look_up, uninterrupted
 from parquet_loader.errors import UnfinishedCommitError, WriteError
 from parquet_loader.write.jobs.commit import Journal, publish_directory, publish_files
 from parquet_loader.write.staging import (
@@ -85,11 +85,19 @@ class Publication:
         return [join(self.path, name) for name in names]
 
     def discard(self) -> None:
-        """Remove all files that are not published; never raises. A forked child only stops writing."""
+        """Remove all files that are not published; ignores errors. A forked child only stops writing.
+
+        Ctrl-C waits until local files are removed.
+        """
         if self._process != os.getpid():
             for file in self._staged:
                 file.release()
-            return
+        elif is_local(self.filesystem):
+            uninterrupted(self._discard)
+        else:
+            self._discard()
+
+    def _discard(self) -> None:
         if self.is_published:
             return
         for file in self._staged:

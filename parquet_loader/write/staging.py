@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from parquet_loader.common import is_local
+from parquet_loader.common import is_local, uninterrupted
 
 _NO_DIRECTORIES = {"s3", "gcs", "abfs"}
 _COPY_BYTES = 8 * 2**20
@@ -164,8 +164,8 @@ def copy_mode(source: str, target: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a local directory and its content; never raises."""
-    shutil.rmtree(path, ignore_errors=True)
+    """Remove a local directory and its content; ignores errors, and defers Ctrl-C until it is done."""
+    uninterrupted(lambda: shutil.rmtree(path, ignore_errors=True))
 
 
 def _renameat2_exchange(first: str, second: str) -> bool:

@@ -573,6 +573,28 @@ def test_a_commit_that_cannot_be_written_down_is_none(
     assert place.leftovers() == []
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_ctrl_c_while_files_of_a_job_are_removed_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    place = Place("local", tmp_path)
+    rmdir, calls = os.rmdir, list[Any]()
+
+    def interrupt(path: Any, **options: Any) -> None:
+        calls.append(path)
+        signal.raise_signal(signal.SIGINT)
+        rmdir(path, **options)
+
+    job = place.job("error")
+    reports = write_partition(job.spec, 0, rows(0, 10))
+    monkeypatch.setattr(os, "rmdir", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        job.commit(reports) if commits else job.abort()
+    assert calls
+    assert place.ids() == (list(range(10)) if commits else [])
+    assert place.leftovers() == []
+
+
 def test_ctrl_c_amid_a_commit_waits_for_the_renames_under_way(tmp_path: Path) -> None:
     place = Place("objects", tmp_path)
     place.write(1000, 1010)

@@ -679,6 +679,30 @@ def test_an_exchange_that_is_interrupted_between_its_renames_is_taken_back(
     assert os.listdir(tmp_path) == ["d"]
 
 
+@pytest.mark.parametrize("closes", [True, False])
+def test_ctrl_c_while_files_are_removed_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    write_dataset(batch(3), tmp_path / "d", SCHEMA)
+    unlink, calls = os.unlink, list[Any]()
+
+    def interrupt(path: Any, **options: Any) -> None:
+        calls.append(path)
+        signal.raise_signal(signal.SIGINT)
+        unlink(path, **options)
+
+    writer = DatasetWriter(tmp_path / "d", SCHEMA, mode="overwrite", options=SMALL)
+    writer.write(batch(200))
+    if not closes:  # a file that is not of the writer, so that something is left to remove in the hidden directory
+        (next(tmp_path.glob(".d-*.tmp")) / "left").touch()
+    monkeypatch.setattr(os, "unlink", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.close() if closes else writer.abort()
+    assert calls
+    assert os.listdir(tmp_path) == ["d"]
+    assert numbers_in(tmp_path / "d") == list(range(200 if closes else 3))
+
+
 def test_what_was_exchanged_is_kept_where_the_disk_does_not_confirm_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import PathLike, is_local, list_below, resolve
+from parquet_loader.common import PathLike, is_local, list_below, resolve, uninterrupted
 from parquet_loader.errors import ConfigurationError, UnfinishedCommitError, WriteError
 from parquet_loader.schema import Schema
 from parquet_loader.write.jobs.commit import (
@@ -383,10 +383,20 @@ class JobDirectory:
         return inside
 
     def remove(self) -> None:
-        """Remove the directory and the lease; never raises. Does nothing in a forked child."""
-        if self._process == os.getpid():
-            self.remove_files()
-            self.lease.release()
+        """Remove the directory and the lease; ignores errors. Does nothing in a forked child.
+
+        Ctrl-C waits until local files are removed.
+        """
+        if self._process != os.getpid():
+            return
+        if is_local(self.filesystem):
+            uninterrupted(self._remove)
+        else:
+            self._remove()
+
+    def _remove(self) -> None:
+        self.remove_files()
+        self.lease.release()
 
     def leave(self) -> None:
         """Release the lease and leave the files to the next job; never raises. Does nothing in a forked child."""
