@@ -190,6 +190,17 @@ def test_who_waited_for_a_frame_to_be_written_does_not_wait_for_its_writer_to_en
         lock.close()
 
 
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_frame_that_could_not_be_written_leaves_nothing(cache: Path, error: type[BaseException]) -> None:
+    def fail(path: str) -> None:
+        os.mkdir(path)
+        raise error
+
+    with pytest.raises(error):
+        kept.keep(cache, "f0", fail, forever=False)
+    assert list(cache.iterdir()) == []
+
+
 def test_what_a_killed_process_left_is_deleted_by_the_next(cache: Path) -> None:
     with using(cache) as process:
         path = process.stdout.readline().split()[0]

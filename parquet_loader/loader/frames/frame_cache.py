@@ -127,7 +127,9 @@ def _acquire(path: str, write: Callable[[str], object]) -> FileLock:
             if lock.has_its_name and os.path.isdir(path):
                 return lock
         except BaseException:
-            lock.close()
+            with lock, contextlib.suppress(OSError):
+                if not os.path.exists(f"{path}.keep"):
+                    _delete(path, lock)
             raise
         lock.close()
 
