@@ -345,6 +345,22 @@ class Engine:
                 waker = self.workers.waker(self._ends_wait)
             wait_for_lock(waker)
 
+    def coming_window(self, *, waits: bool) -> Window | StoredWindow | None:
+        """Return the window that `next_window` returns next; None if it is not ready, or raises an error.
+
+        Args:
+            waits: Whether to wait for it. Call `release_previous` before, so that no job waits for the consumer.
+        """
+        while True:
+            with self.workers.lock:
+                if not waits or self._ends_wait():
+                    is_sound = self.workers.broken is None and not self.workers.is_closing
+                    first = self._windows[0] if self._windows and is_sound and self._is_settled() else None
+                    window = None if first is None or first.error is not None else first.window
+                    return window if isinstance(window, StoredWindow) or (window and window.rows) else None
+                waker = self.workers.waker(self._ends_wait)
+            wait_for_lock(waker)
+
     def _ends_wait(self) -> bool:
         return self.workers.is_closing or self.workers.broken is not None or self._is_settled()
 

@@ -30,6 +30,7 @@ from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.client import ReadingProcess
 from parquet_loader.engine.child.process import NICENESS
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, SharedMemorySender
+from parquet_loader.engine.engine import Engine
 from parquet_loader.errors import DataError, LoaderStateError, ReadingProcessError, TransformError
 from parquet_loader.schema.ragged import Ragged
 from tests.support import oracle
@@ -112,6 +113,16 @@ def test_batches_that_are_kept_never_change_and_never_stall_reading(tmp_path: Pa
     for batch in kept:
         wide = batch["wide"].numpy().view("f4")
         assert (wide == values[batch["id"].numpy()]).all()
+
+
+@pytest.mark.parametrize("window_rows", [40, 300])
+def test_any_position_may_be_chosen_after_an_epoch_whose_next_one_was_prepared(root: str, window_rows: int) -> None:
+    options: dict[str, Any] = {"shuffle": True, "window_rows": window_rows}
+    with isolated(root, **options) as loader, BatchedDataLoader(root, 10, **options) as threads:
+        for epoch, batch in ((0, 0), (1, 0), (5, 0), (6, 3), (2, 29), (3, 0), (1, 0)):
+            for each in (loader, threads):
+                each.seek(epoch, batch)
+            assert_same(list(loader), list(threads))
 
 
 def test_images_of_any_size(tmp_path: Path) -> None:
@@ -429,6 +440,44 @@ def test_nothing_has_a_name_in_shared_memory(root: str) -> None:
 
 
 # ---- the pieces ----------------------------------------------------------------------------------------------------
+
+
+def test_the_coming_window_is_the_one_that_comes(root: str) -> None:
+    with BatchedDataLoader(root, 10, shuffle=True, window_rows=40) as loader:
+        engine = loader._engine(loader._plan(0))
+        assert isinstance(engine, Engine)
+        assert engine.coming_window(waits=False) is None  # nothing is read before `start`
+        engine.start()
+        windows = []
+        while (window := engine.coming_window(waits=True)) is not None:
+            assert engine.coming_window(waits=False) is window
+            assert engine.next_window() is window
+            engine.release_previous()
+            windows.append(window.rows)
+        assert engine.next_window() is None
+        assert sum(windows) == 300
+        assert len(windows) > 2
+        engine.close()
+        assert engine.coming_window(waits=True) is None
+
+
+def test_what_is_packed_and_not_sent_is_freed_and_its_blocks_are_sent_later() -> None:
+    giver, taker = SharedMemorySender(), SharedMemoryReceiver()
+    giver.arenas.keep_bytes = 2**30
+    window = giver.arenas.allocate(400_000).array
+    address = window.ctypes.data
+    withdrawn, _ = giver.pack(window)
+    del window
+    giver.withdraw(withdrawn)
+    again = giver.arenas.allocate(400_000).array
+    assert again.ctypes.data == address
+    again[:] = 5
+    parcel, files = giver.pack(again)
+    assert parcel.new == withdrawn.new
+    for (block, nbytes), file in zip(parcel.new, files, strict=True):
+        taker.add_block(block, nbytes, file)
+    giver.sent(parcel)
+    assert (taker.unpack(parcel) == 5).all()
 
 
 def test_pieces_that_share_a_block_come_back_one_by_one() -> None:

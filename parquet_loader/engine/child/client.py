@@ -178,7 +178,8 @@ class IsolatedEngine:
     ) -> None:
         self.processes = processes
         self._reading = reading
-        self._begin = Begin(plan, first_batch, next_plan)
+        self._plan, self._first_batch, self._next_plan = plan, first_batch, next_plan
+        self._is_asked = False
         self._child: _Child | None = None
         self._account = EngineFigures.nothing()
         self._record = JoinedRecord()
@@ -186,7 +187,7 @@ class IsolatedEngine:
         self._is_closing = False
 
     def start(self) -> None:
-        """Begin reading.
+        """Begin reading, and request the first window or batch.
 
         Raises:
             LoaderStateError: another thread closed the epoch while the process started.
@@ -195,7 +196,8 @@ class IsolatedEngine:
         if self._is_closing:  # `close` saw no process
             self._reading.stop(child)
             raise LoaderStateError("the loader was closed while an epoch began")
-        child.channel.send(self._begin)
+        child.channel.send(Begin(child.receiver.ended(), self._plan, self._first_batch, self._next_plan))
+        self._is_asked = True
 
     def close(self) -> None:
         """End the epoch; if it is not over, kill the process. Idempotent."""
@@ -240,7 +242,9 @@ class IsolatedEngine:
         if child is None or self._is_over:
             raise LoaderStateError("the loader was closed while a batch was awaited")
         try:
-            child.channel.send(Next(child.receiver.ended()))
+            if not self._is_asked:
+                child.channel.send(Next(child.receiver.ended()))
+            self._is_asked = False
             reply = child.channel.receive()
             assert isinstance(reply, Reply)
             for number, nbytes in () if reply.parcel is None else reply.parcel.new:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 import pickle
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from parquet_loader.common import use_returning_pool
 from parquet_loader.dataset import Dataset
@@ -47,14 +49,16 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Begin an epoch.
+    """Begin an epoch, and send its first window or batch.
 
     Attributes:
+        unused: As in `Next`.
         plan: The plan of the epoch.
         first_batch: The batch with which it begins.
         next_plan: Computes the plan of the next epoch from the data set, if the next epoch is read ahead.
     """
 
+    unused: list[int]
     plan: Plan
     first_batch: int
     next_plan: NextPlan | None = None
@@ -85,7 +89,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer to `Next`.
+    """Answer to `Begin` or `Next`.
 
     Attributes:
         account: Figures of the epoch so far.
@@ -98,6 +102,10 @@ class Reply:
     parcel: SharedMessage | None = None
     error: bytes | None = None
     record: EngineRecord = EngineRecord()  # noqa: RUF009 - immutable
+
+
+_Answer: TypeAlias = tuple[Reply, SharedMessage, list[int]]
+"""An answer, the window or batch in it, and the files of its new blocks."""
 
 
 def main(socket_number: int, parent: int) -> None:
@@ -121,6 +129,7 @@ class _Server:
         self._transforms: TransformProcesses | None = None
         self._is_first = True
         self._failure: BaseException | None = None
+        self._prepared: _Answer | None = None  # to the next request
 
     def serve(self) -> None:
         """Answer messages until the socket ends."""
@@ -129,8 +138,10 @@ class _Server:
                 case Open():
                     self._open(message)
                 case Begin():
+                    self._sender.take_back(message.unused)
                     self._begin(message)
                 case Drop():
+                    self._withdraw()
                     self._drop_ahead()
                 case Next():
                     self._sender.take_back(message.unused)
@@ -139,6 +150,7 @@ class _Server:
                     self._sender.take_back(message.unused)
                     if self._engine is not None:
                         self._engine.release_previous()
+                        self._prepare(self._engine, waits=True)
 
     def _open(self, message: Open) -> None:
         unpickled = "the data set"
@@ -154,25 +166,31 @@ class _Server:
             self._failure = error
 
     def _begin(self, message: Begin) -> None:
-        if self._options is None or self._dataset is None:
-            return
+        is_answered = False
         try:
-            ahead = None if self._ahead is None else self._ahead.engine
-            if ahead is not None and not message.first_batch and ahead.plan.has_rows_of(message.plan):
-                self._engine = ahead
-                self._ahead = None
-            else:
-                self._drop_ahead()
-                self._engine = self._opened(self._dataset, self._options, message.plan, message.first_batch)
-            self._is_first = False
-            if message.next_plan is not None:
-                self._ahead = ReadAhead(
-                    self._dataset, message.next_plan, partial(self._opened, self._dataset, self._options)
-                )
-                self._engine.then(self._ahead)
-            self._engine.start()
+            if self._options is not None and self._dataset is not None:
+                self._engine = self._opened_or_ahead(self._dataset, self._options, message)
+                is_answered = self._sends_prepared(self._engine)
+                self._engine.start()
         except BaseException as error:
             self._failure = error
+        if not is_answered:
+            self._answer()
+
+    def _opened_or_ahead(self, dataset: Dataset, options: EngineOptions, message: Begin) -> Engine:
+        """Return the engine of an epoch: that which has read ahead, or a new one."""
+        ahead = None if self._ahead is None else self._ahead.engine
+        if ahead is not None and not message.first_batch and ahead.plan.has_rows_of(message.plan):
+            engine, self._ahead = ahead, None
+        else:
+            self._withdraw()
+            self._drop_ahead()
+            engine = self._opened(dataset, options, message.plan, message.first_batch)
+        self._is_first = False
+        if message.next_plan is not None:
+            self._ahead = ReadAhead(dataset, message.next_plan, partial(self._opened, dataset, options))
+            engine.then(self._ahead)
+        return engine
 
     def _opened(self, dataset: Dataset, options: EngineOptions, plan: Plan, first_batch: int = 0) -> Engine:
         return Engine(
@@ -191,23 +209,77 @@ class _Server:
             self._ahead.drop()
             self._ahead = None
 
+    def _prepare(self, engine: Engine, *, waits: bool) -> None:
+        """Pack the answer to the next request, so that the caller's loop waits less.
+
+        Args:
+            engine: Reads the window.
+            waits: Whether to wait for the window, because the next message is that request.
+        """
+        window = None if engine.processes else engine.coming_window(waits=waits)
+        if window is not None:
+            with suppress(Exception):  # raised again by the request
+                self._prepared = self._packed(window, engine)
+
+    def _withdraw(self) -> None:
+        """Forget the answer that was prepared."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            self._sender.withdraw(prepared[1])
+
+    def _packed(self, result: Window | StoredWindow | ProcessedBatch, engine: Engine | None) -> _Answer:
+        parcel, files = self._sender.pack(result)
+        return self._reply(engine, parcel), parcel, files
+
+    def _reply(self, engine: Engine | None, parcel: SharedMessage | None = None, error: bytes | None = None) -> Reply:
+        if engine is None or self._dataset is None:
+            return Reply(EngineFigures.nothing(), parcel, error)
+        account = engine.account(self._dataset.snapshot.footers.held_bytes)
+        return Reply(account, parcel, error, engine.take_record())
+
+    def _send(self, answer: _Answer) -> None:
+        reply, parcel, files = answer
+        self._channel.send(reply, files)
+        self._sender.sent(parcel)
+
+    def _sends_prepared(self, engine: Engine) -> bool:
+        """Send the answer that was prepared; return whether there was one.
+
+        The engine learns of it later: its workers then go on, and compete with the caller for a processor.
+        """
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            return False
+        self._send(prepared)
+        try:
+            engine.next_window()
+        except BaseException as error:  # another window has failed meanwhile; raised by the next request
+            self._failure = error
+        return True
+
     def _answer(self) -> None:
+        if self._engine is not None and self._sends_prepared(self._engine):
+            return
         try:
             result = self._next()
-            packed = None if result is None else self._sender.pack(result)
+            answer = None if result is None else self._packed(result, self._engine)
         except BaseException as error:
-            self._channel.send(Reply(self._account(), error=packed_error(error), record=self._record()))
+            self._channel.send(self._reply(self._engine, error=packed_error(error)))
             return
-        if packed is not None:
-            parcel, files = packed
-            self._channel.send(Reply(self._account(), parcel, record=self._record()), files)
-            self._sender.sent(parcel)
+        if answer is not None:
+            self._send(answer)
         elif self._engine is not None:
             self._engine.close()
-            self._channel.send(Reply(self._account(), record=self._record()))
+            self._channel.send(self._reply(self._engine))
             self._engine = None
-            if self._ahead is not None:
-                self._ahead.go_on_alone()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Let the epoch that is read ahead use all memory, and prepare its first window if it is ready."""
+        if self._ahead is not None:
+            self._ahead.go_on_alone()
+            if (engine := self._ahead.engine) is not None:
+                self._prepare(engine, waits=False)
 
     def _next(self) -> Window | StoredWindow | ProcessedBatch | None:
         if self._failure is not None:
@@ -218,11 +290,3 @@ class _Server:
         batches = self._engine.next_batches()
         assert len(batches) <= 1  # only jobs that cut batches from windows make several, and no child has such jobs
         return batches[0] if batches else None
-
-    def _account(self) -> EngineFigures:
-        if self._engine is None or self._dataset is None:
-            return EngineFigures.nothing()
-        return self._engine.account(self._dataset.snapshot.footers.held_bytes)
-
-    def _record(self) -> EngineRecord:
-        return EngineRecord() if self._engine is None else self._engine.take_record()

@@ -175,6 +175,12 @@ class SharedMemorySender:
                     os.close(block.file)
                     block.file = None
 
+    def withdraw(self, message: SharedMessage) -> None:
+        """Take back a message that was packed and is not sent."""
+        self.take_back([tag for *_, tag in message.segments])
+        with self._lock:
+            self._gone.extend(message.gone)
+
     def take_back(self, tags: list[int]) -> None:
         """Free the segments of these tags for reuse: no array of the receiver views them any more."""
         for tag in tags:
