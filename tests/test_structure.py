@@ -214,6 +214,47 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert doubled == {"BatchedDataLoader": ["parquet_loader.loader.batched", "parquet_loader.petastorm.pytorch"]}
 
 
+def test_no_module_uses_private_members_of_the_classes_of_another() -> None:
+    """A class's own module may, and so may those of its subclasses. Petastorm's own names begin with ``_``, too."""
+    members: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                members.setdefault(node.name, set()).update(private_members(node))
+                bases.setdefault(node.name, set()).update(ast.unparse(base) for base in node.bases)
+
+    def with_inherited(name: str) -> set[str]:
+        return members.get(name, set()).union(*(with_inherited(base) for base in bases.get(name, set()) - {name}))
+
+    private = set().union(*members.values())
+    found = []
+    for path in MODULES:
+        if package_of(name_of(path)) == "petastorm":
+            continue
+        nodes = list(ast.walk(tree_of(path)))
+        own = set().union(*(with_inherited(node.name) for node in nodes if isinstance(node, ast.ClassDef)))
+        uses = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr in private - own)
+        found += [f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}" for node in uses]
+    assert found == []
+
+
+def private_members(node: ast.ClassDef) -> set[str]:
+    """Return the names of a class's private methods, attributes and slots."""
+    names = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(inner.name)
+        elif isinstance(inner, ast.Attribute) and ast.unparse(inner.value) == "self":
+            names.add(inner.attr)
+        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            names.add(inner.id)
+        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            names.add(inner.value)
+    tuples = {"_fields", "_replace", "_asdict", "_make"}  # public members of named tuples
+    return {name for name in names if name.startswith("_") and not name.startswith("__")} - tuples
+
+
 def test_modules_do_not_import_in_a_circle() -> None:
     graph = {name_of(p): {n for n in imports_of(p) if is_module(n)} - {name_of(p)} for p in MODULES}
     done: set[str] = set()

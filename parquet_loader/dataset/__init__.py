@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from parquet_loader.dataset.fixed_size_lists import with_fixed_size_lists
-from parquet_loader.dataset.listed_dataset import ListedDataset, RowGroup, check_dataset_arguments, locate
+from parquet_loader.dataset.listed_dataset import (
+    ListedDataset,
+    RowGroup,
+    check_dataset_arguments,
+    check_left_to_dataset,
+    locate,
+    open_listed,
+    settings_of,
+    with_columns,
+    with_shard,
+    without_filters,
+)
 from parquet_loader.dataset.memory_budget import (
     BATCHES_AT_ONCE,
     LARGEST_DEFAULT_WINDOW_BYTES,

@@ -26,7 +26,7 @@ from parquet_loader.common import (
 )
 from parquet_loader.dataset.open import Dataset, open_dataset
 from parquet_loader.dataset.rank_agreement import check_agreement, open_source, ranks_to_agree_with
-from parquet_loader.dataset.resolved_source import resolve_source
+from parquet_loader.dataset.resolved_source import ResolvedSource, resolve_source
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
@@ -179,47 +179,89 @@ class ListedDataset:
         """Return HTML for notebooks: the `repr`, and a table of the fields; reads no rows."""
         return f"<p>{escape(repr(self))}</p>{self._source.lazy_schema.by_footers._repr_html_()}"
 
-    def _combined(self, filters: pc.Expression | None) -> pc.Expression | None:
+
+@dataclass(frozen=True, slots=True)
+class ListedSettings:
+    """What a `ListedDataset` decides for all its loaders. These are no attributes of it, because it is public.
+
+    Attributes:
+        source: The files with their schema.
+        filters, on_error, read_options, shard: As in `ListedDataset`.
+        videos: The video files that hold the frames of its rows, if it is a `LeRobotDataset`.
+    """
+
+    source: ResolvedSource
+    filters: pc.Expression | None
+    on_error: Literal["raise", "skip", "skip_row"]
+    read_options: ReadOptions
+    shard: Shard | None
+    videos: Any
+
+    def combined(self, filters: pc.Expression | None) -> pc.Expression | None:
         """Return the conjunction of the data set's filter and another one."""
-        if self._filters is None or filters is None:
-            return filters if self._filters is None else self._filters
-        return self._filters & filters
+        if self.filters is None or filters is None:
+            return filters if self.filters is None else self.filters
+        return self.filters & filters
 
-    def _with_columns(self, columns: Sequence[str]) -> ListedDataset:
-        """Return the same files with other columns, without listing them again.
 
-        Raises:
-            SchemaError: there is no such column, or the files differ in its type.
-        """
-        other = copy.copy(self)
-        source = self._source
-        other._source = resolve_source(source.listed, source.declared, columns, self._read_options)
-        return other
+def settings_of(listed: ListedDataset) -> ListedSettings:
+    """Return what a data set decides for all its loaders."""
+    return ListedSettings(
+        listed._source, listed._filters, listed._on_error, listed._read_options, listed._shard, listed._videos
+    )
 
-    def _open(self, **arguments: Any) -> Dataset:
-        """Open the source for one loader; arguments as in `open_dataset`."""
-        return open_dataset(
-            self._source.for_one_loader(),
-            read_options=self._read_options,
-            cache=self._cache,
-            skips=self._on_error == "skip",
-            **arguments,
-        )
 
-    def _check_left_to_dataset(self, on_error: str, **given: Any) -> None:
-        """Check that a loader does not repeat arguments of its data set.
+def with_columns(listed: ListedDataset, columns: Sequence[str]) -> ListedDataset:
+    """Return the same files with other columns, without listing them again.
 
-        Raises:
-            ConfigurationError: one of them is given; the message names it.
-        """
-        if on_error not in ("raise", self._on_error):
-            given["on_error"] = on_error
-        for name, value in given.items():
-            if value is not None:
-                raise ConfigurationError(
-                    f"{name}={value!r:.80}: the source is a ParquetDataset, which determines this for all its loaders; "
-                    f"pass {name} to ParquetDataset(...)"
-                )
+    Raises:
+        SchemaError: there is no such column, or the files differ in its type.
+    """
+    other = copy.copy(listed)
+    source = listed._source
+    other._source = resolve_source(source.listed, source.declared, columns, listed._read_options)
+    return other
+
+
+def without_filters(listed: ListedDataset) -> ListedDataset:
+    """Return the same files without the data set's filter."""
+    other = copy.copy(listed)
+    other._filters = None
+    return other
+
+
+def with_shard(listed: ListedDataset, shard: Shard | None) -> ListedDataset:
+    """Return the same files with another `shard`."""
+    other = copy.copy(listed)
+    other._shard = shard
+    return other
+
+
+def open_listed(listed: ListedDataset, **arguments: Any) -> Dataset:
+    """Open a data set for one loader; arguments as in `open_dataset`."""
+    return open_dataset(
+        listed._source.for_one_loader(),
+        read_options=listed._read_options,
+        cache=listed._cache,
+        skips=listed._on_error == "skip",
+        **arguments,
+    )
+
+
+def check_left_to_dataset(listed: ListedDataset, on_error: str, **given: Any) -> None:
+    """Check that a loader does not repeat arguments of its data set.
+
+    Raises:
+        ConfigurationError: one of them is given; the message names it.
+    """
+    if on_error not in ("raise", listed._on_error):
+        given["on_error"] = on_error
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{name}={value!r:.80}: the source is a ParquetDataset, which determines this for all its loaders; "
+                f"pass {name} to ParquetDataset(...)"
+            )
 
 
 @contextmanager

@@ -53,11 +53,14 @@ from parquet_loader.dataset import (
     PriorCounts,
     check_agreement,
     check_dataset_arguments,
+    check_left_to_dataset,
     default_num_threads,
     locate,
     open_dataset,
+    open_listed,
     ranks_to_agree_with,
     resolve_source,
+    settings_of,
 )
 from parquet_loader.engine import (
     BatchProcessor,
@@ -71,8 +74,8 @@ from parquet_loader.engine import (
 )
 from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
 from parquet_loader.loader.diagnosis import diagnosed
-from parquet_loader.loader.epoch import EpochRecord
-from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.epoch import EpochFigures, EpochRecord
+from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
 from parquet_loader.loader.epochs.resumable_epochs import ResumableEpochs
 from parquet_loader.loader.live_source import LiveSource
 from parquet_loader.loader.live_table import LiveTable
@@ -81,6 +84,7 @@ from parquet_loader.loader.report.page import page_of
 from parquet_loader.loader.report.trace import trace_of
 from parquet_loader.loader.sharing import check_store_ranks, choose_sharding
 from parquet_loader.loader.stats import LoaderStats
+from parquet_loader.plan import Plan
 from parquet_loader.read import Filters, LocalCache, as_expression, splits_by_position
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableLike, VersionedSource, selection_of, table_source
@@ -167,7 +171,7 @@ class _Opening:
                 source, self.schema, self.columns, self.filters, self.filesystem, self.on_error,
                 split=self.split, read_options=self.reading, cache=self.cache, shard=self.shard,
             )  # fmt: skip
-        return listed._open(ranks=ranks, **self.needs)
+        return open_listed(listed, ranks=ranks, **self.needs)
 
     def of_snapshot(self, snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None) -> Dataset:
         """Return the data set of one state of a source that changes."""
@@ -232,6 +236,42 @@ def mixed_part(loader: BatchedDataLoader) -> MixedPart:
         size=loader._size,
         steps=loader._steps_of,
         iterate=loader._iterate,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderParts:
+    """The private members of a loader that other modules use; see `parts_of`.
+
+    Attributes:
+        dataset: The open data set.
+        filters: The filter of its rows; None for all rows.
+        figures: The figures of the running epoch, or else of the last one.
+        delivered: The last epoch, and the number of the batch after the last one delivered; None before an epoch.
+        plan: Returns the plan of an epoch.
+        begin_part: Begins the part of an epoch that one worker reads.
+        accept_state: Checks a state, and returns its epoch and batch.
+    """
+
+    dataset: Dataset
+    filters: Any
+    figures: EpochFigures | None
+    delivered: tuple[int, int] | None
+    plan: Callable[[int], Plan]
+    begin_part: Callable[[int, int, int, int], Iterator[Batch]]
+    accept_state: Callable[[dict[str, Any]], tuple[int, int]]
+
+
+def parts_of(loader: BatchedDataLoader) -> LoaderParts:
+    """Return the private members of a loader that other modules use."""
+    return LoaderParts(
+        dataset=loader._dataset,
+        filters=loader._filters,
+        figures=loader._figures,
+        delivered=loader._delivered,
+        plan=loader._plan,
+        begin_part=loader._begin_part,
+        accept_state=loader._accept_state,
     )
 
 
@@ -345,12 +385,13 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         local_cache: Any = None if keeps else cache
         check_dataset_arguments(schema, split, on_error, read_options, local_cache, shard)
         if isinstance(source, ListedDataset):
-            source._check_left_to_dataset(
-                on_error, schema=schema, columns=columns, split=split, filesystem=filesystem,
+            check_left_to_dataset(
+                source, on_error, schema=schema, columns=columns, split=split, filesystem=filesystem,
                 read_options=read_options, cache=local_cache,
             )  # fmt: skip
-            filters, on_error, read_options = source._combined(filters), source._on_error, source._read_options
-            shard = source._shard if shard is None else shard
+            settings = settings_of(source)
+            filters, on_error, read_options = settings.combined(filters), settings.on_error, settings.read_options
+            shard = settings.shard if shard is None else shard
             self._arguments |= {"filters": filters, "on_error": on_error, "read_options": read_options}
         given: Any = table_source(source)
         live = _live_source(given, split, filters, filesystem, read_options)
@@ -488,7 +529,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
     def plan(self) -> EpochPlan:
         """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
-        return EpochPlan._from_plan(self._plan(self._next_epoch), self._planned, self.num_threads)
+        return figures_of_plan(self._plan(self._next_epoch), self._planned, self.num_threads)
 
     @property
     def sampler(self) -> Any:

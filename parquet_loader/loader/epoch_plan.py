@@ -36,28 +36,28 @@ class EpochPlan:
     predicted_peak_bytes: int
     mixing: MixingScore | None = None
 
-    @classmethod
-    def _from_plan(cls, plan: Plan, dataset: Dataset, num_threads: int) -> EpochPlan:
-        """Return the figures of a plan that `num_threads` threads read."""
-        sizing, snapshot = dataset.sizing, dataset.snapshot
-        groups = plan.row_groups_read
-        window = plan.largest_window_rows
-        in_windows = sizing.row.decoded + sizing.row.gathered + (sizing.row.decoded if plan.windows > 1 else 0)
-        largest = int(dataset.counts.max(initial=0))
-        whole = min(largest, sizing.whole_rows)
-        reads = min(sizing.reads_bytes, sizing.row_group_bytes(whole) * num_threads)
-        if sizing.open_row_groups > 1 or largest > whole:
-            reads += sizing.cursor_bytes * sizing.open_row_groups
-        footers = snapshot.footers.held_bytes
-        return cls(
-            epoch=plan.epoch,
-            rows=min(plan.batches * plan.batch_size, plan.delivered_rows),
-            steps=plan.batches,
-            windows=plan.windows,
-            window_rows=window,
-            open_row_groups=sizing.open_row_groups,
-            row_groups=len(groups),
-            requests=dataset.reader.chunks.column_chunks(groups),
-            predicted_peak_bytes=int(window * in_windows) + reads + sizing.batches_bytes + footers,
-            mixing=mixing_score(plan, dataset.counts),
-        )
+
+def figures_of_plan(plan: Plan, dataset: Dataset, num_threads: int) -> EpochPlan:
+    """Return the figures of a plan that `num_threads` threads read."""
+    sizing, snapshot = dataset.sizing, dataset.snapshot
+    groups = plan.row_groups_read
+    window = plan.largest_window_rows
+    in_windows = sizing.row.decoded + sizing.row.gathered + (sizing.row.decoded if plan.windows > 1 else 0)
+    largest = int(dataset.counts.max(initial=0))
+    whole = min(largest, sizing.whole_rows)
+    reads = min(sizing.reads_bytes, sizing.row_group_bytes(whole) * num_threads)
+    if sizing.open_row_groups > 1 or largest > whole:
+        reads += sizing.cursor_bytes * sizing.open_row_groups
+    footers = snapshot.footers.held_bytes
+    return EpochPlan(
+        epoch=plan.epoch,
+        rows=min(plan.batches * plan.batch_size, plan.delivered_rows),
+        steps=plan.batches,
+        windows=plan.windows,
+        window_rows=window,
+        open_row_groups=sizing.open_row_groups,
+        row_groups=len(groups),
+        requests=dataset.reader.chunks.column_chunks(groups),
+        predicted_peak_bytes=int(window * in_windows) + reads + sizing.batches_bytes + footers,
+        mixing=mixing_score(plan, dataset.counts),
+    )

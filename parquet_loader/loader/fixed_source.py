@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parquet_loader.dataset import ListedDataset
+from parquet_loader.dataset import ListedDataset, check_left_to_dataset, settings_of
 from parquet_loader.errors import UnsupportedError
 from parquet_loader.loader.live_source import LiveSource
 from parquet_loader.source import VersionedSource, table_source
@@ -24,8 +24,8 @@ def list_fixed(source: Any, planned: str, **arguments: Any) -> ListedDataset:
     """
     if isinstance(source, ListedDataset):
         own = {name: value for name, value in arguments.items() if name != "shard"}
-        source._check_left_to_dataset(source._on_error, **own)
-        if source._on_error == "skip":
+        check_left_to_dataset(source, "raise", **own)
+        if settings_of(source).on_error == "skip":
             raise UnsupportedError(f"on_error='skip': {planned}, so none may be missing; use on_error='raise'")
         return source
     given = table_source(source)

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from parquet_loader.collate import Batch
 from parquet_loader.common import check_int
 from parquet_loader.errors import ConfigurationError, ResumeError, UnsupportedError
-from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.mixed import MixedLoader
 
 MOST_WORKERS = 1024
@@ -71,7 +71,7 @@ class ParquetIterable(IterableDataset[Batch]):
         epoch = self._epoch_of(worker)
         self._epochs[1 + worker] += 1
         first_batch, self._first_batch = self._first_batch, 0
-        return loader._begin_part(epoch, first_batch, worker, workers)
+        return parts_of(loader).begin_part(epoch, first_batch, worker, workers)
 
     def _not_dispatched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches, and check again: with `use_stateful_dataloader`, `iter` is called in `prepare`."""
@@ -99,7 +99,7 @@ class ParquetIterable(IterableDataset[Batch]):
             return state
         loader, worker, workers = self._part()
         # A worker that has delivered its last batch stays in its epoch, because other workers may not be done.
-        epoch, batch = loader._delivered or (self._epoch_of(worker), self._first_batch)
+        epoch, batch = parts_of(loader).delivered or (self._epoch_of(worker), self._first_batch)
         return {**state, "epoch": epoch, "batch": batch, "worker": worker, "workers": workers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ class ParquetIterable(IterableDataset[Batch]):
                 f"{workers}; resume with the same num_workers"
             )
         loader_state = {name: value for name, value in state.items() if name not in own}
-        epoch, self._first_batch = loader._accept_state(loader_state)
+        epoch, self._first_batch = parts_of(loader).accept_state(loader_state)
         self._epochs[1 + worker] = epoch - int(self._epochs[0])
 
     def _part(self) -> tuple[BatchedDataLoader, int, int]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IntArray, take_ragged
 from parquet_loader.errors import ConfigurationError
-from parquet_loader.schema.ragged_registration import register_where_imported
+from parquet_loader.schema.ragged_registration import ragged_of, register_where_imported
 
 RaggedKind: TypeAlias = Literal["list", "text", "bytes"]
 
@@ -49,13 +49,6 @@ class Ragged:
         self.offsets = _index_like(self.values, offsets) if isinstance(offsets, list | tuple) else offsets
         self.kind = kind
         register_where_imported(Ragged)
-
-    @classmethod
-    def _of(cls, values: Any, offsets: Any, kind: RaggedKind) -> Ragged:
-        """Return a `Ragged` of any objects: libraries that flatten and rebuild trees put placeholders into them."""
-        made = object.__new__(cls)
-        made.values, made.offsets, made.kind = values, offsets, kind
-        return made
 
     @staticmethod
     def from_list(rows: Iterable[Any], dtype: Any = None) -> Ragged:
@@ -273,7 +266,8 @@ class Ragged:
         first, last = int(offsets[0]), int(offsets[-1])
         values = self.values.slice(first, last) if isinstance(self.values, Ragged) else self.values[first:last]
         register_where_imported(Ragged)
-        return Ragged._of(values, offsets - first, self.kind)
+        selected: Ragged = ragged_of(Ragged, values, offsets - first, self.kind)
+        return selected
 
     def to_list(self) -> list[Any]:
         """Return the rows: ``str`` for text, ``bytes`` for bytes, lists for lists of those, else arrays or tensors."""
@@ -354,7 +348,7 @@ def split_ragged(rows: Ragged, start: int, stop: int, size: int) -> list[Ragged]
         own = repeated - firsts[:-1, None]
         values = [rows.values[first:last] for first, last in itertools.pairwise(bounds)]
     register_where_imported(Ragged)
-    made = [Ragged._of(part, row, rows.kind) for part, row in zip(values, own, strict=True)]
+    made = [ragged_of(Ragged, part, row, rows.kind) for part, row in zip(values, own, strict=True)]
     return [*made, rows.slice(rest, stop)] if rest < stop else made
 
 

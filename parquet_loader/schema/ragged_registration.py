@@ -22,6 +22,13 @@ def register_where_imported(ragged: Any) -> None:
             register(ragged)
 
 
+def ragged_of(ragged: Any, *parts: Any) -> Any:
+    """Return a `ragged` of any values, offsets and kind: libraries that rebuild trees put placeholders into them."""
+    made = object.__new__(ragged)
+    made.values, made.offsets, made.kind = parts
+    return made
+
+
 def _flatten(ragged: Any) -> tuple[list[Any], Any]:
     return [ragged.values, ragged.offsets], ragged.kind
 
@@ -32,7 +39,7 @@ def _register_with_torch(ragged: Any) -> None:
     pytree = importlib.import_module("torch.utils._pytree")
 
     def unflatten(children: Sequence[Any], kind: Any) -> Any:
-        return ragged._of(*children, kind)
+        return ragged_of(ragged, *children, kind)
 
     def flatten_with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
         keys = pytree.GetAttrKey("values"), pytree.GetAttrKey("offsets")
@@ -59,14 +66,14 @@ def _register_with_optree(ragged: Any) -> None:
     optree.register_pytree_node(
         ragged,
         lambda value: (*_flatten(value), ("values", "offsets")),
-        lambda kind, children: ragged._of(*children, kind),
+        lambda kind, children: ragged_of(ragged, *children, kind),
         namespace=optree.registry.__GLOBAL_NAMESPACE,
     )
 
 
 def _register_with_jax(ragged: Any) -> None:
     tree_util = importlib.import_module("jax.tree_util")
-    tree_util.register_pytree_node(ragged, _flatten, lambda kind, children: ragged._of(*children, kind))
+    tree_util.register_pytree_node(ragged, _flatten, lambda kind, children: ragged_of(ragged, *children, kind))
 
 
 _UNREGISTERED: dict[str, Callable[[Any], None]] = {

@@ -48,7 +48,7 @@ class StoreWriter:
             self.abort()
 
     def __repr__(self) -> str:
-        return f"StoreWriter({self._output._paths.root!r}, {self._state}, {self.done.rows} rows published)"
+        return f"StoreWriter({self._output.root!r}, {self._state}, {self.done.rows} rows published)"
 
     @property
     def done(self) -> WrittenRows:

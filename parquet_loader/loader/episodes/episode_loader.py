@@ -25,7 +25,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
 )
-from parquet_loader.dataset import Counted, Dataset, ListedDataset, ReservedMemory, digest
+from parquet_loader.dataset import Counted, Dataset, ListedDataset, ReservedMemory, digest, settings_of
 from parquet_loader.decode import columns_of
 from parquet_loader.engine import BatchProcessor, Engine, EngineOptions, NextPlan, Transform, Usage, WindowMedia
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
@@ -38,7 +38,7 @@ from parquet_loader.loader.episodes.sample_windows import SampleCutter
 from parquet_loader.loader.episodes.sample_writer import SampleForm, SampleWriter
 from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch import EpochEngine
-from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score
@@ -207,14 +207,15 @@ class EpisodeLoader(BatchedDataLoader):
                 cache=cache,
                 shard=shard,
             )
-            frames = listed._videos if episodes.by == EPISODE else None
-            _check_columns(listed.schema, episodes, output_options, isolation, frames, listed._on_error)
+            settings = settings_of(listed)
+            frames = settings.videos if episodes.by == EPISODE else None
+            _check_columns(listed.schema, episodes, output_options, isolation, frames, settings.on_error)
             bounds = read_episodes(
                 listed,
                 episodes.by,
                 episodes.order,
                 filters=filters,
-                shard=shard if shard is not None else listed._shard,
+                shard=shard if shard is not None else settings.shard,
                 memory_limit_bytes=limit,
                 num_threads=num_threads,
                 isolation=isolation,
@@ -268,7 +269,7 @@ class EpisodeLoader(BatchedDataLoader):
         """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
         plan, samples = self._plan(self._next_epoch), self._samples
-        base = EpochPlan._from_plan(ReadPlan.of(plan, samples), self._dataset, self.num_threads)
+        base = figures_of_plan(ReadPlan.of(plan, samples), self._dataset, self.num_threads)
         figures = {name.name: getattr(base, name.name) for name in fields(EpochPlan)}
         figures |= {
             "rows": min(plan.batches * plan.batch_size, plan.delivered_rows),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray, OutputOptions, Shard, format_bytes
-from parquet_loader.dataset import ListedDataset, ranks_to_agree_with
+from parquet_loader.dataset import ListedDataset, ranks_to_agree_with, settings_of, with_columns, without_filters
 from parquet_loader.errors import ConfigurationError, DataError, MemoryLimitError, SchemaError
-from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.read import Filters, as_expression
 from parquet_loader.schema import Category, Scalar, Schema, Text, policy_of
 from parquet_loader.source import Snapshot
@@ -96,12 +95,10 @@ def read_episodes(
             progress=progress,
         )
 
-    unfiltered = copy.copy(listed)
-    unfiltered._filters = None
-    runs = read(unfiltered, order, None)
-    snapshot = listed._source.snapshot
-    _check_unique(runs, by, snapshot)
-    if listed._combined(as_expression(filters)) is not None:
+    runs = read(without_filters(listed), order, None)
+    settings = settings_of(listed)
+    _check_unique(runs, by, settings.source.snapshot)
+    if settings.combined(as_expression(filters)) is not None:
         passing = read(listed, None, filters)
         _check_whole(passing, runs, by)
         runs = passing
@@ -126,7 +123,7 @@ def _read_runs(
     ranks = ranks_to_agree_with(shard)
     limit = arguments.pop("memory_limit_bytes")
     columns = [by] if order in (None, by) else [by, order]
-    chosen = listed._with_columns(columns)
+    chosen = with_columns(listed, columns)
     _check_types(chosen.schema, by, order)
     with BatchedDataLoader(
         chosen,
@@ -137,9 +134,10 @@ def _read_runs(
         output_options=OutputOptions(format="arrow"),
         **arguments,
     ) as loader:
-        snapshot = loader._dataset.snapshot
-        row_begins = np.zeros(len(loader._dataset.counts) + 1, np.int64)
-        np.cumsum(loader._dataset.counts, out=row_begins[1:])
+        dataset = parts_of(loader).dataset
+        snapshot = dataset.snapshot
+        row_begins = np.zeros(len(dataset.counts) + 1, np.int64)
+        np.cumsum(dataset.counts, out=row_begins[1:])
         rows = int(row_begins[-1])
         rank, world_size = (0, 1) if ranks is None else (ranks.shard.rank, ranks.shard.world_size)
         first, stop = rows * rank // world_size, rows * (rank + 1) // world_size

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader.collate import Batch
 from parquet_loader.common import Shard, check_int
-from parquet_loader.dataset import default_num_threads
+from parquet_loader.dataset import default_num_threads, settings_of
 from parquet_loader.decode import BlobProblem, RangeFile, decode_frames
 from parquet_loader.errors import ArgumentTypeError, ConfigurationError, DataError, SourceError, UnsupportedError
 from parquet_loader.loader.episodes.episodes import Episodes
@@ -83,7 +83,7 @@ class LeRobotDataset(ParquetDataset):
             missing = sorted(set(chosen) - set(self._videos.ids.tolist()))
             if missing:
                 raise ConfigurationError(f"episodes: there is no episode {missing[0]}")
-            self._filters = self._combined(pc.field("episode_index").isin(chosen))
+            self._filters = settings_of(self).combined(pc.field("episode_index").isin(chosen))
 
     def samples(
         self,

@@ -23,7 +23,7 @@ from parquet_loader.common import (
 )
 from parquet_loader.dataset import found_schema, is_carrying, open_dataset, resolve_source
 from parquet_loader.errors import DataError, MemoryLimitError, ParquetLoaderError, SchemaError, SourceError
-from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.diagnosis import shuffle_figures, sorting_of, storage_figures
 from parquet_loader.loader.epoch_plan import EpochPlan
 from parquet_loader.loader.layout.columns import DeliveredColumn, StoredColumn, delivered_columns, stored_columns
@@ -259,7 +259,7 @@ def _planned(
             return replace(facts, memory_error=str(error))
         except (DataError, SourceError) as error:
             return replace(facts, unreadable=str(error))
-        epoch = loader._plan(0)
+        epoch = parts_of(loader).plan(0)
         facts = replace(
             facts,
             plan=plan,
@@ -276,8 +276,9 @@ def _planned(
         except (DataError, SourceError) as error:
             return replace(facts, unreadable=str(error))
         assert facts.shuffling is not None
-        assert loader._figures is not None
-        measured = loader._figures.mixing.worst(FEWEST_WINDOWS)
+        figures = parts_of(loader).figures
+        assert figures is not None
+        measured = figures.mixing.worst(FEWEST_WINDOWS)
         return replace(facts, trial=trial, shuffling=replace(facts.shuffling, measured=measured))
 
 

@@ -26,7 +26,7 @@ from parquet_loader.common import (
     shown,
     video_kind,
 )
-from parquet_loader.dataset import open_rows
+from parquet_loader.dataset import open_rows, settings_of
 from parquet_loader.loader.layout.columns import becomes
 from parquet_loader.loader.parquet_dataset import ParquetDataset
 from parquet_loader.schema import (
@@ -125,7 +125,9 @@ def sheet_of(source: Any, *, rows: int, seed: int, columns: Sequence[str] | None
         {name: _cell_of(row[name], row.get(f"{name}_valid"), field, budget) for name, field in fields.items()}
         for row in found
     )
-    opened = open_rows(data._source, filters=None, read_options=ReadOptions(), cache=None, skips=False, num_threads=1)
+    opened = open_rows(
+        settings_of(data).source, filters=None, read_options=ReadOptions(), cache=None, skips=False, num_threads=1
+    )
     batches = {column.name: becomes(column) for column in opened.reader.columns}
     described = tuple(
         (printable(name), printable(describe(field, most_words=_MOST_WORDS)), batches.get(name, ""))

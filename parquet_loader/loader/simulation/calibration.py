@@ -18,7 +18,7 @@ from parquet_loader.common import OutputOptions, ReadOptions, RemoteOptions, Sha
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset
 from parquet_loader.engine import STAGES, WIDE_WINDOWS_AHEAD, WINDOWS_AHEAD, Event, events_of
 from parquet_loader.errors import DataError, ParquetLoaderError
-from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.parquet_dataset import ParquetDataset
 from parquet_loader.loader.simulation.model import (
     MOST_WINDOWS,
@@ -185,7 +185,8 @@ def calibrate(setup: LoaderSetup, *, seconds: float = 2.0) -> Calibrated:
     with loader_of(setup, data) as loader:
         if not len(loader):
             raise DataError(f"batch_size={setup.batch_size}, ranks={setup.ranks}: an epoch has no batch to predict")
-        dataset, plan = loader._dataset, loader._plan(0)
+        parts = parts_of(loader)
+        dataset, plan = parts.dataset, parts.plan(0)
         remote = dataset.reader.chunks.remote
         network = None if remote is None else _probed(dataset, plan, remote)
         limits = _limits(dataset, plan, loader.num_threads, setup)
@@ -195,7 +196,7 @@ def calibrate(setup: LoaderSetup, *, seconds: float = 2.0) -> Calibrated:
         with loader_of(setup, data) as loader:
             # Each epoch begins with other rows, so that few trials find rows in the page cache.
             loader.set_epoch(len(trials))
-            trials.append(_try(loader, loader._plan(len(trials)), seconds / _TRIALS, network, limits))
+            trials.append(_try(loader, parts_of(loader).plan(len(trials)), seconds / _TRIALS, network, limits))
     # The first trial is slower, because of imports and page faults.
     trials = trials[1:] or trials
     return Calibrated(
@@ -227,7 +228,7 @@ def _try(
     loader: BatchedDataLoader, plan: Plan, seconds: float, network: LinkRates | None, limits: EngineLimits
 ) -> EpochTrial:
     """Read the beginning of the epoch of a plan for about `seconds`."""
-    dataset = loader._dataset
+    dataset = parts_of(loader).dataset
     held = _held(dataset, plan)  # before: the trial adds to a local cache
     batches = _batches_of(plan)
     left, is_first, taken, took = 0, True, list[float](), list[float]()
@@ -253,7 +254,7 @@ def _try(
         took = [1e-4]
     # The mean includes garbage collections and preemptions; among a few batches, they would distort it.
     batch_s = float(np.mean(took)) if len(took) >= 20 else median(took)
-    stats, figures = loader.stats(), loader._figures
+    stats, figures = loader.stats(), parts_of(loader).figures
     assert figures is not None
     record = figures.record()
     windows = min(len(taken), plan.windows)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parquet_loader.common import Shard
-from parquet_loader.dataset import Dataset, ListedDataset, ranks_to_agree_with
+from parquet_loader.dataset import Dataset, ListedDataset, ranks_to_agree_with, settings_of, with_columns
 from parquet_loader.errors import SchemaError
 from parquet_loader.loader.tokens.lengths import DocumentLengths, read_lengths
 from parquet_loader.loader.tokens.token_cache import TextOrigin, cached_tokens
@@ -55,10 +55,10 @@ def document_source(
         encoder: Turns text into tokens; None if the column holds tokens.
         filters, shard, isolation, memory_limit_bytes, num_threads, progress: As in `BatchedDataLoader`.
     """
-    shard = listed._shard if shard is None else shard
+    shard = settings_of(listed).shard if shard is None else shard
     origin: TextOrigin | None = None
     if encoder is not None:
-        _check_text(listed._with_columns(columns).schema, tokens)
+        _check_text(with_columns(listed, columns).schema, tokens)
     if encoder is not None and encoder.cache is not None:
         ranks = ranks_to_agree_with(shard)
         try:
@@ -89,7 +89,7 @@ def document_source(
         progress=progress,
         encoder=None if lengths is not None else encoder,
     )
-    return DocumentSource(listed._with_columns(columns), found, lengths, origin)
+    return DocumentSource(with_columns(listed, columns), found, lengths, origin)
 
 
 def _check_text(schema: Schema, tokens: str) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IntArray, OutputOptions, Shard, format_bytes
-from parquet_loader.dataset import ListedDataset, ranks_to_agree_with
+from parquet_loader.dataset import ListedDataset, ranks_to_agree_with, with_columns
 from parquet_loader.errors import ConfigurationError, DataError, MemoryLimitError, SchemaError
-from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
 from parquet_loader.plan import Lengths, Plan
 from parquet_loader.read import Filters
@@ -73,7 +73,7 @@ def read_lengths(
     """
     ranks = ranks_to_agree_with(shard)
     with BatchedDataLoader(
-        listed._with_columns([column]),
+        with_columns(listed, [column]),
         _BATCH_ROWS,
         transform=None if encoder is None else encoder.count_column,
         filters=filters,
@@ -84,7 +84,8 @@ def read_lengths(
         progress=progress,
         output_options=OutputOptions(format="numpy"),
     ) as loader:
-        counts = loader._dataset.counts
+        dataset = parts_of(loader).dataset
+        counts = dataset.counts
         begins = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=begins[1:])
         rows = int(begins[-1])
@@ -105,7 +106,7 @@ def read_lengths(
                 if len(wrong):
                     row = bounds[rank] + at + int(wrong[0])
                     number = int(np.searchsorted(begins, row, side="right")) - 1
-                    group = loader._dataset.snapshot.row_group(number)
+                    group = dataset.snapshot.row_group(number)
                     raise DataError(
                         f"{group.file.name}, row group {group.number}, row {row - int(begins[number])} of those that "
                         f"pass: column {column!r} says {some[wrong[0]]} tokens; expected from 0 to {2**31 - 1}"

@@ -11,7 +11,6 @@ tokens.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shutil
@@ -25,9 +24,9 @@ import pyarrow.compute as pc
 
 from parquet_loader.collate import arrow_table
 from parquet_loader.common import FileLock, IntArray, OutputOptions, Shard
-from parquet_loader.dataset import Dataset, ListedDataset, digest
+from parquet_loader.dataset import Dataset, ListedDataset, digest, settings_of, with_columns, with_shard
 from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SourceError, UnsupportedError
-from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.state import counts_identity, described, files_identity
 from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
 from parquet_loader.read import Filters
@@ -103,7 +102,7 @@ def cached_tokens(
         lengths += "_"
     assert encoder.cache is not None
     with BatchedDataLoader(
-        listed._with_columns(columns),
+        with_columns(listed, columns),
         _BATCH_ROWS,
         transform=_Tokenized(encoder, text, lengths),
         filters=filters,
@@ -113,14 +112,15 @@ def cached_tokens(
         progress=progress,
         output_options=OutputOptions(format="numpy"),
     ) as loader:
-        dataset = loader._dataset
+        parts = parts_of(loader)
+        dataset = parts.dataset
         fields = {**{name: dataset.schema[name] for name in columns}, lengths: Scalar("int32")}
         fields[text] = RaggedList(Scalar(encoder.dtype.name))
-        origin = _origin_of(dataset, None if loader._filters is None else described(str(loader._filters)))
+        origin = _origin_of(dataset, None if parts.filters is None else described(str(parts.filters)))
         schema = Schema(fields)
         key = {
             **origin.identity,
-            "filters": None if loader._filters is None else _named(loader._filters),
+            "filters": None if parts.filters is None else _named(parts.filters),
             "versions": [file.etag or file.mtime_ns for file in dataset.snapshot.files],
             "rows": counts_identity(dataset.counts),
             "schema": dataset.schema.to_json(),
@@ -128,9 +128,10 @@ def cached_tokens(
             "tokenizer": encoder.identity,
         }
         path = encoder.cache / f"tokens-{digest(json.dumps(key).encode())}"
-        found = _opened(path, dataset.rows, listed._shard)
+        shard = settings_of(listed).shard
+        found = _opened(path, dataset.rows, shard)
         if found is None:
-            found = _written(path, loader, schema, listed._shard)
+            found = _written(path, loader, schema, shard)
     return CachedTokens(found, lengths, origin)
 
 
@@ -176,16 +177,15 @@ def _opened(path: Path, rows: int, shard: Shard | None) -> ListedDataset | None:
         listed = ListedDataset([str(file) for file in files], shard=Shard(0, 1))
     except ParquetLoaderError:
         return None
-    if listed._source.snapshot.rows != rows:
+    if listed.num_rows != rows:
         return None
-    own = copy.copy(listed)
-    own._shard = shard  # ranks divide it as they divide the text
-    return own
+    return with_shard(listed, shard)  # ranks divide it as they divide the text
 
 
 def _written(path: Path, loader: BatchedDataLoader, schema: Schema, shard: Shard | None) -> ListedDataset:
     """Tokenize all rows, unless another process does so meanwhile; return the data set."""
-    rows, masks, temporary = loader._dataset.rows, masks_of(loader._dataset.schema), path.parent / f".{path.name}.tmp"
+    dataset = parts_of(loader).dataset
+    rows, masks, temporary = dataset.rows, masks_of(dataset.schema), path.parent / f".{path.name}.tmp"
     with _locked(temporary):
         found = _opened(path, rows, shard)
         if found is not None:

@@ -38,7 +38,7 @@ from parquet_loader.errors import (
 )
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.epoch import EpochEngine
-from parquet_loader.loader.epoch_plan import EpochPlan
+from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
@@ -349,7 +349,7 @@ class TokenLoader(BatchedDataLoader):
                 pieces += len(packed.document)
                 split += int(np.count_nonzero(np.bincount(packed.document) > 1))
         total, delivered = int(tokens.sum(dtype=np.int64)), total_tokens(tokens, rule.length, rule.overflow)
-        base = EpochPlan._from_plan(packing.figures_plan, self._dataset, self.num_threads)
+        base = figures_of_plan(packing.figures_plan, self._dataset, self.num_threads)
         figures = {name: getattr(base, name) for name in EpochPlan.__dataclass_fields__}
         figures |= {
             "rows": rows,
