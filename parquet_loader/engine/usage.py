@@ -28,9 +28,9 @@ class Usage:
         skipped: Row groups skipped because of an error: index in the snapshot, and the reason.
         replaced_rows: Number of rows with damaged media that were replaced by others.
         replaced: The first `MOST_REPLACED` of them.
-        before: The counters of the epoch that is still consumed, if this epoch is read ahead. Their bytes count towards
-            the limit and the peak.
-        after: The counters of the next epoch, if it is read ahead. Their bytes count towards the peak.
+        before: The counters of the epoch that is still consumed, if this epoch is read ahead.
+        after: The counters of the next epoch, if it is read ahead. The bytes of both count towards the limit and the
+            peak.
     """
 
     limit_bytes: int
@@ -47,8 +47,8 @@ class Usage:
     after: Usage | None = None
 
     @property
-    def _before_bytes(self) -> int:
-        return 0 if self.before is None else self.before.held_bytes
+    def _together(self) -> list[Usage]:
+        return [usage for usage in (self.before, self, self.after) if usage is not None]
 
     def add_replaced(self, rows: Sequence[DamagedRow]) -> None:
         """Count replaced rows, and keep the first `MOST_REPLACED`."""
@@ -58,12 +58,11 @@ class Usage:
     def reserve(self, change: int) -> None:
         """Reserve bytes; a negative number releases them."""
         self.held_bytes += change
-        after_bytes = 0 if self.after is None else self.after.held_bytes
-        self.peak_bytes = max(self.peak_bytes, self._before_bytes + self.held_bytes + after_bytes)
+        self.peak_bytes = max(self.peak_bytes, sum(usage.held_bytes for usage in self._together))
 
     def fits(self, needed: int) -> bool:
         """Whether that many more bytes fit; prefetched bytes do not count, because they have their own share."""
-        return self._before_bytes + self.held_bytes - self.fetched_bytes + needed <= self.limit_bytes
+        return sum(usage.held_bytes - usage.fetched_bytes for usage in self._together) + needed <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)

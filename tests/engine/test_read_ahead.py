@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions, SampleStore, Scalar, Schema
-from parquet_loader.engine import ReadAhead
+from parquet_loader.engine import ReadAhead, Usage
 from tests.support.datasets import Layout, write_layout
 from tests.support.examples import grid
 from tests.support.processes import children
@@ -393,6 +393,17 @@ def test_two_threads_that_reset_a_loader_close_each_cursor_once(root: str) -> No
         engine._reads._cursors[-1, -1] = cursor  # type: ignore[assignment]
         loader.reset()
     assert cursor.closed == 1
+
+
+def test_both_epochs_leave_the_memory_of_the_other_one() -> None:
+    running, ahead = Usage(100), Usage(100)
+    ahead.before, running.after = running, ahead
+    running.reserve(30)
+    ahead.reserve(50)
+    assert [usage.fits(20) for usage in (running, ahead)] == [True, True]
+    assert [usage.fits(21) for usage in (running, ahead)] == [False, False]
+    ahead.fetched_bytes = 5  # prefetched bytes have their own share
+    assert running.fits(25)
 
 
 def test_the_peak_of_an_epoch_has_the_bytes_of_the_next_one_while_both_are_open(root: str) -> None:
