@@ -529,7 +529,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
     def plan(self) -> EpochPlan:
         """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
-        return figures_of_plan(self._plan(self._next_epoch), self._planned, self.num_threads)
+        return figures_of_plan(self._plan(self._position[0]), self._planned, self.num_threads)
 
     @property
     def sampler(self) -> Any:
@@ -577,8 +577,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         """
         self._check_open()
         fields = fields_of(self._delivered_schema(), output_signature)
-        self._take_back_unused()
-        first_batch = self._next_batch
+        _, first_batch = self._position
         is_counted = not (self._options.skips or self._changes or self._steps_differ)
         return tf_dataset(
             lambda output: self._begin_at(first_batch, output),
@@ -618,13 +617,12 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
                 "to_keras: epochs of a shuffled TokenLoader may differ by a few batches, but all epochs of a "
                 "PyDataset have the same number of batches; iterate over the loader, and call train_on_batch"
             )
-        self._take_back_unused()
 
         def begin(epoch: int, batch: int, output: Output) -> Iterator[Batch]:
             self.seek(epoch, batch)
             return self._iterate(output)
 
-        return keras_dataset(begin, select, len(self), (self._next_epoch, self._next_batch))
+        return keras_dataset(begin, select, len(self), self._position)
 
     def to_grain(self) -> grain.IterDataset:
         """Return a `grain.IterDataset` of the batches, dicts of numpy arrays; each iterator is the next epoch.
@@ -639,11 +637,11 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
 
     def _begin_at(self, first_batch: int, output: Output) -> Iterator[Batch]:
         """Begin an epoch of a `tf.data.Dataset` whose iterations begin at `first_batch`."""
-        self._take_back_unused()
-        if self._next_batch != first_batch:
+        _, batch = self._position
+        if batch != first_batch:
             raise ConfigurationError(
                 f"to_tf: the data set begins at batch {first_batch} of an epoch, and the loader is at batch "
-                f"{self._next_batch}; call to_tf() again, after load_state_dict or seek, and after the rest of an epoch"
+                f"{batch}; call to_tf() again, after load_state_dict or seek, and after the rest of an epoch"
             )
         return self._iterate(output)
 
@@ -739,7 +737,6 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             LoaderStateError: The loader is closed, or an iteration is running.
         """
         self._check_open()
-        self._take_back_unused()
         running = self._running() if self._running is not None else None
         if running is not None and running.is_here and not running.figures.is_done(len(self)):
             raise LoaderStateError(
@@ -752,7 +749,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         kind, opened, arguments = self._copied()
         self._dataset.budget.get()  # so that copies need not measure again
         given = {**arguments, "shard": self.shard}
-        return _restored, (kind, opened, given, self._is_part_chosen, self._next_epoch, self._next_batch)
+        return _restored, (kind, opened, given, self._is_part_chosen, *self._position)
 
     def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
         """Return the class, the opened source and the arguments of a copy."""

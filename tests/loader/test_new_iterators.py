@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import pickle
 import threading
 import time
@@ -242,8 +244,19 @@ def test_a_loader_is_not_pickled_in_the_middle_of_an_epoch(root: str) -> None:
             with pytest.raises(LoaderStateError, match="cannot be pickled or copied while it is iterated"):
                 pickle.dumps(loader)
             break
-        with pickle.loads(pickle.dumps(loader)) as copy:
-            assert copy.state_dict()["epoch"] == 1
+        with pickle.loads(pickle.dumps(loader)) as copied:
+            assert copied.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("look", [pickle.dumps, copy.copy, BatchedDataLoader.plan])
+def test_looking_at_a_loader_repeats_no_epoch_of_an_iterator_that_is_not_used_yet(root: str, look: Any) -> None:
+    with BatchedDataLoader(root, 8, shuffle=True) as loader:
+        iterator = iter(loader)
+        assert loader.plan().epoch == 0
+        with contextlib.suppress(LoaderStateError):
+            look(loader)
+        assert len(list(iterator)) == len(loader)
+        assert (loader.state_dict()["epoch"], loader.plan().epoch) == (1, 1)
 
 
 def test_a_mixed_loader_ends_its_old_iterator_too_still_holds(root: str) -> None:

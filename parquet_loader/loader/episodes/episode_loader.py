@@ -268,7 +268,7 @@ class EpisodeLoader(BatchedDataLoader):
     def plan(self) -> EpisodePlan:
         """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
-        plan, samples = self._plan(self._next_epoch), self._samples
+        plan, samples = self._plan(self._position[0]), self._samples
         base = figures_of_plan(ReadPlan.of(plan, samples), self._dataset, self.num_threads)
         figures = {name.name: getattr(base, name.name) for name in fields(EpochPlan)}
         figures |= {

@@ -334,7 +334,8 @@ class LoaderEpochs:
 
     def _end(self, reason: str) -> None:
         """End the running iteration; its iterator raises the reason if it has batches left."""
-        self._take_back_unused()
+        if self._position != (self._next_epoch, self._next_batch):
+            self._set_position(*self._position)
         running = self._running() if self._running is not None else None
         if running is None:
             return
@@ -370,11 +371,13 @@ class LoaderEpochs:
         is_running = running is not None and running.is_here
         return self._figures if is_running or not self._is_position_chosen else None
 
-    def _take_back_unused(self) -> None:
-        """Return to the first batch of the last iteration if no batch of it was requested."""
+    @property
+    def _position(self) -> tuple[int, int]:
+        """The epoch and batch of the next iteration: those of the last one if no batch of it was requested."""
         last = self._figures
         if last is not None and not last.was_asked and not self._is_position_chosen:
-            self._set_position(last.epoch, last.first_batch)
+            return last.epoch, last.first_batch
+        return self._next_epoch, self._next_batch
 
     def _check_open(self) -> None:
         if self._closed:

@@ -334,7 +334,7 @@ class TokenLoader(BatchedDataLoader):
     def plan(self) -> TokenPlan:
         """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
-        packing = self._packing(self._next_epoch)
+        packing = self._packing(self._position[0])
         rule, tokens = self._rule, self._lengths.tokens
         sequences, documents = packing.sequences, int(np.count_nonzero(tokens))
         pieces = total_pieces(tokens, rule.length, rule.overflow)
