@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader.common import ENDED, IS_BUILT, KERNELS, IntArray
 from parquet_loader.schema import is_file_reference
-from parquet_loader.source.arrow_schema import arrow_schema_of
+from parquet_loader.source.arrow_schema import UNKNOWN_ARROW_SCHEMA_KEY, arrow_schema_of
 from parquet_loader.source.thrift import (
     BINARY,
     I32,
@@ -45,6 +45,8 @@ ENCODINGS = (
     "RLE_DICTIONARY",
     "BYTE_STREAM_SPLIT",
 )
+
+_ARROW_SCHEMA_KEY = b"ARROW:schema"  # as long as the key that replaces it, so all offsets stay
 
 # The footer is followed by its length and the format's magic bytes.
 LENGTH_AND_MARK_BYTES = 8
@@ -446,6 +448,9 @@ class Metadata:
 def read_schema(raw: bytes) -> tuple[bytes, Numbers, FileSchema]:
     """Parse a footer's schema; return the footer without annotations that pyarrow refuses, its numbers, and the schema.
 
+    pyarrow opens no column of a file whose Arrow schema has a type that it lacks, such as Polars' 128-bit integers. The
+    returned footer names such an Arrow schema by `UNKNOWN_ARROW_SCHEMA_KEY`, so that only the Parquet types count.
+
     Raises:
         MetadataError, ValueError, pyarrow.ArrowException: the footer is damaged.
     """
@@ -456,7 +461,13 @@ def read_schema(raw: bytes) -> tuple[bytes, Numbers, FileSchema]:
         footer = raw[:at] + elements + raw[end:-LENGTH_AND_MARK_BYTES]
         raw = footer + len(footer).to_bytes(4, "little") + MARK
         numbers = footer_numbers(raw, len(footer))
-    return raw, numbers, file_schema(elements, raw[slice(*numbers.file[5:7])], refused)
+    at, end = numbers.file[5:7]
+    key_values = raw[at:end]
+    try:
+        return raw, numbers, file_schema(elements, key_values, refused)
+    except pa.ArrowNotImplementedError:
+        renamed = key_values.replace(_ARROW_SCHEMA_KEY, UNKNOWN_ARROW_SCHEMA_KEY)
+        return raw[:at] + renamed + raw[end:], numbers, file_schema(elements, renamed, refused)
 
 
 @lru_cache(maxsize=32)

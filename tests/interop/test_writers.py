@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, ParquetDataset
+from parquet_loader import BatchedDataLoader, ParquetDataset, Schema, SchemaError, Tensor
 from tests.support import oracle
 from tests.support.datasets import KINDS, Layout, make_table, write_layout
 from tests.support.examples import grid
@@ -255,6 +255,26 @@ def test_a_polars_data_set_with_its_partitions_in_the_paths_alone_loads(tmp_path
     pl = pytest.importorskip("polars")
     polars_frame().lazy().sink_parquet(pl.PartitionBy(tmp_path, key=["year", "kind"], include_key=False), mkdir=True)
     assert_loads(tmp_path)
+
+
+def test_integers_of_polars_that_pyarrow_lacks_are_refused_by_name_and_other_columns_load(tmp_path: Path) -> None:
+    """pyarrow opens no column of such a file, because it reads the Arrow schema that Polars stores."""
+    pl = pytest.importorskip("polars")
+    big = pl.Series(
+        [{"i": n, "day": dt.date(2000, 1, 1)} for n in (1, -2)], dtype=pl.Struct({"i": pl.Int128, "day": pl.Date})
+    )
+    pl.DataFrame({"id": [1, 2], "raw": [b"a", b"b"], "big": big}).write_parquet(tmp_path / "a.parquet")
+
+    with pytest.raises(SchemaError, match=r"column 'big\.i' has the Parquet type FIXED_LEN_BYTE_ARRAY"):
+        _ = ParquetDataset(tmp_path).schema
+
+    data = ParquetDataset(tmp_path, columns=["id", "raw", "big.day"])
+    (batch,) = data.batches(2)
+    assert batch["id"].tolist() == data.take([0, 1])["id"].tolist() == [1, 2]
+    assert batch["raw"].to_list() == [b"a", b"b"]
+    assert batch["big.day"].tolist() == [10957, 10957]
+    (batch,) = BatchedDataLoader(tmp_path, 2, schema=Schema({"big.i": Tensor("uint8", (16,))}))
+    assert batch["big.i"].tolist() == [[1] + [0] * 15, [254] + [255] * 15]
 
 
 DUCKDB_ROWS = """
