@@ -94,7 +94,7 @@ def infer_columns(
         ).items():
             if name in found:
                 raise SchemaError(f"column {name!r}: there are two of this name; rename one of them")
-            if not name:
+            if not column.name:
                 raise SchemaError("column '': its name is empty; leave it out with columns=[...], or give it a name")
             found[name] = field
     return found

@@ -914,8 +914,9 @@ def test_a_file_whose_name_is_not_utf_8_says_so(tmp_path: Path) -> None:
         ParquetDataset(tmp_path)
 
 
-def test_a_column_without_a_name_is_refused_with_its_file_and_can_be_left_out(tmp_path: Path) -> None:
-    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["", "b"]), tmp_path / "a.parquet")
+@pytest.mark.parametrize("value", [1, {"x": 1}, [{"x": 1}]])
+def test_a_column_without_a_name_is_refused_with_its_file_and_can_be_left_out(tmp_path: Path, value: Any) -> None:
+    pq.write_table(pa.table([pa.array([value]), pa.array([2])], names=["", "b"]), tmp_path / "a.parquet")
     with pytest.raises(SchemaError, match=r"a\.parquet: column '': its name is empty; leave it out with columns="):
         BatchedDataLoader(tmp_path, 1)
     with BatchedDataLoader(tmp_path, 1, columns=["b"]) as loader:
