@@ -108,7 +108,7 @@ class SampleStore:
         _, inner = resolve(path)
         self._paths = StorePaths(os.path.realpath(inner))
         self._function: Callable[[StoredFile], float] | None = evict if callable(evict) else None
-        self._settings_changed = 0
+        self._settings_version = (0, 0)  # inode and modification time of the file
         if evict is not None:
             eviction_word(evict)
         self._settings, self._is_read_only = open_settings(self._paths, schema, max_bytes, evict, options)
@@ -140,8 +140,9 @@ class SampleStore:
             SourceError: The store was moved or removed, or another one was created at its path.
         """
         try:
-            changed = os.stat(self._paths.settings).st_mtime_ns
-            if changed != self._settings_changed:
+            stat = os.stat(self._paths.settings)
+            version = stat.st_ino, stat.st_mtime_ns
+            if version != self._settings_version:
                 with open(self._paths.settings, "rb") as file:
                     found = StoreSettings.from_json(file.read(), self._paths.settings)
                 if found.identity != self._settings.identity:
@@ -149,7 +150,7 @@ class SampleStore:
                         f"{self.path}: another store has been created here since this one was opened; open it again: "
                         "SampleStore(path)"
                     )
-                self._settings, self._settings_changed = found, changed
+                self._settings, self._settings_version = found, version
         except (FileNotFoundError, NotADirectoryError) as error:
             needed = self._paths.root if self._is_read_only else self._paths.hidden
             if not os.path.isdir(needed):

@@ -196,6 +196,16 @@ def test_a_refused_row_group_is_not_lost_and_goes_first_next_time(tmp_path: Path
     assert numbers(tmp_path) == list(range(330))
 
 
+def test_settings_are_read_again_if_the_clock_has_not_moved(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=60_000)
+    path = tmp_path / ".store" / "store.json"
+    os.utime(path, ns=(1, 1))
+    assert store.settings.max_bytes == 60_000
+    SampleStore(tmp_path, max_bytes=50_000)
+    os.utime(path, ns=(1, 1))  # as on a file system whose times are whole seconds
+    assert store.settings.max_bytes == 50_000
+
+
 def test_a_full_store_refuses_no_rows_of_a_batch(tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = SampleStore(path, schema=SCHEMA, max_bytes=60_000, evict="never", options=SMALL)
