@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, ParquetDataset
+from parquet_loader import BatchedDataLoader, ParquetDataset, SampleStore, write_dataset
 from parquet_loader.common.units import parse_bytes
 from parquet_loader.errors import (
     ConfigurationError,
@@ -912,6 +913,14 @@ def test_a_file_whose_name_is_not_utf_8_says_so(tmp_path: Path) -> None:
         SourceError, match="the name of the file is not UTF-8, and Arrow cannot open it; rename the file"
     ):
         ParquetDataset(tmp_path)
+
+
+@pytest.mark.parametrize("use", [ParquetDataset, partial(write_dataset, {"a": [1]}), SampleStore])
+def test_a_path_that_is_not_utf_8_is_refused_by_name(tmp_path: Path, use: Callable[[str], Any]) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(folder)
+    with pytest.raises(SourceError, match=r"/\udcff/d: the path is not UTF-8, .*; rename it, or set PYTHONUTF8=1"):
+        use(os.path.join(os.fsdecode(folder), "d"))
 
 
 @pytest.mark.parametrize("value", [1, {"x": 1}, [{"x": 1}]])

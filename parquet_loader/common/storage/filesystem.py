@@ -47,7 +47,8 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
 
     Raises:
         ConfigurationError: `filesystem` is not a pyarrow filesystem, or `path` not a path.
-        SourceError: no filesystem serves the URL; or it is HDFS and this is a forked process (see `hdfs`).
+        SourceError: no filesystem serves the URL; or it is HDFS and this is a forked process (see `hdfs`); or a local
+            path is not UTF-8.
     """
     text = _text_of(path)
     if filesystem is not None:
@@ -55,18 +56,29 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     scheme, rest = _split_url(text)
     if scheme is None:
         _check_slashes(text)
-        return pafs.LocalFileSystem(), local_path(text)
+        return _local(local_path(text))
     if scheme == "file":
         rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
         if not os.path.lexists(rest):  # %20 is a space in a URL, but may be part of a name, as in Hive's directories
             rest = unquote(rest)
-        return pafs.LocalFileSystem(), os.path.abspath(rest)
+        return _local(os.path.abspath(rest))
     if f"{text}/".startswith(PREFIX):  # other kinds of repositories go through fsspec and huggingface_hub
         HubAddress.parse(rest)
         return pafs.PyFileSystem(HubFileSystem(HubApi(hub_endpoint()))), rest.strip("/")
     if scheme in _NATIVE_SCHEMES:
         return _through_pyarrow(text, scheme, rest)
     return _through_fsspec(text, scheme)
+
+
+def _local(path: str) -> tuple[pafs.FileSystem, str]:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise SourceError(
+            f"{shown(path)}: the path is not UTF-8, and Arrow cannot read or write there; rename it, or set "
+            "PYTHONUTF8=1 if only the locale of this process is not UTF-8"
+        ) from None
+    return pafs.LocalFileSystem(), path
 
 
 def _text_of(path: Any) -> str:
