@@ -245,7 +245,7 @@ def _pull(
             yield _from_batch(output, made.popleft(), pinned, locate, decodes=decodes)
     carried = CarriedRows()
     while not engine.processes and (window := engine.next_window()) is not None:
-        figures.observe(window)
+        figures.observe(window, batch_size)
         if isinstance(window, Window):
             batches = output.from_window(window, batch_size, pinned)
         elif isinstance(window, KeptWindow):
@@ -263,6 +263,7 @@ def _pull(
                 engine.release_previous()
             yield batch
             del batch  # so that the window is not kept alive during the wait for the next one
+            figures.mixing.go_on()
 
 
 def _from_batch(
@@ -360,12 +361,13 @@ class EpochFigures:
         """Row groups left out in this epoch."""
         return len((self._account if self._engine is None else self._engine.account()).skipped)
 
-    def observe(self, window: Window | StoredWindow | KeptWindow) -> None:
-        """Measure the mixing of a window that is about to be delivered, unless its rows are on a device."""
+    def observe(self, window: Window | StoredWindow | KeptWindow, batch_size: int) -> None:
+        """Begin to measure the mixing of a window that is about to be delivered, unless its rows are on a device."""
         if self._is_measured or isinstance(window, KeptWindow):
             return
         if window.rows > (window.carried if isinstance(window, StoredWindow) else 0):
-            self.mixing.observe(window.arrays if isinstance(window, Window) else window.last(SAMPLE_ROWS))
+            arrays = window.arrays if isinstance(window, Window) else window.last(SAMPLE_ROWS)
+            self.mixing.observe(arrays, max(1, window.rows // batch_size))
 
     def begin_wait(self) -> None:
         """Record that the caller requests a batch."""

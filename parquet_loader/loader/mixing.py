@@ -82,47 +82,71 @@ class _Column:
     means: list[float] = field(default_factory=list)
     squares: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    values: set[int] | None = None
+    values: npt.NDArray[Any] | None = None
     is_distinct: bool = False
 
 
 class MixingMeter:
-    """Measures windows as they are delivered; takes about 10 microseconds for each column and window."""
+    """Measures windows as they are delivered.
+
+    Takes about 15 microseconds for each column and window, and 150 for integers until they have too many values. This
+    is the caller's time, so the columns of a window are measured a few at a time, between its batches.
+    """
 
     def __init__(self) -> None:
         self._windows = 0
         self._columns: dict[str, _Column] | None = None
+        self._rest: dict[str, npt.NDArray[Any]] = {}
+        self._at_once = 0
 
-    def observe(self, arrays: Mapping[str, Any]) -> None:
-        """Measure the columns of numbers, ``[rows]``, among a window's arrays."""
+    def observe(self, arrays: Mapping[str, Any], calls: int = 1) -> None:
+        """Begin to measure the columns of numbers, ``[rows]``, among a window's arrays.
+
+        Args:
+            arrays: The arrays.
+            calls: Number of calls that measure all of them: this one, and those of `go_on`. The arrays are kept until
+                then.
+        """
         if self._windows >= MOST_WINDOWS:
             return
         if self._columns is None:
             flat = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray) and array.ndim == 1}
             numbers = [name for name, array in flat.items() if array.dtype.kind in "biuf"]
             self._columns = {
-                name: _Column(values=set(), is_distinct=True) if arrays[name].dtype.kind in "iu" else _Column()
+                name: _Column(values=np.empty(0, arrays[name].dtype), is_distinct=True)
+                if arrays[name].dtype.kind in "iu"
+                else _Column()
                 for name in numbers[:MOST_COLUMNS]
             }
         self._windows += 1
-        for name, column in list(self._columns.items()):
-            sample = arrays[name][-SAMPLE_ROWS:]
-            with np.errstate(all="ignore"):  # columns that are not finite are dropped below
-                numbers = sample.astype(np.float64)
-                mean = float(numbers.mean()) if len(numbers) else 0.0
-                square = float(np.square(numbers - mean).mean()) if len(numbers) else 0.0
-            if not np.isfinite(square) or not np.isfinite(mean):
-                del self._columns[name]
-                continue
-            column.means.append(mean)
-            column.squares.append(square)
-            if column.values is not None:
-                distinct = np.unique(sample)
-                column.counts.append(len(distinct))
-                column.is_distinct &= len(distinct) == len(sample)
-                column.values.update(distinct.tolist())
-                if len(column.values) > SAMPLE_ROWS:
-                    column.values = None
+        self._at_once = -(-len(self._columns) // calls)
+        self._rest = {name: arrays[name][-SAMPLE_ROWS:] for name in self._columns}
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Measure the next few columns of the window."""
+        for _ in range(min(self._at_once, len(self._rest))):
+            self._measure(*self._rest.popitem())
+
+    def _measure(self, name: str, sample: npt.NDArray[Any]) -> None:
+        assert self._columns is not None
+        column = self._columns[name]
+        with np.errstate(all="ignore"):  # columns that are not finite are dropped below
+            numbers = sample.astype(np.float64)
+            mean = float(numbers.mean()) if len(numbers) else 0.0
+            square = float(np.square(numbers - mean).mean()) if len(numbers) else 0.0
+        if not np.isfinite(square) or not np.isfinite(mean):
+            del self._columns[name]
+            return
+        column.means.append(mean)
+        column.squares.append(square)
+        if column.values is not None:
+            distinct = _distinct(sample)
+            column.counts.append(len(distinct))
+            column.is_distinct &= len(distinct) == len(sample)
+            column.values = _distinct(np.concatenate([column.values, distinct]))
+            if len(column.values) > SAMPLE_ROWS:
+                column.values = None
 
     def worst(self, fewest_windows: int = FEWEST_WINDOWS) -> MixingFigures | None:
         """Return the column that is mixed worst; None after fewer windows than `fewest_windows`."""
@@ -140,6 +164,14 @@ class MixingMeter:
             in_window = float(np.mean(column.counts))
         values = None if column.values is None else len(column.values)
         return MixingFigures(name, self._windows, shares[name], in_window, values, column.is_distinct)
+
+
+def _distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the distinct values, sorted; `np.unique` takes six times as long for 4,096 integers."""
+    found = np.sort(values)
+    is_new = np.ones(len(found), bool)
+    np.not_equal(found[1:], found[:-1], out=is_new[1:])
+    return np.asarray(found[is_new])
 
 
 def _between_share(column: _Column) -> float:

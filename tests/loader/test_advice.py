@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -455,6 +456,31 @@ def test_the_meter_names_a_label_rather_than_row_numbers() -> None:
 )
 def test_ranges_of_row_groups_tell_sorted_data(least: Any, greatest: Any, expected: float) -> None:
     assert overlap_share(np.array(least), np.array(greatest)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("calls", [2, 3, 5, 40])
+def test_windows_measured_a_few_columns_at_a_time_give_the_same(calls: int) -> None:
+    rng = np.random.default_rng(0)
+    at_once, in_parts = MixingMeter(), MixingMeter()
+    for number in range(6):
+        arrays: dict[str, Any] = {f"f{n}": rng.random(500) + number * (n == 3) for n in range(5)}
+        arrays |= {"label": np.full(500, number), "nan": np.full(500, np.nan), "skewed": rng.zipf(1.5, 500)}
+        at_once.observe(arrays)
+        in_parts.observe(arrays, calls)
+        for _ in range(calls - 1):
+            in_parts.go_on()
+    assert at_once.worst() is not None
+    assert in_parts.worst() == at_once.worst()
+
+
+def test_a_window_that_is_measured_is_let_go_of() -> None:
+    meter, window = MixingMeter(), np.arange(500)
+    seen = weakref.ref(window)
+    meter.observe({"x": window, "y": window}, 2)
+    del window
+    assert seen() is not None
+    meter.go_on()
+    assert seen() is None
 
 
 def test_the_meter_says_nothing_after_few_windows() -> None:
