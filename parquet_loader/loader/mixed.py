@@ -26,6 +26,8 @@ MIXTURE_METHOD = "strides-1"
 STATE_VERSION = 1
 # The most batches of an epoch, whose order takes about 32 bytes a batch while it is made.
 _MOST_BATCHES = 10**8
+# Loaders that deliver one of so many batches at the beginning of an epoch are begun at once.
+_BEGUN_AHEAD = 100
 
 
 def mixture(batches: Mapping[str, int], weights: Mapping[str, float], stop: Stop) -> IntArray:
@@ -360,7 +362,9 @@ class MixedLoader(NotIndexed):
     def _iterate(self, output: Output | None) -> Iterator[Any]:
         """Begin an epoch in the format of an output; None for the format of each loader."""
         epoch, first = self._next
-        self.reset()
+        if self._is_running:
+            self.reset()
+        self._iteration += 1  # loaders at the end of their epochs keep what they have read of the next ones
         number = self._iteration
         self._next, self._at, self._is_position_chosen, self._is_running = (epoch + 1, 0), (epoch, first), False, True
         try:
@@ -373,15 +377,25 @@ class MixedLoader(NotIndexed):
         number, schedule = self._iteration, self._schedule(epoch)
         given = np.bincount(schedule[:first], minlength=len(self._names)).tolist()
         running: dict[int, Iterator[Batch]] = {}
+        coming: dict[int, tuple[int, int]] = {}  # the position of each of these
+
+        def begin(which: int) -> None:
+            """Begin to read a loader at its position, unless it is being read there."""
+            position = self._position_in(which, epoch, given[which])
+            if coming.get(which) != position:
+                running.pop(which, None)
+                name = self._names[which]
+                self.loaders[name].seek(*position)
+                running[which] = iter(self.loaders[name]) if output is None else self._parts[name].iterate(output)
+                coming[which] = position
+
+        for which in dict.fromkeys(schedule[first : first + _BEGUN_AHEAD].tolist()):
+            begin(which)
         for at in range(first, len(schedule)):
             which = int(schedule[at])
             name = self._names[which]
-            loader = self.loaders[name]
-            inner_epoch, first_batch = self._position_in(which, epoch, given[which])
-            if which not in running or not first_batch:
-                running.pop(which, None)
-                loader.seek(inner_epoch, first_batch)
-                running[which] = iter(loader) if output is None else self._parts[name].iterate(output)
+            begin(which)
+            coming[which] = (coming[which][0], coming[which][1] + 1)
             batch = next(running[which], None)
             given[which] += 1
             self._at = (epoch, at + 1)

@@ -36,6 +36,31 @@ STOPS: tuple[Stop, ...] = ("first_exhausted", "all_exhausted", "repeat")
 SETS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 50)), min_size=1, max_size=4)
 
 
+def test_what_loaders_read_ahead_is_kept_from_epoch_to_epoch(tmp_path: Path) -> None:
+    loaders = {}
+    for name in "ab":
+        write_numbered(str(tmp_path / name), ((50,) * 4,), ("double",))
+        loaders[name] = BatchedDataLoader(tmp_path / name, 10, shuffle=True, window_rows=100, num_threads=2)
+    with MixedLoader(loaders, {"a": 1, "b": 1}) as mixed:
+        _, second = list(mixed), list(mixed)
+        mixed.seek(0, 0)
+        iterator = iter(mixed)
+        for _ in range(len(mixed) - 1):
+            next(iterator)
+        engines = []
+        for loader in loaders.values():
+            reading, workers = loader._ahead[0], loader._running()._engine.workers  # type: ignore[misc, union-attr]
+            with workers.lock:
+                while reading.engine is None:
+                    assert workers.changed.wait(60)
+            engines.append(reading.engine)
+        assert len(list(iterator)) == 1
+        iterator = iter(mixed)
+        found = [next(iterator)]
+        assert [loader._running()._engine for loader in loaders.values()] == engines  # type: ignore[misc, union-attr]
+        assert [b["id"].tolist() for b in (*found, *iterator)] == [b["id"].tolist() for b in second]
+
+
 @given(sets=SETS, stop=st.sampled_from(STOPS))
 def test_each_set_gives_its_share_at_every_point_and_epochs_end_where_they_should(
     sets: list[tuple[int, int]], stop: Stop
