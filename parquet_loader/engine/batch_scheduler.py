@@ -41,12 +41,22 @@ class Batches(ABC):
     @property
     def is_idle(self) -> bool:
         """Whether every batch that has begun is delivered."""
-        return self._next_begun == self._next_delivered
+        return not self.begun
 
     @property
     def is_next_ready(self) -> bool:
         """Whether the next batch, or an error instead of it, is ready."""
         return self._next_delivered in self._ready
+
+    @property
+    def begun(self) -> int:
+        """Number of batches that have begun and are not delivered."""
+        return self._next_begun - self._next_delivered
+
+    @property
+    @abstractmethod
+    def ahead_bytes(self) -> int | None:
+        """The most bytes that a job reserves; None if no job may run before the epoch begins."""
 
     @property
     def ready(self) -> int:
@@ -112,6 +122,13 @@ class BatchScheduler(Batches):
         varying = any(c.image is not None and None in c.decoded_shape for c in dataset.reader.columns)
         self._most = _MOST_BY_IMAGES if varying else _MOST_BY_TRANSFORM if processor.has_transform else 1
 
+    @property
+    def ahead_bytes(self) -> int | None:
+        """See `Batches`; a `transform` is called in its own epoch only."""
+        if self._lanes or self._processor.has_transform:
+            return None
+        return self._batch_bytes * (1 if self._is_measured else self._most)
+
     def _may_begin(self, expected: int) -> bool:
         """Whether one more batch may be begun before the next one is delivered.
 
@@ -120,7 +137,7 @@ class BatchScheduler(Batches):
         batches begin only after the first one has shown how many bytes a batch takes. Without processes, up to four
         may begin before that, if there is memory for batches that are much larger than estimated.
         """
-        begun, units = self._next_begun - self._next_delivered, self._sizing.batches_bytes // max(self._batch_bytes, 1)
+        begun, units = self.begun, self._sizing.batches_bytes // max(self._batch_bytes, 1)
         if not self._lanes:
             most = 1 if self._is_measured else self._most
             fits = most == 1 or self._usage.fits(((begun + 1) * most - begun) * expected)

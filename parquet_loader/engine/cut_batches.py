@@ -99,7 +99,11 @@ class CutBatches(Batches, Generic[P, H]):
 
     def _writable(self, count: int) -> int:
         """Return how many of the next `count` batches one job may write now."""
-        return count if self._next_begun - self._next_delivered + count <= self._most_ahead else 0
+        return count if self.begun + count <= self._most_ahead else 0
+
+    def _job_batches(self) -> int:
+        """Return the most batches that one job writes."""
+        return self._at_once or batches_at_once(self._most_ahead, self._batch_bytes)
 
     def clear(self) -> None:
         """Release batches and windows."""
@@ -134,8 +138,7 @@ class CutBatches(Batches, Generic[P, H]):
 
     def _write_job(self, windows: deque[WindowTask]) -> Job[list[ProcessedBatch]] | None:
         """Return a job that writes the next batches; None if there are none, or enough are ahead."""
-        at_once = self._at_once or batches_at_once(self._most_ahead, self._batch_bytes)
-        count = self._writable(min(at_once, len(self._cut)))
+        count = self._writable(min(self._job_batches(), len(self._cut)))
         if not count:
             return None
         some, owners = list[Sequence[P]](), list[H]()

@@ -14,8 +14,9 @@ The lock of `WorkerPool` guards all state. No thread does I/O, computes or block
 is for a change of that state.
 
 Next epoch. When the last window is being ordered, `ReadAhead` opens the engine of the next epoch, which shares the
-threads and the lock of this one. Until `start` begins its epoch, that engine reads only one window, only into memory
-that this engine leaves free, with threads that have no job of this engine, and calls no `transform`.
+threads and the lock of this one. Until `start` begins its epoch, that engine reads only one window and makes only the
+first batches, only in memory that this engine leaves free, with threads that have no job of this engine, and calls
+neither `transform` nor a tokenizer.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ from parquet_loader.window import (
 # first read, because rows are written to their final slots: a second one ahead would cost much and gain little.
 WINDOWS_AHEAD = 2
 WIDE_WINDOWS_AHEAD = 1
+# Jobs for batches of an epoch that is read ahead begin while fewer batches have begun.
+BATCHES_READ_AHEAD = 2
 
 _Finished: TypeAlias = tuple[Window | StoredWindow, Remainder]
 
@@ -422,11 +425,13 @@ class Engine:
 
     def _choose(self) -> Job | None:  # type: ignore[type-arg]
         """Return the most urgent job that may start: batches first, then windows in their order."""
-        if self._batches is not None and not self._is_ahead and not self._has_lanes:
+        if self._batches is not None and not self._has_lanes and self._may_make(self._batches):
             job = self._taking_windows(self._batches.job)
             if job is not None:
                 return job
-        most = 1 if self._is_ahead else max(self._ahead, 1 + self._fills_first)
+        most = max(self._ahead, 1 + self._fills_first)
+        if self._is_ahead:
+            most = self._admitted == self._first_window
         if self._admitted < self._plan.windows and len(self._windows) < most:
             self._windows.append(self._admit())
         self._reads.step(self._windows[0].index + self._fills_first if self._windows else self._admitted)
@@ -441,6 +446,13 @@ class Engine:
                 owed += self._owed_bytes(window)
             needs_next = self._fills_first and window is self._windows[0]
         return self._next_job() if self._prefault is None else self._prefault.job(owed)
+
+    def _may_make(self, batches: Batches) -> bool:
+        """Whether batches may be made now; before the epoch begins, only the first few, in memory that is free."""
+        if not self._is_ahead:
+            return True
+        needed = batches.ahead_bytes if batches.begun < BATCHES_READ_AHEAD else None
+        return needed is not None and self.usage.fits(needed)
 
     def _choose_batch(self, lane: TransformLane) -> Job[Any] | None:
         """Return the job of the next batch, for the thread that serves a process."""

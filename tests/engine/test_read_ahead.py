@@ -11,9 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, OutputOptions, SampleStore, Scalar, Schema
+from parquet_loader import (
+    BatchedDataLoader,
+    EpisodeLoader,
+    Episodes,
+    Image,
+    OutputOptions,
+    SampleStore,
+    Scalar,
+    Schema,
+    TokenLoader,
+    write_dataset,
+)
 from parquet_loader.engine import ReadAhead, Usage
 from tests.support.datasets import Layout, write_layout
 from tests.support.examples import grid
@@ -94,6 +107,57 @@ def test_the_first_window_of_the_next_epoch_needs_no_file_that_is_gone_after_the
         assert next(iterator, None) is None
         shutil.rmtree(root)
         assert ids(loader) == expected[1]
+
+
+def _tokens(root: str, **options: Any) -> BatchedDataLoader:
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, 100, rng.integers(1, 60)).astype(np.int32) for _ in range(400)]
+    Path(root).mkdir()
+    pq.write_table(pa.table({"tokens": documents}), f"{root}/a.parquet", row_group_size=50)
+    return TokenLoader(root, "tokens", length=32, batch_size=4, shuffle=True, window_rows=200, num_threads=2, **options)
+
+
+def _episodes(root: str, **options: Any) -> BatchedDataLoader:
+    table = pa.table({"episode": np.repeat(np.arange(20), 30), "x": np.arange(600)})
+    Path(root).mkdir()
+    pq.write_table(table, f"{root}/a.parquet", row_group_size=60)
+    episodes = Episodes(by="episode", history=1, future=2)
+    return EpisodeLoader(root, 8, episodes=episodes, shuffle=True, window_rows=240, num_threads=2, **options)
+
+
+def _images(root: str, **options: Any) -> BatchedDataLoader:
+    schema = Schema({"image": Image((8, 8, 3)), "n": Scalar("int64")})
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 8, 8, 3), dtype=np.uint8)
+    write_dataset({"image": list(pixels), "n": np.arange(200)}, root, schema)
+    return BatchedDataLoader(root, 8, schema=schema, shuffle=True, window_rows=80, num_threads=2, **options)
+
+
+@pytest.mark.parametrize("opened", [_tokens, _episodes, _images])
+def test_the_first_batches_of_the_next_epoch_are_made_ahead(
+    tmp_path: Path, opened: Callable[..., BatchedDataLoader]
+) -> None:
+    root = str(tmp_path / "d")
+    with opened(root) as loader:
+        expected = [[{k: np.asarray(v) for k, v in b.items() if hasattr(v, "shape")} for b in loader] for _ in range(2)]
+        loader.set_epoch(0)
+        iterator = to_last_batch(loader)
+        running = loader._running() if loader._running is not None else None
+        assert running is not None
+        reading, workers = loader._ahead[0], running._engine.workers  # type: ignore[union-attr]
+        next(iterator)
+
+        def is_made() -> bool:
+            engine = reading.engine
+            return engine is not None and engine._batches is not None and engine._batches.is_next_ready
+
+        with workers.lock:
+            assert workers.changed.wait_for(is_made, SECONDS)
+        assert next(iterator, None) is None
+        shutil.rmtree(root)
+        again = next(iter(loader))
+        for name, array in expected[1][0].items():
+            assert (np.asarray(again[name]) == array).all()
+    assert_nothing_runs()
 
 
 @grid(

@@ -154,7 +154,6 @@ class EpisodeLoader(BatchedDataLoader):
     _delivers_schema = False
     _permutes_rows = False
     _processes_rows = False
-    _reads_its_plan = False
     _measures_mixing = False  # the rows of a window come in their order in the files
 
     @explains_keywords(LOADER_KEYWORDS)
@@ -323,6 +322,10 @@ class EpisodeLoader(BatchedDataLoader):
             epoch,
             samples=self._samples,
         )
+
+    def _plan_of(self, ready: Engine) -> Plan:
+        assert isinstance(ready.plan, ReadPlan)
+        return ready.plan.planned
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         window, _ = plan.beginning_of(first_batch)

@@ -78,18 +78,26 @@ class SampleScheduler(CutBatches[SamplePart, _Sampled]):
         self._is_cutting = False
         self._media = media
         self._staging = staging
+        self._calls_transform = writer.processor is not None
         usage.limit_bytes += own_batches * batch_bytes
+
+    @property
+    def ahead_bytes(self) -> int | None:
+        """See `Batches`; the media of a window may take more than free memory."""
+        if self._calls_transform or self._media is not None:
+            return None
+        return self._job_batches() * self._batch_bytes
 
     def _windows_of(self, parts: Sequence[SamplePart]) -> set[int]:
         return {part.samples.window for part in parts}
 
     def _writable(self, count: int) -> int:
         if not self._is_measured:  # texts and lists may take many times the estimate
-            return min(count, 1) if self._next_begun - self._next_delivered < self._own_batches else 0
+            return min(count, 1) if self.begun < self._own_batches else 0
         if super()._writable(count) and self._usage.fits(count * self._batch_bytes):
             return count
         # These may exceed the limit: else windows that leave no memory free and batches would wait for each other.
-        return max(0, min(count, self._own_batches - (self._next_begun - self._next_delivered)))
+        return max(0, min(count, self._own_batches - self.begun))
 
     def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
         """Return a job that writes batches, else one that decodes media or finds samples; see `Batches`."""

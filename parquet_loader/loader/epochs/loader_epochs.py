@@ -50,8 +50,6 @@ class LoaderEpochs:
     drop_last = FixedAttribute[bool]()
     num_threads = FixedAttribute[int]()
     _measures_mixing = True
-    # Whether the plan of the engine is also the plan by which batches are counted.
-    _reads_its_plan = True
     _dataset: Dataset
     _options: EngineOptions
     _output: Output
@@ -203,7 +201,7 @@ class LoaderEpochs:
         """Begin the next epoch; if the loader `is_repeated`, the epoch after it is read ahead."""
         division = self._division()
         ready = self._ready(division)
-        plan = ready.plan if ready is not None and self._reads_its_plan else self._plan(self._next_epoch, division)
+        plan = self._plan(self._next_epoch, division) if ready is None else self._plan_of(ready)
         next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and is_repeated else None
         return self._begin(plan, self._next_batch, output, files, ready=ready, next_plan=next_plan)
 
@@ -233,6 +231,10 @@ class LoaderEpochs:
 
     def _next_plan(self, division: Division, epoch: int) -> NextPlan:
         return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch)
+
+    def _plan_of(self, ready: Engine) -> Plan:
+        """Return the plan by which the batches of an epoch that was read ahead are counted."""
+        return ready.plan
 
     def _opener(self) -> Callable[[Plan], Engine]:
         """Return a function that opens the engine of a plan; it does not refer to the loader."""
@@ -290,7 +292,7 @@ class LoaderEpochs:
             engine.then(ahead[0])
         last = self._figures
         # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
-        mixing = last.mixing if last is not None and last.is_complete and self._following is None else None
+        mixing = last.mixing if last is not None and last.has_delivered_all and self._following is None else None
         if not self._measures_mixing:
             mixing = MixingMeter()
         workers = self._options.transform_workers

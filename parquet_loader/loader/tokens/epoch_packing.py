@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -164,3 +165,31 @@ class EpochPacking:
         if not self.plan.shuffle:
             return packed
         return packed.taken(permutation(packed.bins, self.plan.seed, Stream.SEQUENCES, self.plan.epoch, window))
+
+
+class KeptPackings:
+    """The sequences of epochs, of which the last two are kept: those of a running epoch and the next one.
+
+    Any thread may use it; two that ask for an epoch at once may both pack it. It does not refer to the loader.
+
+    Args:
+        packed: Packs the epoch of a plan.
+    """
+
+    def __init__(self, packed: Callable[[Plan], EpochPacking]) -> None:
+        self._packed = packed
+        self._kept: dict[int, EpochPacking] = {}
+
+    def __call__(self, epoch: int, planned: Callable[[], Plan]) -> EpochPacking:
+        """Return the sequences of an epoch.
+
+        Args:
+            epoch: The epoch.
+            planned: Returns its plan.
+        """
+        found = self._kept.get(epoch)
+        if found is None:
+            found = self._packed(planned())
+            last = list(self._kept.items())[-1:]
+            self._kept = {**dict(last), epoch: found}
+        return found

@@ -66,6 +66,11 @@ class SequenceScheduler(CutBatches[SequenceRange, _Packed]):
         self._cutter = BatchCutter(packer.packing, first_batch)
         usage.limit_bytes += most_ahead * batch_bytes
 
+    @property
+    def ahead_bytes(self) -> int | None:
+        """See `Batches`; a tokenizer is called in its own epoch only."""
+        return None if self._packer.form.encoder is not None else self._job_batches() * self._batch_bytes
+
     def _windows_of(self, parts: Sequence[SequenceRange]) -> set[int]:
         return {part.documents.number for part in parts}
 

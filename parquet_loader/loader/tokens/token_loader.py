@@ -44,7 +44,7 @@ from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.loader.tokens.document_source import DocumentSource, document_source
 from parquet_loader.loader.tokens.documents import BATCH_KEYS, PIECE_BYTES, BatchForm, WindowPacker
-from parquet_loader.loader.tokens.epoch_packing import EpochPacking, PackingRule
+from parquet_loader.loader.tokens.epoch_packing import EpochPacking, KeptPackings, PackingRule
 from parquet_loader.loader.tokens.lengths import check_lengths_fit
 from parquet_loader.loader.tokens.packed_output import PackedOutput
 from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     import torch
 
 # Number of epochs whose packing is kept: the running one and the next.
-_KEPT_EPOCHS = 2
 # Batches made ahead: their bytes, the least and the most batches, and the divisor of the memory limit for their share.
 _AHEAD_BYTES = 16 * 2**20
 _LEAST_AHEAD, _MOST_AHEAD = 4, 64
@@ -176,7 +175,6 @@ class TokenLoader(BatchedDataLoader):
 
     _delivers_schema = False
     _permutes_rows = False
-    _reads_its_plan = False
 
     @explains_keywords(LOADER_KEYWORDS | _LENGTH_KEYWORDS)
     def __init__(
@@ -463,7 +461,12 @@ class TokenLoader(BatchedDataLoader):
 
     def _use(self, dataset: Dataset) -> None:
         super()._use(dataset)
-        self._packings: dict[int, EpochPacking] = {}
+        self._packings = KeptPackings(
+            partial(
+                EpochPacking, rule=self._rule, lengths=self._lengths, sharding=self._sharding,
+                batch_size=self.batch_size, drop_last=self.drop_last,
+            )
+        )  # fmt: skip
 
     def _window_needs(self) -> dict[str, Any]:
         own_bytes = partial(_own_bytes, self._lengths.tokens.nbytes, self._batch_bytes)
@@ -490,13 +493,8 @@ class TokenLoader(BatchedDataLoader):
         return NextPlan(division, 1, False, self.shuffle, self.seed, epoch)
 
     def _packing(self, epoch: int) -> EpochPacking:
-        """Return the sequences of an epoch; the last two epochs are kept."""
-        found = self._packings.get(epoch)
-        if found is None:
-            found = self._packed()(self._next_plan(self._division(), epoch)(self._dataset))
-            kept = list(self._packings.items())[-(_KEPT_EPOCHS - 1) :]
-            self._packings = {**dict(kept), epoch: found}
-        return found
+        """Return the sequences of an epoch."""
+        return self._packings(epoch, lambda: self._next_plan(self._division(), epoch)(self._dataset))
 
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:  # noqa: ARG002
         return self._packing(epoch).figures_plan
@@ -505,6 +503,9 @@ class TokenLoader(BatchedDataLoader):
         return _PartsOfEpoch(
             self._form, self._dataset.snapshot, self.length, self._memory, self._batch_bytes, self._batches_ahead
         )
+
+    def _plan_of(self, ready: Engine) -> Plan:
+        return self._plan(ready.plan.epoch)
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:  # noqa: ARG002
         packing = self._packing(plan.epoch)
@@ -524,15 +525,8 @@ class TokenLoader(BatchedDataLoader):
 
     def _opener(self) -> Callable[[Plan], Engine]:
         return partial(
-            _opened_ahead, self._dataset, self._packed(), self._parts_of_epoch(), self._options, self._allocator,
+            _opened_ahead, self._dataset, self._packings, self._parts_of_epoch(), self._options, self._allocator,
             self._staging,
-        )  # fmt: skip
-
-    def _packed(self) -> Callable[[Plan], EpochPacking]:
-        """Return a function that packs the epoch of a plan; it does not refer to the loader."""
-        return partial(
-            EpochPacking, rule=self._rule, lengths=self._lengths, sharding=self._sharding,
-            batch_size=self.batch_size, drop_last=self.drop_last,
         )  # fmt: skip
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
@@ -579,7 +573,7 @@ class _PartsOfEpoch:
 
 def _opened_ahead(
     dataset: Dataset,
-    packed: Callable[[Plan], EpochPacking],
+    packings: KeptPackings,
     parts: _PartsOfEpoch,
     options: EngineOptions,
     allocator: Allocator,
@@ -587,7 +581,7 @@ def _opened_ahead(
     plan: Plan,
 ) -> Engine:
     """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
-    packing = packed(plan)
+    packing = packings(plan.epoch, lambda: plan)
     return Engine(
         dataset, packing.read_plan(0), options, first_batch=0, allocator=allocator, staging=staging, is_first=False,
         batches=partial(parts.scheduler, packing, 0), scattered=parts.form.scattered,
