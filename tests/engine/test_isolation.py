@@ -282,6 +282,28 @@ def test_a_pass_left_early_leaves_no_process_and_a_finished_one_keeps_it_until_t
     assert children() == set()
 
 
+@pytest.mark.parametrize("transform_workers", [0, 1])
+def test_a_killed_process_that_ends_late_is_no_error_of_close(
+    root: str, monkeypatch: pytest.MonkeyPatch, transform_workers: int
+) -> None:
+    options = {"transform": of_all_kinds, "transform_workers": 1} if transform_workers else {"isolation": "process"}
+    loader = BatchedDataLoader(root, 10, **options)
+    next(iterator := iter(loader))
+    late = list[Any]()
+
+    def too_late(process: Any, timeout: float | None = None) -> int:
+        late.append(process)
+        raise subprocess.TimeoutExpired(process.args, timeout or 0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess.Popen, "wait", too_late)
+        loader.close()
+    del iterator
+    assert late
+    for process in late:
+        assert process.wait(30) == -signal.SIGKILL
+
+
 def test_a_thousand_columns_do_not_take_a_thousand_files(tmp_path: Path) -> None:
     rows = 200
     columns = {f"number{i}": np.arange(rows).astype(["float32", "int64", "int8", "int16"][i % 4]) for i in range(400)}

@@ -23,7 +23,7 @@ from parquet_loader.dataset import Dataset
 from parquet_loader.engine.batch_processor import ProcessedBatch
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.packed_transform import by_value
-from parquet_loader.engine.child.process import KILLED_S, death, start_process, unpacked_error
+from parquet_loader.engine.child.process import death, reap, start_process, unpacked_error
 from parquet_loader.engine.child.server import Begin, Drop, Next, Open, Release, Reply
 from parquet_loader.engine.child.shared_memory import ISOLATION, SharedMemoryReceiver, check_shared_memory
 from parquet_loader.engine.engine import EngineOptions
@@ -64,7 +64,7 @@ class _Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
-        self.process.wait(KILLED_S)
+        reap(self.process)
         self.receiver.release()
 
 

@@ -89,6 +89,17 @@ def start_process(
     return process, ours
 
 
+def reap(process: subprocess.Popen[bytes]) -> int | None:
+    """Wait for a process that was killed or has ended, and return its exit code.
+
+    None after `KILLED_S`: a process in an uninterruptible system call, or on an overloaded machine, ends later.
+    """
+    try:
+        return process.wait(KILLED_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 def death(process: subprocess.Popen[bytes], name: str) -> ReadingProcessError:
     """Reap a process that has ended by itself; return an error with its exit code or signal.
 
@@ -96,10 +107,7 @@ def death(process: subprocess.Popen[bytes], name: str) -> ReadingProcessError:
         process: The process.
         name: What the process is; the error message begins with it.
     """
-    try:
-        code: int | None = process.wait(KILLED_S)
-    except subprocess.TimeoutExpired:
-        code = None
+    code = reap(process)
     how = f"with exit code {code}"
     if code is not None and code < 0:
         try:

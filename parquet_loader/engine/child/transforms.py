@@ -21,7 +21,7 @@ from parquet_loader.common import uninterrupted
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, allocated
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.packed_transform import PackedTransform
-from parquet_loader.engine.child.process import KILLED_S, death, start_process, unpacked_error
+from parquet_loader.engine.child.process import death, reap, start_process, unpacked_error
 from parquet_loader.engine.child.shared_memory import SharedMemoryReceiver, SharedMemorySender, check_shared_memory
 from parquet_loader.engine.child.transform_server import PLACE, MadeBatch, MakeBatch, UnprocessedBatch, UseTransform
 from parquet_loader.errors import LoaderStateError, ParquetLoaderError
@@ -255,7 +255,7 @@ class _Process:
         if self._pid != os.getpid():
             return
         self._process.kill()
-        self._process.wait(KILLED_S)
+        reap(self._process)
         with self._lock:
             if not self._is_ended:
                 self._is_ended = True
