@@ -255,6 +255,22 @@ def test_a_killed_reading_process_raises_at_once_and_the_next_pass_starts_anothe
         assert len(list(loader)) == 30
 
 
+def test_a_reading_process_that_ends_while_an_epoch_begins_is_named(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with isolated(root) as loader:
+        list(loader)
+        (idle,) = children()
+        idle.kill()
+        assert loader._reading is not None
+        child = loader._reading._child
+        assert child is not None
+        assert child.process.wait(30) == -signal.SIGKILL
+        with monkeypatch.context() as patched:
+            patched.setattr(child.process, "poll", lambda: None)  # it was asked just before
+            with pytest.raises(ReadingProcessError, match="killed by SIGKILL"):
+                iter(loader)
+        assert len(list(loader)) == 30
+
+
 def test_the_reading_process_lets_the_caller_go_first(root: str) -> None:
     with isolated(root) as loader:
         list(loader)

@@ -55,6 +55,21 @@ class _Child:
     pid: int
     leads_others: bool
 
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            ReadingProcessError: The process has ended.
+        """
+        try:
+            self.channel.send(message)
+        except OSError:
+            raise self.death() from None
+
+    def death(self) -> ReadingProcessError:
+        """Return the error that says how the process ended."""
+        return death(self.process, f"{ISOLATION}: the child process that reads")
+
     def stop(self) -> None:
         """Kill and reap the process; idempotent. Does nothing in a forked copy of the process that started it."""
         if self.pid != os.getpid():
@@ -114,7 +129,7 @@ class ReadingProcess:
         self.stop()
         uninterrupted(self._start)
         assert self._child is not None
-        self._child.channel.send(Open(self._packed_dataset(), self._options))
+        self._child.send(Open(self._packed_dataset(), self._options))
         # The child has its own copy of the footers.
         self._dataset.snapshot.footers.clear()
         return self._child
@@ -179,7 +194,7 @@ class IsolatedEngine:
         self.processes = processes
         self._reading = reading
         self._plan, self._first_batch, self._next_plan = plan, first_batch, next_plan
-        self._is_asked = False
+        self._is_first_requested = False
         self._child: _Child | None = None
         self._account = EngineFigures.nothing()
         self._record = JoinedRecord()
@@ -196,8 +211,8 @@ class IsolatedEngine:
         if self._is_closing:  # `close` saw no process
             self._reading.stop(child)
             raise LoaderStateError("the loader was closed while an epoch began")
-        child.channel.send(Begin(child.receiver.ended(), self._plan, self._first_batch, self._next_plan))
-        self._is_asked = True
+        child.send(Begin(child.receiver.ended(), self._plan, self._first_batch, self._next_plan))
+        self._is_first_requested = True
 
     def close(self) -> None:
         """End the epoch; if it is not over, kill the process. Idempotent."""
@@ -209,7 +224,7 @@ class IsolatedEngine:
         self._is_over = True
 
     def account(self) -> EngineFigures:
-        """Return the figures of the epoch at the last delivered window or batch."""
+        """Return the figures of the epoch when the last delivered window or batch was packed."""
         return self._account
 
     def record(self) -> EngineRecord:
@@ -232,19 +247,16 @@ class IsolatedEngine:
         """Say that the consumer has released all batches before the current window's."""
         child = self._child
         if child is not None and not self._is_over:
-            try:
-                child.channel.send(Release(child.receiver.ended()))
-            except OSError:
-                raise self._death(child) from None
+            child.send(Release(child.receiver.ended()))
 
     def _next(self) -> Any:
         child = self._child
         if child is None or self._is_over:
             raise LoaderStateError("the loader was closed while a batch was awaited")
         try:
-            if not self._is_asked:
-                child.channel.send(Next(child.receiver.ended()))
-            self._is_asked = False
+            if not self._is_first_requested:
+                child.send(Next(child.receiver.ended()))
+            self._is_first_requested = False
             reply = child.channel.receive()
             assert isinstance(reply, Reply)
             for number, nbytes in () if reply.parcel is None else reply.parcel.new:
@@ -252,7 +264,7 @@ class IsolatedEngine:
         except ParquetLoaderError:
             raise
         except (EOFError, OSError):
-            raise self._death(child) from None
+            raise child.death() from None
         self._account = reply.account
         self._record.add(reply.record)
         if reply.error is not None:
@@ -261,6 +273,3 @@ class IsolatedEngine:
             self._is_over = True
             return None
         return child.receiver.unpack(reply.parcel)
-
-    def _death(self, child: _Child) -> ReadingProcessError:
-        return death(child.process, f"{ISOLATION}: the child process that reads")

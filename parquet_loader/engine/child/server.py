@@ -170,7 +170,7 @@ class _Server:
         try:
             if self._options is not None and self._dataset is not None:
                 self._engine = self._opened_or_ahead(self._dataset, self._options, message)
-                is_answered = self._sends_prepared(self._engine)
+                is_answered = self._send_prepared(self._engine)
                 self._engine.start()
         except BaseException as error:
             self._failure = error
@@ -218,7 +218,7 @@ class _Server:
         """
         window = None if engine.processes else engine.coming_window(waits=waits)
         if window is not None:
-            with suppress(Exception):  # raised again by the request
+            with suppress(Exception):  # the request packs it again, and sends the error
                 self._prepared = self._packed(window, engine)
 
     def _withdraw(self) -> None:
@@ -242,10 +242,10 @@ class _Server:
         self._channel.send(reply, files)
         self._sender.sent(parcel)
 
-    def _sends_prepared(self, engine: Engine) -> bool:
-        """Send the answer that was prepared; return whether there was one.
+    def _send_prepared(self, engine: Engine) -> bool:
+        """Send the answer that was prepared, and let the engine go on; return whether there was one.
 
-        The engine learns of it later: its workers then go on, and compete with the caller for a processor.
+        In this order, because the workers compete with the caller for a processor.
         """
         prepared, self._prepared = self._prepared, None
         if prepared is None:
@@ -258,7 +258,7 @@ class _Server:
         return True
 
     def _answer(self) -> None:
-        if self._engine is not None and self._sends_prepared(self._engine):
+        if self._engine is not None and self._send_prepared(self._engine):
             return
         try:
             result = self._next()
@@ -272,9 +272,9 @@ class _Server:
             self._engine.close()
             self._channel.send(self._reply(self._engine))
             self._engine = None
-            self._read_on()
+            self._prepare_next_epoch()
 
-    def _read_on(self) -> None:
+    def _prepare_next_epoch(self) -> None:
         """Let the epoch that is read ahead use all memory, and prepare its first window if it is ready."""
         if self._ahead is not None:
             self._ahead.go_on_alone()
