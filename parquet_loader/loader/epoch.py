@@ -227,6 +227,7 @@ class Epoch:
             self._bar.close()
         if self.is_here:  # a forked process cannot free memory that a GPU used: torch would end the process
             self._batches = iter(())
+            self.figures.mixing.finish()
         self._is_over = True
 
 

@@ -31,7 +31,7 @@ class MixingFigures:
 
     Attributes:
         column: Its name.
-        windows: Number of windows measured.
+        windows: Number of windows in which it was measured.
         between_share: The share of its variance that lies between windows, 0 (perfectly mixed) to 1.
         values_in_window, values: Distinct values of an integer column, in a window on average, and in all windows;
             None for other columns, and if there are too many values.
@@ -125,8 +125,19 @@ class MixingMeter:
 
     def go_on(self) -> None:
         """Measure the next few columns of the window."""
-        for _ in range(min(self._at_once, len(self._rest))):
-            self._measure(*self._rest.popitem())
+        self._measure_some(self._at_once)
+
+    def finish(self) -> None:
+        """Measure the other columns of the window, which is then released; any thread may call it."""
+        self._measure_some(len(self._rest))
+
+    def _measure_some(self, most: int) -> None:
+        for _ in range(min(most, len(self._rest))):
+            try:
+                name, sample = self._rest.popitem()
+            except KeyError:  # another thread has taken the last column
+                return
+            self._measure(name, sample)
 
     def _measure(self, name: str, sample: npt.NDArray[Any]) -> None:
         assert self._columns is not None
@@ -149,21 +160,22 @@ class MixingMeter:
                 column.values = None
 
     def worst(self, fewest_windows: int = FEWEST_WINDOWS) -> MixingFigures | None:
-        """Return the column that is mixed worst; None after fewer windows than `fewest_windows`."""
-        if self._windows < fewest_windows or not self._columns:
+        """Return the column that is mixed worst; None if none was measured in at least `fewest_windows` windows."""
+        columns = {n: column for n, column in (self._columns or {}).items() if len(column.means) >= fewest_windows}
+        if not columns:
             return None
-        shares = {name: _between_share(column) for name, column in self._columns.items()}
+        shares = {name: _between_share(column) for name, column in columns.items()}
         # Sorted row numbers are harmless, so another column is preferred if it is also badly mixed.
-        labels = {name: share for name, share in shares.items() if not self._columns[name].is_distinct}
+        labels = {name: share for name, share in shares.items() if not columns[name].is_distinct}
         worst_label = max(labels, key=lambda name: labels[name], default=None)
         name = max(shares, key=lambda name: shares[name])
         if worst_label is not None and labels[worst_label] > WELL_MIXED_SHARE:
             name = worst_label
-        column, in_window = self._columns[name], None
+        column, in_window = columns[name], None
         if column.values is not None:
             in_window = float(np.mean(column.counts))
         values = None if column.values is None else len(column.values)
-        return MixingFigures(name, self._windows, shares[name], in_window, values, column.is_distinct)
+        return MixingFigures(name, len(column.means), shares[name], in_window, values, column.is_distinct)
 
 
 def _distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

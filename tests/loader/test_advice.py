@@ -488,3 +488,20 @@ def test_the_meter_says_nothing_after_few_windows() -> None:
     for value in range(3):
         meter.observe({"x": np.full(100, value)})
     assert meter.worst() is None
+
+
+def test_a_window_left_early_is_measured_and_let_go_of() -> None:
+    rng, meter = np.random.default_rng(0), MixingMeter()
+    meter.observe({"x": rng.random(500), "y": rng.random(500)})
+    last = rng.random(500)
+    meter.observe({"x": last, "y": rng.random(500)}, 2)
+    figures = meter.worst(fewest_windows=2)
+    assert figures is not None
+    assert (figures.column, figures.windows) == ("y", 2)
+    seen = weakref.ref(last)
+    del last
+    meter.finish()
+    assert seen() is None
+    figures = meter.worst(fewest_windows=2)
+    assert figures is not None
+    assert figures.between_share < 0.1

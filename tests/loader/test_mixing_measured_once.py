@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,15 @@ def test_an_epoch_that_ended_early_is_measured_again(loader: BatchedDataLoader) 
         next(iter(loader))
         list(loader)
         assert mixing_of(loader.stats())["windows"] == 10
+
+
+def test_a_window_is_released_when_its_epoch_ends_early(loader: BatchedDataLoader) -> None:
+    with loader:
+        batch = next(iter(loader))
+        seen = [weakref.ref(array.base) for array in batch.values()]
+        del batch
+        gc.collect()
+        assert [window() for window in seen] == [None] * len(seen)
 
 
 def test_signalling_nans_are_measured_without_a_warning(tmp_path: Path) -> None:
