@@ -49,6 +49,11 @@ class Batches(ABC):
         return self._next_delivered in self._ready
 
     @property
+    def has_failed(self) -> bool:
+        """Whether there is an error instead of a batch that is not delivered."""
+        return any(isinstance(batches, BaseException) for batches in self._ready.values())
+
+    @property
     def begun(self) -> int:
         """Number of batches that have begun and are not delivered."""
         return self._next_begun - self._next_delivered

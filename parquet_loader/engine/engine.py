@@ -199,7 +199,8 @@ class Engine:
         """Whether nothing has failed and the engine is not closed."""
         with self.workers.lock:
             is_open = self.workers.broken is None and not self.workers.is_closing
-            return is_open and all(window.error is None for window in self._windows)
+            has_failed = self._batches is not None and self._batches.has_failed
+            return is_open and not has_failed and all(window.error is None for window in self._windows)
 
     def then(self, next_epoch: ReadAhead[Engine]) -> None:
         """Open the next epoch's engine when this one has nothing left to read; call this before `start`."""

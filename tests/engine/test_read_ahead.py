@@ -160,6 +160,30 @@ def test_the_first_batches_of_the_next_epoch_are_made_ahead(
     assert_nothing_runs()
 
 
+@pytest.mark.parametrize("opened", [_tokens, _episodes, _images])
+def test_an_error_in_a_batch_made_ahead_is_not_reported(
+    tmp_path: Path, opened: Callable[..., BatchedDataLoader]
+) -> None:
+    with opened(str(tmp_path / "d")) as loader:
+        list(loader)
+        loader.set_epoch(0)
+        iterator = to_last_batch(loader)
+        reading, workers = loader._ahead[0], loader._running()._engine.workers  # type: ignore[misc, union-attr]
+        next(iterator)
+
+        def is_made() -> bool:
+            engine = reading.engine
+            return engine is not None and engine._batches is not None and engine._batches.is_next_ready
+
+        with workers.lock:
+            assert workers.changed.wait_for(is_made, SECONDS)
+            batches = reading.engine._batches  # type: ignore[union-attr]
+            batches._ready[0] = MemoryError("both epochs took memory")  # type: ignore[union-attr]
+        assert next(iterator, None) is None
+        assert len(list(loader)) == len(loader)
+    assert_nothing_runs()
+
+
 @grid(
     "isolation, options",
     [pytest.param("thread", id="thread"), pytest.param("process", id="process")],
