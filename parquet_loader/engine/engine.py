@@ -59,7 +59,7 @@ from parquet_loader.window import (
 # first read, because rows are written to their final slots: a second one ahead would cost much and gain little.
 WINDOWS_AHEAD = 2
 WIDE_WINDOWS_AHEAD = 1
-# Jobs for batches of an epoch that is read ahead begin while fewer batches have begun.
+# Before an epoch begins, jobs for its batches begin while fewer batches have begun.
 BATCHES_READ_AHEAD = 2
 
 _Finished: TypeAlias = tuple[Window | StoredWindow, Remainder]
@@ -432,7 +432,7 @@ class Engine:
                 return job
         most = max(self._ahead, 1 + self._fills_first)
         if self._is_ahead:
-            most = self._admitted == self._first_window
+            most = 1 if self._admitted == self._first_window else 0
         if self._admitted < self._plan.windows and len(self._windows) < most:
             self._windows.append(self._admit())
         self._reads.step(self._windows[0].index + self._fills_first if self._windows else self._admitted)

@@ -377,17 +377,17 @@ class MixedLoader(NotIndexed):
         number, schedule = self._iteration, self._schedule(epoch)
         given = np.bincount(schedule[:first], minlength=len(self._names)).tolist()
         running: dict[int, Iterator[Batch]] = {}
-        coming: dict[int, tuple[int, int]] = {}  # the position of each of these
+        positions: dict[int, tuple[int, int]] = {}  # what each of these delivers next
 
         def begin(which: int) -> None:
             """Begin to read a loader at its position, unless it is being read there."""
             position = self._position_in(which, epoch, given[which])
-            if coming.get(which) != position:
+            if positions.get(which) != position:
                 running.pop(which, None)
                 name = self._names[which]
                 self.loaders[name].seek(*position)
                 running[which] = iter(self.loaders[name]) if output is None else self._parts[name].iterate(output)
-                coming[which] = position
+                positions[which] = position
 
         for which in dict.fromkeys(schedule[first : first + _BEGUN_AHEAD].tolist()):
             begin(which)
@@ -395,7 +395,7 @@ class MixedLoader(NotIndexed):
             which = int(schedule[at])
             name = self._names[which]
             begin(which)
-            coming[which] = (coming[which][0], coming[which][1] + 1)
+            positions[which] = (positions[which][0], positions[which][1] + 1)
             batch = next(running[which], None)
             given[which] += 1
             self._at = (epoch, at + 1)

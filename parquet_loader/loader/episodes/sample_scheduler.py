@@ -14,6 +14,8 @@ from parquet_loader.window import Allocator, Window
 
 # The most bytes that one job decodes; at most an eighth of a window.
 _DECODED_BYTES = 2 * 2**20
+# Until a batch is measured, jobs write one; with texts and lists it may take this multiple of the estimate.
+_MOST_UNMEASURED = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +88,7 @@ class SampleScheduler(CutBatches[SamplePart, _Sampled]):
         """See `Batches`; the media of a window may take more than free memory."""
         if self._calls_transform or self._media is not None:
             return None
-        return self._job_batches() * self._batch_bytes
+        return (self._job_batches() if self._is_measured else _MOST_UNMEASURED) * self._batch_bytes
 
     def _windows_of(self, parts: Sequence[SamplePart]) -> set[int]:
         return {part.samples.window for part in parts}

@@ -59,7 +59,6 @@ from parquet_loader.window import Allocator, Arenas
 if TYPE_CHECKING:
     import torch
 
-# Number of epochs whose packing is kept: the running one and the next.
 # Batches made ahead: their bytes, the least and the most batches, and the divisor of the memory limit for their share.
 _AHEAD_BYTES = 16 * 2**20
 _LEAST_AHEAD, _MOST_AHEAD = 4, 64
