@@ -87,7 +87,8 @@ def in_order(pool: Executor, work: Callable[[S], T], things: Iterable[S]) -> Ite
     futures: list[Future[T]] = []
     try:
         with starting_threads("work in parallel"):
-            futures.extend(pool.submit(work, thing) for thing in things)
+            # An executor does not wait for a thread whose start was interrupted.
+            uninterrupted(lambda: futures.extend(pool.submit(work, thing) for thing in things))
         futures.reverse()
         while futures:
             yield result_of(futures.pop())
