@@ -182,7 +182,9 @@ class ListedDataset:
 
 @dataclass(frozen=True, slots=True)
 class ListedSettings:
-    """What a `ListedDataset` decides for all its loaders. These are no attributes of it, because it is public.
+    """What a `ListedDataset` decides for all its loaders.
+
+    The library's modules get it from `settings_of`; `ListedDataset` is public and shows none of it as attributes.
 
     Attributes:
         source: The files with their schema.

@@ -26,7 +26,7 @@ MIXTURE_METHOD = "strides-1"
 STATE_VERSION = 1
 # The most batches of an epoch, whose order takes about 32 bytes a batch while it is made.
 _MOST_BATCHES = 10**8
-# Loaders that deliver one of so many batches at the beginning of an epoch are begun at once.
+# When an epoch begins, loaders begin to read if they deliver one of its next batches, of which there are so many.
 _BEGUN_AHEAD = 100
 
 

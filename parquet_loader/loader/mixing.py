@@ -105,8 +105,9 @@ class MixingMeter:
         Args:
             arrays: The arrays.
             calls: Number of calls that measure all of them: this one, and those of `go_on`. The arrays are kept until
-                then.
+                then, and at most until the next window.
         """
+        self.finish()
         if self._windows >= MOST_WINDOWS:
             return
         if self._columns is None:
@@ -161,7 +162,8 @@ class MixingMeter:
 
     def worst(self, fewest_windows: int = FEWEST_WINDOWS) -> MixingFigures | None:
         """Return the column that is mixed worst; None if none was measured in at least `fewest_windows` windows."""
-        columns = {n: column for n, column in (self._columns or {}).items() if len(column.means) >= fewest_windows}
+        known = list((self._columns or {}).items())  # another thread may drop one
+        columns = {name: column for name, column in known if len(column.means) >= fewest_windows}
         if not columns:
             return None
         shares = {name: _between_share(column) for name, column in columns.items()}

@@ -129,7 +129,7 @@ def number_of(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | floa
     """Return `value` as a Python number of the dtype's kind, so that equal fields have equal values.
 
     Raises:
-        ConfigurationError: It is not a number, or one that the dtype cannot hold; fractions are rounded, integers not.
+        ConfigurationError: It is not a number, or one that the dtype cannot hold. Only fractions are rounded.
     """
     error = ConfigurationError(f"{where}: the value is not a {dtype} number")
     if not isinstance(value, bool | int | float | Decimal | np.generic):

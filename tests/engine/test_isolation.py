@@ -317,7 +317,7 @@ def test_a_killed_process_that_ends_late_is_no_error_of_close(
     del iterator
     assert late
     for process in late:
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(30) in (0, -signal.SIGKILL)  # the end of its socket ends it, too
 
 
 def test_a_thousand_columns_do_not_take_a_thousand_files(tmp_path: Path) -> None:

@@ -132,6 +132,20 @@ def _images(root: str, **options: Any) -> BatchedDataLoader:
     return BatchedDataLoader(root, 8, schema=schema, shuffle=True, window_rows=80, num_threads=2, **options)
 
 
+def made_ahead(loader: BatchedDataLoader, iterator: Any) -> Any:
+    """Take the last batch, wait until the next epoch's first batch is made, and return the batches of that epoch."""
+    reading, workers = loader._ahead[0], loader._running()._engine.workers  # type: ignore[misc, union-attr]
+    next(iterator)
+
+    def is_made() -> bool:
+        engine = reading.engine
+        return engine is not None and engine._batches is not None and engine._batches.is_next_ready
+
+    with workers.lock:
+        assert workers.changed.wait_for(is_made, SECONDS)
+        return reading.engine._batches  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("opened", [_tokens, _episodes, _images])
 def test_the_first_batches_of_the_next_epoch_are_made_ahead(
     tmp_path: Path, opened: Callable[..., BatchedDataLoader]
@@ -141,17 +155,7 @@ def test_the_first_batches_of_the_next_epoch_are_made_ahead(
         expected = [[{k: np.asarray(v) for k, v in b.items() if hasattr(v, "shape")} for b in loader] for _ in range(2)]
         loader.set_epoch(0)
         iterator = to_last_batch(loader)
-        running = loader._running() if loader._running is not None else None
-        assert running is not None
-        reading, workers = loader._ahead[0], running._engine.workers  # type: ignore[union-attr]
-        next(iterator)
-
-        def is_made() -> bool:
-            engine = reading.engine
-            return engine is not None and engine._batches is not None and engine._batches.is_next_ready
-
-        with workers.lock:
-            assert workers.changed.wait_for(is_made, SECONDS)
+        made_ahead(loader, iterator)
         assert next(iterator, None) is None
         shutil.rmtree(root)
         again = next(iter(loader))
@@ -168,17 +172,8 @@ def test_an_error_in_a_batch_made_ahead_is_not_reported(
         list(loader)
         loader.set_epoch(0)
         iterator = to_last_batch(loader)
-        reading, workers = loader._ahead[0], loader._running()._engine.workers  # type: ignore[misc, union-attr]
-        next(iterator)
-
-        def is_made() -> bool:
-            engine = reading.engine
-            return engine is not None and engine._batches is not None and engine._batches.is_next_ready
-
-        with workers.lock:
-            assert workers.changed.wait_for(is_made, SECONDS)
-            batches = reading.engine._batches  # type: ignore[union-attr]
-            batches._ready[0] = MemoryError("both epochs took memory")  # type: ignore[union-attr]
+        batches = made_ahead(loader, iterator)
+        batches._ready[0] = MemoryError("both epochs took memory")
         assert next(iterator, None) is None
         assert len(list(loader)) == len(loader)
     assert_nothing_runs()

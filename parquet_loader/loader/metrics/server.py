@@ -30,8 +30,8 @@ class MetricsServer:
 
     Args:
         loaders: The loaders by name, which becomes the label `loader`.
-        host: The address to listen at, of IPv4 or IPv6; the default accepts connections only from this machine. There
-            is no authentication.
+        host: The IPv4 or IPv6 address to listen at; the default accepts connections only from this machine. Requests
+            are not authenticated.
         port: The port; 0 for a free one.
 
     Attributes:
