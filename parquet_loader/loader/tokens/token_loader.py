@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import torch
 
 # Batches made ahead: their bytes, the least and the most batches, and the divisor of the memory limit for their share.
-_AHEAD_BYTES = 16 * 2**20
+_AHEAD_BYTES = 48 * 2**20
 _LEAST_AHEAD, _MOST_AHEAD = 4, 64
 _AHEAD_SHARE = 8
 
