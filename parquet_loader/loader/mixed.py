@@ -436,8 +436,18 @@ class MixedLoader(NotIndexed):
             "batch": batch,
             "mixture": MIXTURE_METHOD,
             **self._identity,
-            "loaders": {name: loader.state_dict() for name, loader in self.loaders.items()},
+            "loaders": self._loader_states(epoch, batch),
         }
+
+    def _loader_states(self, epoch: int, batch: int) -> dict[str, dict[str, Any]]:
+        """Return the states of the loaders; those that next begin an epoch of their own have left out nothing of it."""
+        states = {name: loader.state_dict() for name, loader in self.loaders.items()}
+        if any("left_out" in state for state in states.values()):
+            given = np.bincount(self._schedule(epoch)[:batch], minlength=len(self._names)).tolist()
+            for which, state in enumerate(states.values()):
+                if "left_out" in state and not self._position_in(which, epoch, given[which])[1]:
+                    del state["left_out"]
+        return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state.

@@ -387,6 +387,32 @@ def test_a_loader_that_skips_row_groups_gives_fewer_batches(tmp_path: Path, stop
             assert {row for name, row in rows if name == "damaged"} == set(range(30))
 
 
+def test_a_loader_that_skips_row_groups_resumes_where_it_begins_an_epoch(tmp_path: Path) -> None:
+    paths = {name: tmp_path / f"{name}.parquet" for name in ("whole", "damaged")}
+    for path in paths.values():
+        pq.write_table(
+            pa.table({"x": np.arange(40)}), path, row_group_size=10, compression="none", use_dictionary=False
+        )
+    with open(paths["damaged"], "r+b") as file:
+        file.seek(pq.ParquetFile(paths["damaged"]).metadata.row_group(0).column(0).data_page_offset)
+        file.write(b"\xff" * 20)
+    loaders = {
+        "whole": BatchedDataLoader(paths["whole"], 5, shuffle=True),
+        "damaged": BatchedDataLoader(paths["damaged"], 5, shuffle=True, on_error="skip"),
+    }
+    with MixedLoader(loaders, {"whole": 2, "damaged": 1}) as mixed:  # each epoch ends within one of `damaged`
+        epochs = [[batch["x"].tolist() for batch in mixed] for _ in range(2)]
+        mixed.set_epoch(0)
+        assert [batch["x"].tolist() for batch in mixed] == epochs[0]
+        state = json.loads(json.dumps(mixed.state_dict()))
+        assert (state["epoch"], state["batch"]) == (1, 0)
+        mixed.load_state_dict(state)
+        iterator = iter(mixed)
+        assert [next(iterator)["x"].tolist() for _ in range(7)] == epochs[1][:7]
+        with pytest.raises(ResumeError, match=r"loader 'damaged': 1 row groups were skipped"):
+            mixed.load_state_dict(mixed.state_dict())
+
+
 def test_weights_and_stages_of_numpy_are_those_of_python(roots: dict[str, str]) -> None:
     two: tuple[dict[str, Any], ...] = ({"a": 1, "b": 0.5}, {"a": np.int64(1), "b": np.float32(0.5)})
     mixtures: list[dict[str, Any]] = [{"weights": weights} for weights in two]
