@@ -563,8 +563,14 @@ def _checked_stages(
                 f"stages[{number}]: weights={dict(weights)!r:.80}; expected numbers from 0 on, not all 0, for some of "
                 f"{list(names)}"
             )
-        steps = check_int(f"stages[{number}]: steps", steps, 1, 2**40)
+        steps = check_int(f"stages[{number}]: steps", steps, 1, _MOST_BATCHES)
         found.append((steps, {name: share for name, share in shares.items() if share}))
     if not found:
         raise ConfigurationError("stages=[]: expected at least one stage")
+    total = sum(steps for steps, _ in found)
+    if total > _MOST_BATCHES:
+        raise ConfigurationError(
+            f"stages: {total:,} batches in an epoch of the mixture; choose at most {_MOST_BATCHES:,}, because the next "
+            "epoch continues at the position of each loader"
+        )
     return found

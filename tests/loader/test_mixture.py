@@ -322,6 +322,8 @@ def test_a_mixture_is_weighed_in_one_way(tmp_path: Path) -> None:
             ("for some of", {"stages": [(1, {"b": 1})]}),
             ("not all 0", {"stages": [(1, {"a": 0})]}),
             ("such as", {"stages": [{"a": 1}]}),
+            ("expected an integer from 1 to 100000000", {"stages": [(10**9, {"a": 1})]}),
+            ("stages: 120,000,000 batches", {"stages": [(6 * 10**7, {"a": 1})] * 2}),
         ):
             with pytest.raises(ConfigurationError, match=text):
                 MixedLoader({"a": loader}, **wrong)
