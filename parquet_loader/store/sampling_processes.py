@@ -76,7 +76,7 @@ class _Sampler:
     began: float = 0.0
     counted: WrittenRows = field(default_factory=WrittenRows)  # of the running process
     before: WrittenRows = field(default_factory=WrittenRows)  # of earlier processes
-    failures: int = 0
+    pause_s: float = 0.0  # before the last restart
     start_at: float = 0.0
     has_told: bool = False  # whether the running process has reported its error
 
@@ -310,10 +310,9 @@ def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
     process, sampler.process = sampler.process, None
     process.join()
     sampler.before, sampler.counted = sampler.before + sampler.counted, WrittenRows()
-    lived = time.monotonic() - sampler.began
-    sampler.failures = 1 if lived >= _STEADY_S else sampler.failures + 1
-    pause = 0.0 if lived >= _STEADY_S else min(_FIRST_PAUSE_S * 2 ** (sampler.failures - 1), _LONGEST_PAUSE_S)
-    sampler.start_at = time.monotonic() + pause
+    now = time.monotonic()
+    sampler.pause_s = next_pause_s(sampler.pause_s, now - sampler.began)
+    sampler.start_at = now + sampler.pause_s
     with shared.changed:
         shared.changed.notify_all()
         status = replace(sampler.status, pid=None, rows_per_s=0.0)
@@ -323,6 +322,11 @@ def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
             status = replace(status, last_error=f"exit code {process.exitcode}")
         sampler.status = status
     process.close()
+
+
+def next_pause_s(pause_s: float, lived_s: float) -> float:
+    """Return the pause before a restart; arguments are the pause before the last start, and the life since then."""
+    return 0.0 if lived_s >= _STEADY_S else min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
 
 
 def _end_all(shared: _Supervised) -> None:

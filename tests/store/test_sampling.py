@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from parquet_loader import SampleStore
+from parquet_loader.store.sampling_processes import next_pause_s
 from tests.store.samples import ONE, SCHEMA, fail_at_first, fork_and_be_killed, numbers, yield_for_ever, yield_some
 
 
@@ -32,6 +33,15 @@ def test_one_that_raises_starts_again(tmp_path: Path) -> None:
     assert status.starts == 2
     assert status.last_error == "ValueError: the archive is away"
     assert store.status().writers == 0
+
+
+def test_the_pause_doubles_to_its_limit_however_often_one_fails() -> None:
+    pauses = [0.0]
+    for _ in range(2000):  # a night of pauses of half a minute
+        pauses.append(next_pause_s(pauses[-1], lived_s=1))
+    assert pauses[1:5] == [0.1, 0.2, 0.4, 0.8]
+    assert set(pauses[10:]) == {30.0}
+    assert next_pause_s(30.0, lived_s=3600) == 0
 
 
 @pytest.mark.slow  # the next test is the same for one whose fork lives
