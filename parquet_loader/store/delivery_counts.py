@@ -19,6 +19,7 @@ from parquet_loader.store.files.paths import StorePaths
 
 _RECORD = np.dtype([("sequence", "<i8"), ("times", "<i4"), ("epochs", "<i4")])
 _COMPACT_BYTES = 2**20
+_MOST_RECORDS = 4  # of each file, on average
 
 
 def add_seen(paths: StorePaths, delivered: Mapping[str, int]) -> None:
@@ -40,15 +41,16 @@ def read_seen(paths: StorePaths) -> dict[int, tuple[int, int]]:
     return dict(zip(numbers.tolist(), zip(times, epochs, strict=True), strict=True))
 
 
-def compact_seen(paths: StorePaths, present: Callable[[], set[int]]) -> None:
-    """Drop records of evicted files if the file is large and the disk has space; called under the store's lock.
+def compact_seen(paths: StorePaths, files: int, present: Callable[[], set[int]]) -> None:
+    """Keep one record of each existing file if the file is large and the disk has space; called under the store's lock.
 
     Args:
         paths: The paths of the store.
-        present: Returns the sequence numbers of the existing files.
+        files: Number of the existing files.
+        present: Returns their sequence numbers.
     """
     with contextlib.suppress(OSError):
-        if os.stat(paths.seen).st_size > _COMPACT_BYTES:
+        if os.stat(paths.seen).st_size > max(_COMPACT_BYTES, _MOST_RECORDS * files * _RECORD.itemsize):
             counts, keep = read_seen(paths), present()
             records = [(s, *counts[s]) for s in sorted(counts.keys() & keep)]
             replace_file(paths.seen, np.array(records, dtype=_RECORD).tobytes())

@@ -226,7 +226,6 @@ class Space:
                 totals.removed(file.rows, size)
                 gone += Evicted(1, file.rows, size)
         self._files.forget(file.name for file, _ in chosen)
-        compact_seen(self._paths, lambda: {n.sequence for n in self._ledger.published().values()})
         return gone
 
 
@@ -243,7 +242,7 @@ def with_counts(files: Sequence[StoredFile], paths: StorePaths) -> list[StoredFi
 def reclaim(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
     """Remove reservations, unfinished files and leases of dead processes; called in a transaction.
 
-    Counts the deliveries of dead readers. Returns the number of files removed.
+    Counts the deliveries of dead readers, whose records it compacts. Returns the number of files removed.
     """
     removed = 0
     live: set[str] = set()
@@ -267,4 +266,5 @@ def reclaim(paths: StorePaths, ledger: Ledger, totals: Totals) -> int:
                 add_seen(paths, content.delivered() if content else {})
                 os.unlink(path)
                 removed += 1
+    compact_seen(paths, totals.files, lambda: {name.sequence for name in ledger.published().values()})
     return removed

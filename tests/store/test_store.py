@@ -270,6 +270,20 @@ def test_other_policies_choose_by_what_they_say(tmp_path: Path, evict: Any) -> N
         assert left == list("01235")
 
 
+def test_counts_of_deliveries_stay_small_in_a_store_that_never_evicts(store: SampleStore) -> None:
+    with store.writer() as writer:
+        writer.write(rows(0, 10))
+    with BatchedDataLoader(store, 10) as loader:
+        for _ in range(2):  # the second epoch counts the first
+            list(loader)
+        counts = Path(store.path) / ".store" / "seen"
+        with open(counts, "ab") as file:
+            file.write(counts.read_bytes() * 100_000)  # as many more epochs
+        list(loader)
+    assert counts.stat().st_size == 16
+    assert store.files()[0].epochs_seen == 100_002
+
+
 class BatchedDataLoaderOf:
     """A loader over some of a store's files, which then count as seen."""
 
