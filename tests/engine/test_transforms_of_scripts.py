@@ -58,6 +58,21 @@ def test_what_transform_prints_reaches_a_pipe_and_modules_of_the_working_directo
     assert output_of(script, tmp_path, elsewhere).splitlines() == ["called with 100"] * 3
 
 
+CLOSING = """
+import os
+for stream in range(3):
+    os.close(stream)  # as a daemon does; its next files get the descriptors 0, 1 and 2
+"""
+
+
+@pytest.mark.parametrize(
+    "options", ["transform_workers=1", pytest.param("isolation='process'", marks=pytest.mark.slow)]
+)
+def test_a_transform_may_print_if_the_standard_streams_are_closed(tmp_path: Path, options: str) -> None:
+    script = PRINTING.replace("OPTIONS", options).replace("options = ", f"{CLOSING}\noptions = ")
+    assert output_of(script, tmp_path) == ""
+
+
 SPAWNING = """
 import multiprocessing
 import sys

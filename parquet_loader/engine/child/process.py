@@ -25,6 +25,7 @@ _POLL_PARENT_MS = 250
 # Names of the script as a module; a process that `multiprocessing` spawns imports it by the second name.
 SCRIPT_MODULES = ("__main__", "__mp_main__")
 _ORIGINAL = "_pickled_error"
+_STDOUT, _STDERR = 1, 2
 # File descriptors that a start needs: a socket pair, and those that `subprocess` opens.
 _START_DESCRIPTORS = 6
 # `sys.path` is replaced before any import: it begins with the working directory, whose files may shadow modules.
@@ -59,7 +60,7 @@ def start_process(
     if not sys.executable:
         raise ReadingProcessError(f"{option}: there is no Python interpreter to start (sys.executable)")
     try:
-        ours, theirs = socket.socketpair()
+        ours, theirs = _socket_pair()
     except OSError as error:
         raise (_no_descriptors(option) if is_out_of_descriptors(error) else error) from None
     number = theirs.fileno()
@@ -75,6 +76,8 @@ def start_process(
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
+            stdout=_inherited_or_null(_STDOUT),
+            stderr=_inherited_or_null(_STDERR),
             pass_fds=[number],
             process_group=0 if has_own_group else None,
             env=environment,
@@ -87,6 +90,31 @@ def start_process(
     finally:
         theirs.close()
     return process, ours
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return a socket pair whose descriptors are not those of standard streams.
+
+    If this process has closed its standard streams, new files get their descriptors; `print` would write to the socket.
+    """
+    low: list[socket.socket] = []
+    try:
+        while True:
+            ours, theirs = socket.socketpair()
+            if min(ours.fileno(), theirs.fileno()) > _STDERR:
+                return ours, theirs
+            low += ours, theirs
+    finally:
+        for end in low:
+            end.close()
+
+
+def _inherited_or_null(stream: int) -> int | None:
+    """Return how the child opens a standard stream: as this process, or as the null device if it is closed here."""
+    with suppress(OSError):
+        if os.get_inheritable(stream):  # not of another file that has its descriptor
+            return None
+    return subprocess.DEVNULL
 
 
 def reap(process: subprocess.Popen[bytes]) -> int | None:
