@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader import ReadOptions, Scalar, Schema, rewrite_dataset, write_dataset
-from parquet_loader.dataset import Counted, Dataset, LazyBudget, open_dataset, resolve_source
+from parquet_loader.dataset import Counted, Dataset, LazyBudget, WindowNeeds, open_dataset, resolve_source
 from parquet_loader.engine import Engine, EngineOptions, NextPlan
 from parquet_loader.plan import everything
 from parquet_loader.source import open_snapshot
@@ -270,7 +270,7 @@ def _part(dataset: Dataset, sample_bytes: int) -> Dataset:
     window = dataset.sizing.window_rows
     window = max(min(window, 2 * _BATCH_ROWS), window // _SHARE_OF_WINDOW)
     part = replace(dataset, counted=Counted(counts))
-    part = part.with_window(window, batch_size=min(_BATCH_ROWS, window), shuffle=True, side_by_side=1)
+    part = part.with_window(window, None, WindowNeeds(min(_BATCH_ROWS, window), shuffle=True))
     limit, reads = int(_SHARE_OF_LIMIT * part.sizing.limit_bytes), int(_SHARE_OF_LIMIT * part.sizing.reads_bytes)
     sizing = replace(part.sizing, limit_bytes=limit, reads_bytes=reads)
     return replace(part, budget=LazyBudget(limit, sizing.row, lambda _: sizing))
@@ -321,9 +321,8 @@ def measure_gain(folder: str, rounds: int) -> dict[str, Any]:
         open_dataset(
             resolve_source(open_snapshot(os.path.join(folder, name)), None, None, ReadOptions()),
             filters=None,
-            batch_size=4096,
+            needs=WindowNeeds(4096, shuffle=True),
             window_rows=200_000,
-            shuffle=True,
             memory_limit_bytes=2**30,
             transform=False,
             read_options=ReadOptions(),

@@ -31,7 +31,7 @@ from benchmarks.mixing import (
     windows_order,
 )
 from parquet_loader import BatchedDataLoader
-from parquet_loader.dataset.memory_budget import divide
+from parquet_loader.dataset.memory_budget import WindowNeeds, divide
 from parquet_loader.dataset.row_sizes import RowSizes
 from parquet_loader.source.snapshot import Snapshot, open_snapshot
 
@@ -58,7 +58,7 @@ def one_row_group(rows: int) -> tuple[Snapshot, RowSizes]:
 def lanes_of(snapshot: Snapshot, row: RowSizes, row_group_rows: int, window_rows: int) -> int:
     """Return how many row groups the loader opens side by side."""
     counts = np.full(ROWS // row_group_rows, row_group_rows, np.int64)
-    sizing = divide(2**36, row, snapshot, counts, batch_size=BATCHES[-1], window_rows=window_rows, shuffle=True)
+    sizing = divide(2**36, row, snapshot, counts, WindowNeeds(BATCHES[-1], shuffle=True), window_rows=window_rows)
     return sizing.open_row_groups
 
 

@@ -23,6 +23,7 @@ from parquet_loader.dataset.memory_budget import (
     SHARE_WINDOWS,
     LazyBudget,
     ReservedMemory,
+    WindowNeeds,
 )
 from parquet_loader.dataset.open import Dataset, OpenRows, default_num_threads, open_dataset, open_rows
 from parquet_loader.dataset.rank_agreement import check_agreement, digest, ranks_to_agree_with

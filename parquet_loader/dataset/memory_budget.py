@@ -131,6 +131,27 @@ class ReservedMemory:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class WindowNeeds:
+    """What a loader needs of its windows, for the smallest number of ranks that its job may run on.
+
+    Attributes:
+        batch_size: Rows of a batch; a window holds at least two batches, so that a batch spans at most two windows.
+        shuffle: Whether windows are shuffled; if not, large row groups are read one after another.
+        side_by_side: Parts of the epoch that share every window, each with its own row groups.
+        kept_rows: Rows of each open row group that are kept, with their media, for later windows.
+        packing_row_bytes: Bytes that packing into sequences takes for each row of a window.
+        reserved: The part of the caller's limit that is not divided; None if all of it is.
+    """
+
+    batch_size: int
+    shuffle: bool
+    side_by_side: int = 1
+    kept_rows: int = 0
+    packing_row_bytes: float = 0.0
+    reserved: ReservedMemory | None = None
+
+
 class LazyBudget:
     """A memory budget that is computed at the first use, if rows have to be decoded for it. Any thread may use it.
 
@@ -196,7 +217,8 @@ class WindowMemory:
         total_rows: Rows of an epoch, at least 1.
         row_groups: Row groups with rows.
         batches_bytes: Share for batches being made.
-        shuffle, side_by_side, open_row_groups, kept_rows, packing_row_bytes: As in `divide`.
+        needs: What the loader needs.
+        open_row_groups: As in `divide`.
         counts_large_pages: Whether pages that are larger than those of most writers count for each open row group.
     """
 
@@ -205,11 +227,8 @@ class WindowMemory:
     total_rows: int
     row_groups: int
     batches_bytes: int
-    shuffle: bool
-    side_by_side: int
+    needs: WindowNeeds
     open_row_groups: int | None
-    kept_rows: int
-    packing_row_bytes: float
     counts_large_pages: bool = False
 
     @property
@@ -221,9 +240,8 @@ class WindowMemory:
         """Return how many row groups share a window; this depends on its size, not on the limit."""
         if self.open_row_groups is not None:
             return self.open_row_groups
-        if self.side_by_side > 1:
-            return self.side_by_side * max(1, self._shared(rows) // self.side_by_side)
-        return self._shared(rows)
+        side_by_side = self.needs.side_by_side
+        return side_by_side * max(1, self._shared(rows) // side_by_side)
 
     def with_most_lanes(self, rows: int, limit_bytes: int) -> WindowMemory:
         """Return the same with the most open row groups with which windows of `rows` rows fit; one if none fit.
@@ -234,14 +252,15 @@ class WindowMemory:
             return self
 
         def with_lanes(each: int) -> WindowMemory:
-            return replace(self, open_row_groups=self.side_by_side * each)
+            return replace(self, open_row_groups=side_by_side * each)
 
-        most = self.lanes(rows) // self.side_by_side
+        side_by_side = self.needs.side_by_side
+        most = self.lanes(rows) // side_by_side
         found = _largest(1, most, lambda each: with_lanes(each).needed_bytes(rows) <= limit_bytes)
-        return with_lanes(found if self.side_by_side * found > rows // self.largest_rows else 1)
+        return with_lanes(found if side_by_side * found > rows // self.largest_rows else 1)
 
     def _shared(self, rows: int) -> int:
-        if not self.shuffle or self._holds_enough_row_groups(rows) or rows >= self.total_rows:
+        if not self.needs.shuffle or self._holds_enough_row_groups(rows) or rows >= self.total_rows:
             return 1
         for_cursors = int(rows * self.row.in_windows * CURSORS_PER_WINDOWS)
         lanes = min(MOST_OPEN_ROW_GROUPS, self.row_groups, for_cursors // max(self._least_open_bytes, 1))
@@ -257,11 +276,11 @@ class WindowMemory:
 
         Kept rows and media count five times: once by themselves, and in each of two windows with as many other rows.
         """
-        return self.row.cursor_bytes + int(5 * self.kept_rows * self.row.media)
+        return self.row.cursor_bytes + int(5 * self.needs.kept_rows * self.row.media)
 
     def open_bytes(self, rows: int, lanes: int) -> int:
         """Return the bytes of an open row group; decoded rows that are kept count if they take much of the windows."""
-        kept = int(5 * self.kept_rows * self.row.decoded)
+        kept = int(5 * self.needs.kept_rows * self.row.decoded)
         counts = lanes * kept > _KEPT_PER_WINDOWS * rows * self.row.in_windows
         return self._least_open_bytes + (kept if counts else 0)
 
@@ -277,8 +296,8 @@ class WindowMemory:
 
         Smaller amounts are left to the unassigned share, so that windows, and so orders, stay the same.
         """
-        counts = self.packing_row_bytes > (TOLERATED - 1) * self.row.in_windows
-        return self.row.in_windows + (self.packing_row_bytes if counts else 0.0)
+        packing = self.needs.packing_row_bytes
+        return self.row.in_windows + (packing if packing > (TOLERATED - 1) * self.row.in_windows else 0.0)
 
     def _with_large_pages(self, rows: int) -> float:
         """Return the bytes of windows of `rows` rows, of batches, and of open row groups with large pages."""
@@ -290,7 +309,7 @@ class WindowMemory:
     def _extra_bytes(self, rows: int) -> float:
         """Return the additional bytes of a window of the longest rows, if it may hold rows of few row groups."""
         is_mixed = self.lanes(rows) > 1 or rows >= self.total_rows
-        is_mixed = is_mixed or (self.shuffle and self._holds_enough_row_groups(rows))
+        is_mixed = is_mixed or (self.needs.shuffle and self._holds_enough_row_groups(rows))
         if is_mixed or self.row.extra <= (TOLERATED - 1) * self.row.decoded:
             return 0.0
         return 3 * self.row.extra * rows + self.row.extra_cursor_bytes
@@ -311,16 +330,11 @@ def divide(
     row: RowSizes,
     snapshot: Snapshot,
     counts: IntArray,
+    needs: WindowNeeds,
     *,
-    batch_size: int,
     window_rows: int | None,
-    shuffle: bool,
-    side_by_side: int = 1,
     num_threads: int = READS_AT_ONCE,
     open_row_groups: int | None = None,
-    kept_rows: int = 0,
-    packing_row_bytes: float = 0.0,
-    reserved: ReservedMemory | None = None,
 ) -> MemoryBudget:
     """Divide the memory limit, and choose the number of rows of a window.
 
@@ -329,15 +343,10 @@ def divide(
         row: Bytes of a row.
         snapshot: The row groups.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
-        batch_size: Rows of a batch; a window holds at least two batches, so that a batch spans at most two windows.
+        needs: What the loader needs; `needs.reserved` is not part of `limit_bytes`.
         window_rows: The caller's argument, or None for a default.
-        shuffle: Whether windows are shuffled; if not, large row groups are read one after another.
-        side_by_side: Parts of the epoch that share every window, each with its own row groups.
         num_threads: Workers; the window does not depend on it.
         open_row_groups: Row groups that share a window, from a state; None chooses here.
-        kept_rows: Rows of each open row group that are kept, with their media, for later windows.
-        packing_row_bytes: Bytes that packing into sequences takes for each row of a window.
-        reserved: The part of the caller's limit that is not in `limit_bytes`; None if they are equal.
 
     Raises:
         MemoryLimitError: the smallest window does not fit; the message names the largest row group and a sufficient
@@ -348,18 +357,16 @@ def divide(
         largest_rows=int(counts.max(initial=0)),
         total_rows=max(int(counts.sum()), 1),
         row_groups=int(np.count_nonzero(counts)),
-        batches_bytes=int(row.processed * batch_size * BATCHES_AT_ONCE),
-        shuffle=shuffle,
-        side_by_side=side_by_side,
+        batches_bytes=int(row.processed * needs.batch_size * BATCHES_AT_ONCE),
+        needs=needs,
         open_row_groups=open_row_groups,
-        kept_rows=kept_rows,
-        packing_row_bytes=packing_row_bytes,
     )
-    smallest = min(2 * batch_size if window_rows is None else window_rows, windows.total_rows)
-    default = max(int(LARGEST_DEFAULT_WINDOW_BYTES / (windows.row_bytes + row.media)), 16 * batch_size, smallest)
+    smallest = min(2 * needs.batch_size if window_rows is None else window_rows, windows.total_rows)
+    default = int(LARGEST_DEFAULT_WINDOW_BYTES / (windows.row_bytes + row.media))
+    default = max(default, 16 * needs.batch_size, smallest)
     fitting = _fitting(windows, limit_bytes, smallest, window_rows, default)
     if fitting is None:
-        raise _refused(limit_bytes, windows, smallest, batch_size, reserved, _largest_row_group(snapshot, counts))
+        raise _refused(limit_bytes, windows, smallest, _largest_row_group(snapshot, counts))
     windows, window_rows = fitting
     lanes = windows.lanes(window_rows)
     unused = max(0.0, SHARE_WINDOWS * limit_bytes - windows.nbytes(window_rows, streams=lanes > 1))
@@ -427,27 +434,21 @@ def _rows_at_once(reads_bytes: int, row: RowSizes, num_threads: int) -> tuple[in
     return whole_rows, stream_rows
 
 
-def _refused(
-    limit_bytes: int,
-    windows: WindowMemory,
-    rows: int,
-    batch_size: int,
-    reserved: ReservedMemory | None,
-    largest: str,
-) -> MemoryLimitError:
+def _refused(limit_bytes: int, windows: WindowMemory, rows: int, largest: str) -> MemoryLimitError:
     """Return the error that a limit cannot hold windows of `rows` rows; `largest` describes the largest row group."""
     # One row group at a time, if the caller does not say how many.
-    lanes = windows.side_by_side if windows.open_row_groups is None else windows.open_row_groups
+    needs = windows.needs
+    lanes = needs.side_by_side if windows.open_row_groups is None else windows.open_row_groups
     fewest = replace(windows, open_row_groups=lanes, counts_large_pages=True)
     needed_bytes = max(windows.needed_bytes(rows), fewest.needed_bytes(rows))
     batches = windows.batches_bytes
     decoded = f", {BATCHES_AT_ONCE} batches of {format_bytes(batches / BATCHES_AT_ONCE)}" if batches else ""
-    given, of_batch, more = limit_bytes, f"batch_size {batch_size}; ", ""
+    given, of_batch, more = limit_bytes, f"batch_size {needs.batch_size}; ", ""
     sufficient = (int(needed_bytes) // 2**20 + 1) * 2**20
-    if reserved is not None:
-        given, of_batch = reserved.limit_bytes, ""
-        more = f", and {format_bytes(reserved.bytes_of(given))} for {reserved.what}"
-        sufficient = reserved.sufficient_bytes(sufficient)
+    if needs.reserved is not None:
+        given, of_batch = needs.reserved.limit_bytes, ""
+        more = f", and {format_bytes(needs.reserved.bytes_of(given))} for {needs.reserved.what}"
+        sufficient = needs.reserved.sufficient_bytes(sufficient)
     return MemoryLimitError(
         f"memory_limit={format_bytes(given)} cannot hold two windows of {rows} rows of "
         f"{windows.row_bytes + windows.row.media:.0f} bytes{decoded} and the reads for them{more} "

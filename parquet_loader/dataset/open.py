@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import IntArray, Ranks, ReadOptions, available_processors
-from parquet_loader.dataset.memory_budget import SHARE_FOOTERS, LazyBudget, MemoryBudget, ReservedMemory, divide
+from parquet_loader.dataset.memory_budget import SHARE_FOOTERS, LazyBudget, MemoryBudget, WindowNeeds, divide
 from parquet_loader.dataset.resolved_source import ResolvedSource
 from parquet_loader.dataset.row_counts import Counted, PriorCounts, count_rows
 from parquet_loader.dataset.row_sizes import guessed_sizes, has_varying, row_sizes, sampled_sizes
@@ -73,18 +73,7 @@ class Dataset(OpenRows):
         """Rows of an epoch."""
         return int(self.counts.sum())
 
-    def with_window(
-        self,
-        window_rows: int,
-        open_row_groups: int | None = None,
-        *,
-        batch_size: int,
-        shuffle: bool,
-        side_by_side: int,
-        kept_rows: int = 0,
-        packing_row_bytes: float = 0.0,
-        reserved: ReservedMemory | None = None,
-    ) -> Dataset:
+    def with_window(self, window_rows: int, open_row_groups: int | None, needs: WindowNeeds) -> Dataset:
         """Return the same data set with windows of another size.
 
         `open_row_groups` row groups share a window; None chooses as `divide` does.
@@ -98,15 +87,10 @@ class Dataset(OpenRows):
             sizing.limit_bytes,
             snapshot=self.snapshot,
             counts=self.counts,
-            batch_size=batch_size,
+            needs=needs,
             window_rows=window_rows,
-            shuffle=shuffle,
-            side_by_side=side_by_side,
             num_threads=sizing.num_threads,
             open_row_groups=open_row_groups,
-            kept_rows=kept_rows,
-            packing_row_bytes=packing_row_bytes,
-            reserved=reserved,
         )
         return replace(self, budget=LazyBudget(sizing.limit_bytes, sizing.row, divided))
 
@@ -115,19 +99,14 @@ def open_dataset(
     source: ResolvedSource,
     *,
     filters: pc.Expression | None,
-    batch_size: int,
+    needs: WindowNeeds,
     window_rows: int | None,
-    shuffle: bool,
     memory_limit_bytes: int,
     transform: bool,
     read_options: ReadOptions,
     cache: LocalCache | None = None,
     skips: bool,
     num_threads: int,
-    side_by_side: int = 1,
-    kept_rows: int = 0,
-    packing_row_bytes: float = 0.0,
-    reserved: ReservedMemory | None = None,
     ranks: Ranks | None = None,
     row_numbers: str | None = None,
     names_rows: bool = False,
@@ -136,10 +115,8 @@ def open_dataset(
 ) -> Dataset:
     """Count the rows that pass the filter, and divide the memory limit; arguments as in `BatchedDataLoader`.
 
-    `batch_size` and `side_by_side` (parts of the epoch in each window) are those of the fewest ranks. All `ranks`
-    together count rows, except those that are `known`. With `names_rows`, columns that are decoded batch by batch come
-    with the rows' numbers. With `decodes_windows`, media are decoded window by window instead. `kept_rows`,
-    `packing_row_bytes` and `reserved` as in `divide`.
+    All `ranks` together count rows, except those that are `known`. With `names_rows`, columns that are decoded batch by
+    batch come with the rows' numbers. With `decodes_windows`, media are decoded window by window instead.
 
     With a filter, this reads the filter's columns of all row groups that may match. If columns vary in width, a few
     thousand rows are decoded at the first use of the memory budget: the first plan, or `state_dict` before it. They are
@@ -168,14 +145,9 @@ def open_dataset(
         memory_limit_bytes,
         snapshot=snapshot,
         counts=counts,
-        batch_size=batch_size,
+        needs=needs,
         window_rows=window_rows,
-        shuffle=shuffle,
-        side_by_side=side_by_side,
         num_threads=num_threads,
-        kept_rows=kept_rows,
-        packing_row_bytes=packing_row_bytes,
-        reserved=reserved,
     )
     processes = transform or (not decodes_windows and any(c.image is not None for c in reader.columns))
     if known is not None and known.row is not None:

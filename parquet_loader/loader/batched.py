@@ -149,7 +149,7 @@ class _Opening:
     Attributes:
         schema, columns, filters, split, filesystem, on_error, cache, shard: As in `BatchedDataLoader`.
         reading: The `ReadOptions`.
-        needs: The other arguments of `open_dataset`: what windows and batches need.
+        others: The other arguments of `open_dataset`.
     """
 
     schema: Schema | None
@@ -161,7 +161,7 @@ class _Opening:
     reading: ReadOptions
     cache: LocalCache | None
     shard: Shard | None
-    needs: Mapping[str, Any]
+    others: Mapping[str, Any]
 
     def of_source(self, source: Any, ranks: Ranks | None) -> Dataset:
         """Return the data set of a source that does not change."""
@@ -171,14 +171,14 @@ class _Opening:
                 source, self.schema, self.columns, self.filters, self.filesystem, self.on_error,
                 split=self.split, read_options=self.reading, cache=self.cache, shard=self.shard,
             )  # fmt: skip
-        return open_listed(listed, ranks=ranks, **self.needs)
+        return open_listed(listed, ranks=ranks, **self.others)
 
     def of_snapshot(self, snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None) -> Dataset:
         """Return the data set of one state of a source that changes."""
         resolved = resolve_source(snapshot, self.schema, self.columns, self.reading)
         return open_dataset(
             resolved, read_options=self.reading, cache=self.cache, skips=self.on_error == "skip", ranks=ranks,
-            known=known, **self.needs,
+            known=known, **self.others,
         )  # fmt: skip
 
 
@@ -436,8 +436,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         ResumableEpochs.__init__(self)  # `super()` would be among the `locals()` above
         # With isolation, the child process starts them.
         self._transforms = None if self._isolates else transform_processes(self._options)
-        needs = {
-            **self._window_needs(),
+        others = {
+            "needs": self._window_needs(),
             "filters": filters,
             "window_rows": window_rows,
             "memory_limit_bytes": limit,
@@ -447,7 +447,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             "names_rows": self._options.replaces or not self._processes_rows,
             "decodes_windows": not self._processes_rows,
         }
-        opening = _Opening(schema, columns, filters, split, filesystem, on_error, reading, local_cache, shard, needs)
+        opening = _Opening(schema, columns, filters, split, filesystem, on_error, reading, local_cache, shard, others)
         self._open(given, live, opening, limits_device=output.device_memory_limit is not None)
         self._sharding.warn_if_uneven(self._planned.rows, self.batch_size, drop_last=self.drop_last)
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import BatchedDataLoader, MemoryLimitError, OutputOptions, SystemReadError
-from parquet_loader.dataset import row_sizes
+from parquet_loader.dataset import WindowNeeds, row_sizes
 from tests.support.footers import column_chunk, put, rewrite_footer
 
 LIMIT = 64 * 2**20
@@ -183,7 +183,7 @@ def test_row_groups_with_large_pages_of_numbers_are_open_at_once_only_within_the
         assert large.plan().open_row_groups == 1
         assert large._dataset.sizing.row.large_page_bytes == pytest.approx(4 * (width * rows - 2**20), rel=0.02)
         with pytest.raises(MemoryLimitError, match="use memory_limit="):
-            large._dataset.with_window(usual.window_rows, 2, batch_size=64, shuffle=True, side_by_side=1)
+            large._dataset.with_window(usual.window_rows, 2, WindowNeeds(64, shuffle=True))
     named = set()
     for too_small in ("1MiB", "24MiB"):  # less than windows alone need, and less than they need with these pages
         with pytest.raises(MemoryLimitError, match="use memory_limit=") as refused:
@@ -204,9 +204,9 @@ def test_as_many_row_groups_with_large_pages_are_open_at_once_as_fit(tmp_path: P
         assert usual.plan().open_row_groups == 5
         assert large.plan().open_row_groups == 4
         assert large.window_rows == usual.window_rows
-        large._dataset.with_window(large.window_rows, 4, batch_size=64, shuffle=True, side_by_side=1)
+        large._dataset.with_window(large.window_rows, 4, WindowNeeds(64, shuffle=True))
         with pytest.raises(MemoryLimitError, match="use memory_limit="):
-            large._dataset.with_window(large.window_rows, 5, batch_size=64, shuffle=True, side_by_side=1)
+            large._dataset.with_window(large.window_rows, 5, WindowNeeds(64, shuffle=True))
 
 
 def test_the_predicted_peak_holds_the_large_pages_of_the_only_open_row_group(tmp_path: Path) -> None:

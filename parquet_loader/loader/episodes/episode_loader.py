@@ -25,7 +25,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
 )
-from parquet_loader.dataset import Counted, Dataset, ListedDataset, ReservedMemory, digest, settings_of
+from parquet_loader.dataset import Counted, Dataset, ListedDataset, ReservedMemory, WindowNeeds, digest, settings_of
 from parquet_loader.decode import columns_of
 from parquet_loader.engine import BatchProcessor, Engine, EngineOptions, NextPlan, Transform, Usage, WindowMedia
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
@@ -302,12 +302,12 @@ class EpisodeLoader(BatchedDataLoader):
         """The allocator of batches."""
         return self._output.allocator(_HELD_BATCHES * self._batch_bytes)
 
-    def _window_needs(self) -> dict[str, Any]:
+    def _window_needs(self) -> WindowNeeds:
         needs = super()._window_needs()
-        batch = max(1, -(-self._samples.most_rows(2 * needs["batch_size"]) // 2))
+        batch = max(1, -(-self._samples.most_rows(2 * needs.batch_size) // 2))
         what = f"{_HELD_BATCHES} batches and the bounds of the episodes"
         reserved = ReservedMemory(self._limit_bytes, partial(_own_bytes, self._samples.nbytes, self._batch_bytes), what)
-        return {**needs, "batch_size": batch, "kept_rows": self._samples.rule.rows - 1, "reserved": reserved}
+        return replace(needs, batch_size=batch, kept_rows=self._samples.rule.rows - 1, reserved=reserved)
 
     def _plan(self, epoch: int, division: Division | None = None) -> Plan:
         return self._next_plan(division or self._division(), epoch).of_samples(self._dataset)

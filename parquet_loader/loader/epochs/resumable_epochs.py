@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from parquet_loader.common import check_choice, check_int
-from parquet_loader.dataset import MOST_OPEN_ROW_GROUPS
+from parquet_loader.dataset import MOST_OPEN_ROW_GROUPS, WindowNeeds
 from parquet_loader.errors import ResumeError
 from parquet_loader.loader.epochs.loader_epochs import LoaderEpochs
 from parquet_loader.loader.live_view import Following, files_named
@@ -129,7 +129,7 @@ class ResumableEpochs(LoaderEpochs):
         with unchanged_on_error(self):
             windows = self._other_windows(state)
             if windows is not None:
-                self._use(self._dataset.with_window(*windows, **self._window_needs()))
+                self._use(self._dataset.with_window(*windows, self._window_needs()))
             return check_state(state, self._identity, len(self), table=self._dataset.snapshot.table)
 
     def _other_windows(self, state: Any) -> tuple[int, int] | None:
@@ -140,7 +140,7 @@ class ResumableEpochs(LoaderEpochs):
         rows, groups = (state.get(name) if isinstance(state, dict) else None for name in _OF_WINDOWS)
         if not isinstance(rows, int) or not isinstance(groups, int):
             return None
-        sizing, most = self._dataset.sizing, max(MOST_OPEN_ROW_GROUPS, self._window_needs()["side_by_side"])
+        sizing, most = self._dataset.sizing, max(MOST_OPEN_ROW_GROUPS, self._window_needs().side_by_side)
         if (rows, groups) == (sizing.window_rows, sizing.open_row_groups) or rows < 1 or not 1 <= groups <= most:
             return None
         return (rows, groups) if self._chooses_window or rows == sizing.window_rows else None
@@ -169,13 +169,9 @@ class ResumableEpochs(LoaderEpochs):
         self._check_open()
         self._end("load_state_dict was called, which ended this iterator; the next batches come from iter(loader)")
 
-    def _window_needs(self) -> dict[str, Any]:
-        """Return the arguments on which windows depend, for the smallest number of ranks that the job may run on."""
-        return {
-            "batch_size": self._sharding.largest_batch(self.batch_size),
-            "shuffle": self.shuffle,
-            "side_by_side": self._sharding.side_by_side,
-        }
+    def _window_needs(self) -> WindowNeeds:
+        """Return what windows must fit, for the smallest number of ranks that the job may run on."""
+        return WindowNeeds(self._sharding.largest_batch(self.batch_size), self.shuffle, self._sharding.side_by_side)
 
 
 @contextmanager

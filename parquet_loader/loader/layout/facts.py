@@ -21,7 +21,7 @@ from parquet_loader.common import (
     format_count,
     is_local,
 )
-from parquet_loader.dataset import found_schema, is_carrying, open_dataset, resolve_source
+from parquet_loader.dataset import WindowNeeds, found_schema, is_carrying, open_dataset, resolve_source
 from parquet_loader.errors import DataError, MemoryLimitError, ParquetLoaderError, SchemaError, SourceError
 from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.diagnosis import shuffle_figures, sorting_of, storage_figures
@@ -227,9 +227,8 @@ def _planned(
         dataset = open_dataset(
             resolve_source(snapshot, None, columns, options),
             filters=None,
-            batch_size=facts.batch_size,
+            needs=WindowNeeds(facts.batch_size, shuffle=True),
             window_rows=None,
-            shuffle=True,
             memory_limit_bytes=facts.memory_limit_bytes,
             transform=False,
             read_options=options,

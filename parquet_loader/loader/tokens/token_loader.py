@@ -28,7 +28,7 @@ from parquet_loader.common import (
     format_bytes,
     parse_bytes,
 )
-from parquet_loader.dataset import Dataset, ListedDataset, ReservedMemory
+from parquet_loader.dataset import Dataset, ListedDataset, ReservedMemory, WindowNeeds
 from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage, batches_at_once
 from parquet_loader.errors import (
     ConfigurationError,
@@ -467,16 +467,10 @@ class TokenLoader(BatchedDataLoader):
             )
         )  # fmt: skip
 
-    def _window_needs(self) -> dict[str, Any]:
+    def _window_needs(self) -> WindowNeeds:
         own_bytes = partial(_own_bytes, self._lengths.tokens.nbytes, self._batch_bytes)
         reserved = ReservedMemory(self._limit_bytes, own_bytes, "lengths of documents and batches of sequences")
-        return {
-            **super()._window_needs(),
-            "batch_size": 1,
-            "side_by_side": 1,
-            "packing_row_bytes": self._packing_row_bytes,
-            "reserved": reserved,
-        }
+        return WindowNeeds(1, self.shuffle, packing_row_bytes=self._packing_row_bytes, reserved=reserved)
 
     @property
     def _packing_row_bytes(self) -> float:

@@ -29,6 +29,7 @@ from parquet_loader.common import (
 )
 from parquet_loader.dataset import (
     Dataset,
+    WindowNeeds,
     default_num_threads,
     found_schema,
     is_carrying,
@@ -253,9 +254,8 @@ def _opened(
     dataset = open_dataset(
         resolve_source(snapshot, schema, None, options),
         filters=filters,
-        batch_size=_SIZING_BATCH_ROWS,
+        needs=WindowNeeds(_SIZING_BATCH_ROWS, shuffle=True),
         window_rows=None,
-        shuffle=True,
         memory_limit_bytes=limit,
         transform=False,
         read_options=options,
