@@ -332,21 +332,15 @@ class EpisodeLoader(BatchedDataLoader):
         reads = ReadPlan.of(plan, self._samples, window)
         if self._reading is not None:
             return super()._engine(reads, min(1, window), next_plan)
-        return Engine(
-            self._dataset,
+        return self._engines()(
             reads,
-            self._options,
             first_batch=min(1, window),
-            allocator=self._allocator,
-            staging=self._staging,
             is_first=self._figures is None,
             batches=partial(self._parts_of_epoch().scheduler, plan, first_batch),
         )
 
     def _opener(self) -> Callable[[Plan], Engine]:
-        return partial(
-            _opened_ahead, self._dataset, self._parts_of_epoch(), self._options, self._allocator, self._staging
-        )
+        return partial(_opened_ahead, self._engines(), self._parts_of_epoch())
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
         parts = self._parts_of_epoch()
@@ -448,26 +442,10 @@ def _own_bytes(bounds_bytes: int, batch_bytes: int, limit_bytes: int) -> int:  #
     return bounds_bytes + _HELD_BATCHES * batch_bytes
 
 
-def _opened_ahead(
-    dataset: Dataset,
-    parts: _PartsOfEpoch,
-    options: EngineOptions,
-    allocator: Allocator,
-    staging: Arenas,
-    plan: Plan,
-) -> Engine:
+def _opened_ahead(engines: partial[Engine], parts: _PartsOfEpoch, plan: Plan) -> Engine:
     """Open the engine of the next epoch; a worker calls it, so it does not refer to the loader and keep it alive."""
     assert isinstance(plan, ReadPlan)
-    return Engine(
-        dataset,
-        plan,
-        options,
-        first_batch=0,
-        allocator=allocator,
-        staging=staging,
-        is_first=False,
-        batches=partial(parts.scheduler, plan.planned, 0),
-    )
+    return engines(plan, first_batch=0, is_first=False, batches=partial(parts.scheduler, plan.planned, 0))
 
 
 def _check_columns(

@@ -238,14 +238,16 @@ class LoaderEpochs:
 
     def _opener(self) -> Callable[[Plan], Engine]:
         """Return a function that opens the engine of a plan; it does not refer to the loader."""
+        return partial(self._engines(), first_batch=0, is_first=False)
+
+    def _engines(self) -> partial[Engine]:
+        """Return `Engine` with the arguments that all epochs share; it does not refer to the loader."""
         return partial(
             Engine,
             self._dataset,
             options=self._options,
-            first_batch=0,
             allocator=self._allocator,
             staging=self._staging,
-            is_first=False,
             transforms=self._transforms,
         )
 
@@ -424,16 +426,7 @@ class LoaderEpochs:
         if self._reading is not None:
             processes = self._processes(self._dataset)
             return IsolatedEngine(self._reading, plan, first_batch, processes=processes, next_plan=next_plan)
-        return Engine(
-            self._dataset,
-            plan,
-            self._options,
-            first_batch=first_batch,
-            allocator=self._allocator,
-            staging=self._staging,
-            is_first=self._figures is None,
-            transforms=self._transforms,
-        )
+        return self._engines()(plan, first_batch=first_batch, is_first=self._figures is None)
 
 
 def _drop(ahead: list[ReadAhead[Engine]]) -> None:

@@ -29,7 +29,7 @@ from parquet_loader.common import (
     parse_bytes,
 )
 from parquet_loader.dataset import Dataset, ListedDataset, ReservedMemory, WindowNeeds
-from parquet_loader.engine import Engine, EngineOptions, NextPlan, Usage, batches_at_once
+from parquet_loader.engine import Engine, NextPlan, Usage, batches_at_once
 from parquet_loader.errors import (
     ConfigurationError,
     MemoryLimitError,
@@ -54,7 +54,7 @@ from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, tota
 from parquet_loader.read import Filters, LocalCache
 from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video, masks_of
 from parquet_loader.source import Snapshot, Source, TableLike
-from parquet_loader.window import Allocator, Arenas
+from parquet_loader.window import Allocator
 
 if TYPE_CHECKING:
     import torch
@@ -494,8 +494,9 @@ class TokenLoader(BatchedDataLoader):
 
     def _parts_of_epoch(self) -> _PartsOfEpoch:
         return _PartsOfEpoch(
-            self._form, self._dataset.snapshot, self.length, self._memory, self._batch_bytes, self._batches_ahead
-        )
+            self._engines(), self._form, self._dataset.snapshot, self.length, self._memory, self._batch_bytes,
+            self._batches_ahead,
+        )  # fmt: skip
 
     def _plan_of(self, ready: Engine) -> Plan:
         return self._plan(ready.plan.epoch)
@@ -504,23 +505,10 @@ class TokenLoader(BatchedDataLoader):
         packing = self._packing(plan.epoch)
         if self._reading is not None:  # the next epoch may begin in any window, so the child reads none ahead
             return super()._engine(packing.read_plan(first_batch))
-        return Engine(
-            self._dataset,
-            packing.read_plan(first_batch),
-            self._options,
-            first_batch=0,
-            allocator=self._allocator,
-            staging=self._staging,
-            is_first=self._figures is None,
-            batches=partial(self._parts_of_epoch().scheduler, packing, first_batch),
-            scattered=self._form.scattered,
-        )
+        return self._parts_of_epoch().engine(packing, first_batch, is_first=self._figures is None)
 
     def _opener(self) -> Callable[[Plan], Engine]:
-        return partial(
-            _opened_ahead, self._dataset, self._packings, self._parts_of_epoch(), self._options, self._allocator,
-            self._staging,
-        )  # fmt: skip
+        return partial(_opened_ahead, self._packings, self._parts_of_epoch())
 
     def _output_of(self, plan: Plan, first_batch: int, output: Output) -> Output:
         parts = self._parts_of_epoch()
@@ -536,14 +524,16 @@ class TokenLoader(BatchedDataLoader):
 
 @dataclass(frozen=True, slots=True)
 class _PartsOfEpoch:
-    """What epochs are packed and written with; refers to no loader.
+    """The parts that make the batches of an epoch; does not refer to the loader.
 
     Attributes:
+        engines: Opens an engine.
         form, length, memory: As in `BatchWriter`.
         snapshot: As in `WindowPacker`.
         batch_bytes, most_ahead: As in `SequenceScheduler`.
     """
 
+    engines: partial[Engine]
     form: BatchForm
     snapshot: Snapshot
     length: int
@@ -558,27 +548,24 @@ class _PartsOfEpoch:
     def writer(self) -> BatchWriter:
         return BatchWriter(self.form, self.length, self.memory)
 
-    def scheduler(self, packing: EpochPacking, first_batch: int, usage: Usage) -> SequenceScheduler:
+    def engine(self, packing: EpochPacking, first_batch: int = 0, *, is_first: bool = False) -> Engine:
+        return self.engines(
+            packing.read_plan(first_batch),
+            first_batch=0,
+            is_first=is_first,
+            batches=partial(self._scheduler, packing, first_batch),
+            scattered=self.form.scattered,
+        )
+
+    def _scheduler(self, packing: EpochPacking, first_batch: int, usage: Usage) -> SequenceScheduler:
         return SequenceScheduler(
             self.packer(packing), self.writer, first_batch, self.batch_bytes, self.most_ahead, usage
         )
 
 
-def _opened_ahead(
-    dataset: Dataset,
-    packings: KeptPackings,
-    parts: _PartsOfEpoch,
-    options: EngineOptions,
-    allocator: Allocator,
-    staging: Arenas,
-    plan: Plan,
-) -> Engine:
+def _opened_ahead(packings: KeptPackings, parts: _PartsOfEpoch, plan: Plan) -> Engine:
     """Open the engine of the next epoch; refers to no loader, so that a worker that calls it keeps none alive."""
-    packing = packings(plan.epoch, lambda: plan)
-    return Engine(
-        dataset, packing.read_plan(0), options, first_batch=0, allocator=allocator, staging=staging, is_first=False,
-        batches=partial(parts.scheduler, packing, 0), scattered=parts.form.scattered,
-    )  # fmt: skip
+    return parts.engine(packings(plan.epoch, lambda: plan))
 
 
 def _check_supported(
