@@ -32,7 +32,6 @@ from parquet_loader.decode import (
     SkippedRows,
     TableOrigin,
     chunk_routes,
-    first_beyond_nanoseconds,
     routes_of,
 )
 from parquet_loader.errors import DataError, ParquetLoaderError, SourceError, UnsupportedError
@@ -46,12 +45,12 @@ from parquet_loader.read.column_chunks import (
     memo_bytes,
 )
 from parquet_loader.read.conform import Conform
+from parquet_loader.read.int96 import Int96Check
 from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.value_ranges import ValueRanges
 from parquet_loader.read.virtual_columns import Positions
-from parquet_loader.schema import heads
-from parquet_loader.source import RowGroupRef, Snapshot, has_int96
+from parquet_loader.source import RowGroupRef, Snapshot
 
 # Rows are read straight to the window this many bytes at a time. If the training loop keeps the GIL, each step in
 # Python may wait 5 ms for it, so there are few steps.
@@ -153,12 +152,7 @@ class RowGroupReader:
         ]
         self._widths_of = [_widths_of(decoder.columns) for decoder in decoders]
         self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
-        self._int96_of = [
-            _with_int96(schema, names) for schema, names in zip(snapshot.stored_schemas, columns_of, strict=True)
-        ]
-        # Whether Arrow may decode a column of `_int96_of`, by its number there, because its timestamps were checked.
-        most = max(map(len, self._int96_of), default=0)
-        self._int96_checked = np.zeros((snapshot.row_groups if most else 0, most), np.bool_)
+        self._int96 = Int96Check(snapshot, self.chunks, columns_of)
         # Whether lists of any length may be decoded to the window; not after columns of a row group could not.
         self._has_whole_lists = True
         self.ranges = ValueRanges(snapshot, [decoder.ranges for decoder in decoders])
@@ -349,7 +343,7 @@ class RowGroupReader:
         with ExitStack() as stack:
             by_arrow = list[_ForwardRows]()
             if opened.file is not None:
-                self._check_int96(row_group, location, plan.arrow)
+                self._int96.check(row_group, location, plan.arrow)
                 decoded = _by_arrow(opened.file, row_group, opened.batch_rows, plan.arrow)
                 if kernel is None:
                     yield from decoded
@@ -367,7 +361,7 @@ class RowGroupReader:
                     names = [name for name in selection.columns if name in error.columns]
                     routes = [route for route in selection.routes if 0 < route.dictionary_rows <= opened.batch_rows]
                     words = [route.stored for route in routes if route.stored in names] or None
-                    self._check_int96(row_group, location, names)
+                    self._int96.check(row_group, location, names)
                     file = stack.enter_context(self.chunks.open(row_group, names, location, read_dictionary=words))
                     late = _behind(done, _by_arrow(file, row_group, opened.batch_rows, names))
                     by_arrow.append(_ForwardRows(late))
@@ -551,50 +545,6 @@ class RowGroupReader:
                     table = table.append_column(name, pa.repeat(value, len(table)))
         return table
 
-    def _check_int96(self, row_group: RowGroupRef, location: ChunkLocation, columns: Collection[str]) -> None:
-        """Refuse INT96 timestamps beyond the range of nanoseconds, which Arrow would wrap and kernels leave to Arrow.
-
-        Args:
-            row_group: The row group.
-            location: The location of its bytes.
-            columns: The columns that Arrow decodes. Each is checked once.
-
-        Raises:
-            DataError: there is one; the message names the column, the row and the value.
-        """
-        found = self._int96_of[row_group.schema_number]
-        if not found:
-            return
-        checked = self._int96_checked[row_group.index]
-        left = [number for number, name in enumerate(found) if name in columns and not checked[number]]
-        if not left:
-            return
-        names = [found[number] for number in left]
-        beyond = self._first_beyond(row_group, location, names, ["s"])
-        if beyond is not None:  # or in the first or last second of the range
-            beyond = self._first_beyond(row_group, location, names, ["s", "ns"])
-        if beyond is not None:
-            raise beyond
-        checked[left] = True
-
-    def _first_beyond(
-        self, row_group: RowGroupRef, location: ChunkLocation, names: Sequence[str], units: Sequence[str]
-    ) -> DataError | None:
-        """Return the error of a timestamp for which `first_beyond_nanoseconds` of these units finds a time."""
-        with ExitStack() as stack:
-            open_as = partial(self.chunks.open, row_group, names, location)
-            files = [stack.enter_context(open_as(coerce_int96_timestamp_unit=unit)) for unit in units]
-            read = {"row_groups": [row_group.number], "columns": names, "use_threads": False}
-            first_row = 0
-            for batches in zip(*(file.iter_batches(65536, **read) for file in files), strict=True):
-                for name, *columns in zip(batches[0].schema.names, *(batch.columns for batch in batches), strict=True):
-                    seconds = first_beyond_nanoseconds(*columns)
-                    if seconds is not None:
-                        rows = f"rows {first_row} to {first_row + len(batches[0]) - 1}"
-                        return beyond_nanoseconds(f"{row_group.name}, column {name!r}, {rows}", seconds)
-                first_row += len(batches[0])
-        return None
-
     def check_rows(self, row_group: RowGroupRef, found: int) -> None:
         """Raise `DataError` if the pages hold another number of rows than the footer says."""
         if found != row_group.rows:
@@ -658,26 +608,6 @@ class RowGroupReader:
         return DataError(
             f"{where}: the data cannot be decoded: {reason}; a loader with on_error='skip' skips such row groups"
         )
-
-
-def _with_int96(schema: pa.Schema, names: Sequence[str]) -> list[str]:
-    """Return the columns that hold INT96 timestamps."""
-    marked = {field.name for field in schema if has_int96(field)}
-    return [name for name in names if any(head in marked for head in heads(name))] if marked else []
-
-
-def beyond_nanoseconds(where: str, seconds: int) -> DataError:
-    """Return the error of an INT96 timestamp that does not fit into nanoseconds."""
-    return DataError(
-        f"{where}: the INT96 timestamp {_date_of(seconds)} does not fit timestamp[ns]; leave the column out with "
-        "columns=[...], or write it as TIMESTAMP(us) (Spark: "
-        "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS)"
-    )
-
-
-def _date_of(seconds: int) -> str:
-    """Return a time as text, also for years that Python's datetime does not support."""
-    return str(np.datetime64(seconds, "s")).replace("T", " ")
 
 
 class _ForwardRows:
