@@ -30,6 +30,7 @@ from parquet_loader.decode import columns_of
 from parquet_loader.engine import BatchProcessor, Engine, EngineOptions, NextPlan, Transform, Usage, WindowMedia
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.column_scan import ScanOptions
 from parquet_loader.loader.episodes.episode_scan import read_episodes
 from parquet_loader.loader.episodes.episodes import Episodes, rule_of
 from parquet_loader.loader.episodes.sample_output import SampleOutput
@@ -209,17 +210,9 @@ class EpisodeLoader(BatchedDataLoader):
             settings = settings_of(listed)
             frames = settings.videos if episodes.by == EPISODE else None
             _check_columns(listed.schema, episodes, output_options, isolation, frames, settings.on_error)
-            bounds = read_episodes(
-                listed,
-                episodes.by,
-                episodes.order,
-                filters=filters,
-                shard=shard if shard is not None else settings.shard,
-                memory_limit_bytes=limit,
-                num_threads=num_threads,
-                isolation=isolation,
-                progress=progress,
-            )
+            own_shard = settings.shard if shard is None else shard
+            options = ScanOptions(filters, own_shard, limit, num_threads, isolation, progress)
+            bounds = read_episodes(listed, episodes.by, episodes.order, options)
             samples = EpisodeSamples(bounds.rows, bounds.row_begins, rule_of(episodes))
             found = _SampleSource(listed, samples, None if frames is None else frames.chosen(bounds.ids, samples))
         opened: Any = found.dataset

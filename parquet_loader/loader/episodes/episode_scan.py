@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.common import IntArray, OutputOptions, Shard, format_bytes
-from parquet_loader.dataset import ListedDataset, ranks_to_agree_with, settings_of, with_columns, without_filters
+from parquet_loader.common import IntArray, OutputOptions, format_bytes
+from parquet_loader.dataset import ListedDataset, settings_of, with_columns, without_filters
 from parquet_loader.errors import ConfigurationError, DataError, MemoryLimitError, SchemaError
-from parquet_loader.loader.batched import BatchedDataLoader, parts_of
-from parquet_loader.read import Filters, as_expression
+from parquet_loader.loader.column_scan import ColumnScan, PassingRows, ScanOptions
+from parquet_loader.read import as_expression
 from parquet_loader.schema import Category, Scalar, Schema, Text, policy_of
-from parquet_loader.source import Snapshot
 
 # Rows of a batch when the column is read.
 _BATCH_ROWS = 16384
@@ -44,36 +43,23 @@ class _Runs:
     Attributes:
         value: ``[runs]``: the value of each run.
         begins: int64 ``[runs + 1]``: the first row of each run, and the number of rows.
-        row_begins: As in `EpisodeBounds`.
+        rows: The rows.
     """
 
     value: pa.Array
     begins: IntArray
-    row_begins: IntArray
+    rows: PassingRows
 
 
-def read_episodes(
-    listed: ListedDataset,
-    by: str,
-    order: str | None,
-    *,
-    filters: Filters | None,
-    shard: Shard | None,
-    memory_limit_bytes: int,
-    num_threads: int | None,
-    isolation: Literal["thread", "process"],
-    progress: bool,
-) -> EpisodeBounds:
+def read_episodes(listed: ListedDataset, by: str, order: str | None, options: ScanOptions) -> EpisodeBounds:
     """Return the episodes, and check that the rows of each are consecutive and in order.
 
-    Each rank of `torch.distributed` reads a part, and the ranks gather the parts. If the caller passes a shard, this
-    rank reads all rows. With filters, the column is read a second time.
+    With filters, the column is read a second time.
 
     Args:
         listed: The files.
         by, order: As in `Episodes`.
-        filters, shard, num_threads, isolation, progress: As in `BatchedDataLoader`.
-        memory_limit_bytes: Limit of the memory held while the column is read.
+        options: How the columns are read.
 
     Raises:
         SchemaError: A column is missing or has the wrong type.
@@ -81,88 +67,39 @@ def read_episodes(
         ConfigurationError: The filters keep only some rows of an episode.
         MemoryLimitError: The bounds of the episodes take more than half of the memory limit.
     """
-
-    def read(source: ListedDataset, order: str | None, chosen: Filters | None) -> _Runs:
-        return _read_runs(
-            source,
-            by,
-            order,
-            filters=chosen,
-            shard=shard,
-            memory_limit_bytes=memory_limit_bytes,
-            num_threads=num_threads,
-            isolation=isolation,
-            progress=progress,
-        )
-
-    runs = read(without_filters(listed), order, None)
-    settings = settings_of(listed)
-    _check_unique(runs, by, settings.source.snapshot)
-    if settings.combined(as_expression(filters)) is not None:
-        passing = read(listed, None, filters)
+    runs = _read_runs(without_filters(listed), by, order, replace(options, filters=None))
+    _check_unique(runs, by)
+    if settings_of(listed).combined(as_expression(options.filters)) is not None:
+        passing = _read_runs(listed, by, None, options)
         _check_whole(passing, runs, by)
         runs = passing
-    if 48 * len(runs.value) > memory_limit_bytes // 2:
+    limit_bytes, nbytes = options.memory_limit_bytes, 48 * len(runs.value)
+    if nbytes > limit_bytes // 2:
         raise MemoryLimitError(
-            f"memory_limit={format_bytes(memory_limit_bytes)}: the bounds of {len(runs.value)} episodes take "
-            f"{format_bytes(48 * len(runs.value))}, which may be at most half of it; pass at least "
-            f"{format_bytes(96 * len(runs.value))}"
+            f"memory_limit={format_bytes(limit_bytes)}: the bounds of {len(runs.value)} episodes take "
+            f"{format_bytes(nbytes)}, which may be at most half of it; pass at least {format_bytes(2 * nbytes)}"
         )
-    return EpisodeBounds(runs.begins, runs.row_begins, runs.value)
+    return EpisodeBounds(runs.begins, runs.rows.begins, runs.value)
 
 
-def _read_runs(
-    listed: ListedDataset,
-    by: str,
-    order: str | None,
-    *,
-    filters: Filters | None,
-    shard: Shard | None,
-    **arguments: Any,
-) -> _Runs:
-    ranks = ranks_to_agree_with(shard)
-    limit = arguments.pop("memory_limit_bytes")
+def _read_runs(listed: ListedDataset, by: str, order: str | None, options: ScanOptions) -> _Runs:
     columns = [by] if order in (None, by) else [by, order]
-    chosen = with_columns(listed, columns)
-    _check_types(chosen.schema, by, order)
-    with BatchedDataLoader(
-        chosen,
-        _BATCH_ROWS,
-        filters=filters,
-        memory_limit=limit,
-        shard=None if ranks is not None else Shard(0, 1),
-        output_options=OutputOptions(format="arrow"),
-        **arguments,
-    ) as loader:
-        dataset = parts_of(loader).dataset
-        snapshot = dataset.snapshot
-        row_begins = np.zeros(len(dataset.counts) + 1, np.int64)
-        np.cumsum(dataset.counts, out=row_begins[1:])
-        rows = int(row_begins[-1])
-        rank, world_size = (0, 1) if ranks is None else (ranks.shard.rank, ranks.shard.world_size)
-        first, stop = rows * rank // world_size, rows * (rank + 1) // world_size
+    _check_types(with_columns(listed, columns).schema, by, order)
+    with ColumnScan(listed, columns, _BATCH_ROWS, options, OutputOptions(format="arrow")) as scan:
 
         def read() -> pa.Table:
-            at, found = first, list[pa.Table]()
-            for batch in loader:
-                if at < stop:
-                    some = pa.table(batch).slice(0, stop - at)
-                    found.append(_runs_of(some, by, order, at, snapshot, row_begins))
-                    at += len(some)
-            if at != stop:
-                raise DataError(f"column {by!r}: {at - first} rows were read, expected {stop - first}")
-            return _joined(found)
+            batches = ((at, pa.table(batch).slice(0, rows)) for at, rows, batch in scan.batches())
+            return _joined([_runs_of(batch, by, order, at, scan.rows) for at, batch in batches])
 
-        parts = [read()] if ranks is None else map(_unpacked, ranks.gather(lambda: _packed(read())))
-        runs = _joined(list(parts))
+        runs = _joined(scan.gather(read, _packed, _unpacked))
     if order is not None and len(runs):
-        _check_between(runs, by, order, snapshot, row_begins)
-    begins = np.append(runs["begin"].to_numpy(), rows).astype(np.int64)
+        _check_between(runs, by, order, scan.rows)
+    begins = np.append(runs["begin"].to_numpy(), scan.rows.begins[-1])
     value = runs["value"].combine_chunks()
     if not len(runs):
-        return _Runs(value, np.zeros(1, np.int64), row_begins)
+        return _Runs(value, np.zeros(1, np.int64), scan.rows)
     is_new = np.append(True, pc.not_equal(value[1:], value[:-1]).to_numpy(zero_copy_only=False))
-    return _Runs(value.filter(pa.array(is_new)), begins[np.append(is_new, True)], row_begins)
+    return _Runs(value.filter(pa.array(is_new)), begins[np.append(is_new, True)], scan.rows)
 
 
 def _check_types(schema: Schema, by: str, order: str | None) -> None:
@@ -191,9 +128,7 @@ def _check_types(schema: Schema, by: str, order: str | None) -> None:
         )
 
 
-def _runs_of(
-    batch: pa.Table, by: str, order: str | None, at: int, snapshot: Snapshot, row_begins: IntArray
-) -> pa.Table:
+def _runs_of(batch: pa.Table, by: str, order: str | None, at: int, passing: PassingRows) -> pa.Table:
     """Return the runs of a batch: begin, value, and the values of `order` in the first and the last row.
 
     Raises:
@@ -212,22 +147,20 @@ def _runs_of(
         rises = of_rows[1:] > of_rows[:-1]
         if not (rises | is_new[1:]).all():
             row = int(np.flatnonzero(~(rises | is_new[1:]))[0]) + 1
-            raise _not_ordered(by, order, value[row], of_rows[row - 1 : row + 1], at + row, snapshot, row_begins)
+            raise _not_ordered(by, order, value[row], of_rows[row - 1 : row + 1], at + row, passing)
         columns |= {"first": of_rows[begin], "last": of_rows[np.append(begin[1:], len(value)) - 1]}
     return pa.table(columns)
 
 
-def _not_ordered(
-    by: str, order: str, value: Any, found: Any, row: int, snapshot: Snapshot, row_begins: IntArray
-) -> DataError:
+def _not_ordered(by: str, order: str, value: Any, found: Any, row: int, passing: PassingRows) -> DataError:
     return DataError(
-        f"{_named(snapshot, row_begins, row)}: column {order!r} is {found[1]}, and {found[0]} in the row before, of "
+        f"{passing.name(row)}: column {order!r} is {found[1]}, and {found[0]} in the row before, of "
         f"the same episode ({by} {value}); the rows of an episode have to be in rising order: sort the files by "
         f"{by!r} and {order!r}"
     )
 
 
-def _check_between(runs: pa.Table, by: str, order: str, snapshot: Snapshot, row_begins: IntArray) -> None:
+def _check_between(runs: pa.Table, by: str, order: str, passing: PassingRows) -> None:
     """Check the order from one batch to the next. Raises as `_runs_of`."""
     value = runs["value"].combine_chunks()
     first, last, begin = (runs[name].to_numpy() for name in ("first", "last", "begin"))
@@ -235,10 +168,10 @@ def _check_between(runs: pa.Table, by: str, order: str, snapshot: Snapshot, row_
     wrong = np.flatnonzero(is_same & ~(first[1:] > last[:-1]))
     if len(wrong):
         run = int(wrong[0]) + 1
-        raise _not_ordered(by, order, value[run], (last[run - 1], first[run]), int(begin[run]), snapshot, row_begins)
+        raise _not_ordered(by, order, value[run], (last[run - 1], first[run]), int(begin[run]), passing)
 
 
-def _check_unique(runs: _Runs, by: str, snapshot: Snapshot) -> None:
+def _check_unique(runs: _Runs, by: str) -> None:
     """Check that the rows of each episode are consecutive.
 
     Raises:
@@ -254,8 +187,8 @@ def _check_unique(runs: _Runs, by: str, snapshot: Snapshot) -> None:
     before = int(np.flatnonzero(encoded == encoded[run])[0])
     again_at, ended_at = int(runs.begins[run]), int(runs.begins[before + 1]) - 1
     raise DataError(
-        f"{_named(snapshot, runs.row_begins, again_at)}: {by} is {runs.value[run]} again, whose rows ended in "
-        f"{_named(snapshot, runs.row_begins, ended_at)}; the rows of an episode have to be consecutive: sort the files "
+        f"{runs.rows.name(again_at)}: {by} is {runs.value[run]} again, whose rows ended in "
+        f"{runs.rows.name(ended_at)}; the rows of an episode have to be consecutive: sort the files "
         f"by {by!r}"
     )
 
@@ -274,13 +207,6 @@ def _check_whole(passing: _Runs, runs: _Runs, by: str) -> None:
             f"filters: {kept[run]} of the {whole[run]} rows of {by} {passing.value[run]} pass; filters may choose "
             f"episodes, but not rows of one: filter by {by!r}, or by columns with one value an episode"
         )
-
-
-def _named(snapshot: Snapshot, row_begins: IntArray, row: int) -> str:
-    """Return the file, row group and row of a row of the data set."""
-    number = int(np.searchsorted(row_begins, row, side="right")) - 1
-    group = snapshot.row_group(number)
-    return f"{group.file.name}, row group {group.number}, row {row - int(row_begins[number])}"
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

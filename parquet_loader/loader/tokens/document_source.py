@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from parquet_loader.common import Shard
 from parquet_loader.dataset import Dataset, ListedDataset, ranks_to_agree_with, settings_of, with_columns
 from parquet_loader.errors import SchemaError
+from parquet_loader.loader.column_scan import ScanOptions
 from parquet_loader.loader.tokens.lengths import DocumentLengths, read_lengths
 from parquet_loader.loader.tokens.token_cache import TextOrigin, cached_tokens
 from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
-from parquet_loader.read import Filters
 from parquet_loader.schema import Schema, Text
 
 
@@ -38,13 +37,7 @@ def document_source(
     tokens: str,
     lengths: str | None,
     encoder: DocumentEncoder | None,
-    *,
-    filters: Filters | None,
-    shard: Shard | None,
-    isolation: Literal["thread", "process"],
-    memory_limit_bytes: int,
-    num_threads: int | None,
-    progress: bool,
+    options: ScanOptions,
 ) -> DocumentSource:
     """Return the documents of a source; if the tokens of text are cached, those of the cache.
 
@@ -53,42 +46,25 @@ def document_source(
         columns: The columns that are read.
         tokens, lengths: The columns of tokens or text, and of lengths, as the caller names them.
         encoder: Turns text into tokens; None if the column holds tokens.
-        filters, shard, isolation, memory_limit_bytes, num_threads, progress: As in `BatchedDataLoader`.
+        options: How the lengths, or the rows of text, are read.
     """
-    shard = settings_of(listed).shard if shard is None else shard
+    if options.shard is None:
+        options = replace(options, shard=settings_of(listed).shard)
     origin: TextOrigin | None = None
     if encoder is not None:
         _check_text(with_columns(listed, columns).schema, tokens)
     if encoder is not None and encoder.cache is not None:
-        ranks = ranks_to_agree_with(shard)
+        ranks = ranks_to_agree_with(options.shard)
         try:
-            cached = cached_tokens(
-                listed,
-                columns,
-                encoder,
-                filters=filters,
-                memory_limit_bytes=memory_limit_bytes,
-                num_threads=num_threads,
-                progress=progress,
-            )
+            cached = cached_tokens(listed, columns, encoder, options)
         except BaseException as error:
             if ranks is not None:  # the other ranks would wait for this one
                 ranks.broadcast_error(error)
             raise
         listed, lengths, origin = cached.listed, cached.lengths, cached.origin
         # Ranks may have caches of their own, whose files have different names.
-        filters, shard = None, Shard(0, 1)
-    found = read_lengths(
-        listed,
-        lengths or tokens,
-        filters=filters,
-        shard=shard,
-        memory_limit_bytes=memory_limit_bytes,
-        num_threads=num_threads,
-        isolation=isolation,
-        progress=progress,
-        encoder=None if lengths is not None else encoder,
-    )
+        options = replace(options, filters=None, shard=Shard(0, 1))
+    found = read_lengths(listed, lengths or tokens, options, None if lengths is not None else encoder)
     return DocumentSource(with_columns(listed, columns), found, lengths, origin)
 
 

@@ -23,15 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.collate import arrow_table
-from parquet_loader.common import FileLock, IntArray, OutputOptions, Shard
+from parquet_loader.common import FileLock, OutputOptions, Shard
 from parquet_loader.dataset import Dataset, ListedDataset, digest, settings_of, with_columns, with_shard
 from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SourceError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader, parts_of
+from parquet_loader.loader.column_scan import PassingRows, ScanOptions
 from parquet_loader.loader.state import counts_identity, described, files_identity
 from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
-from parquet_loader.read import Filters
 from parquet_loader.schema import RaggedList, Scalar, Schema, masks_of
-from parquet_loader.source import Snapshot
 from parquet_loader.write import DatasetWriter
 
 # Rows of a batch of text; a window holds at least as many.
@@ -43,19 +42,12 @@ class TextOrigin:
     """The origin of the rows of a `CachedTokens`.
 
     Attributes:
-        snapshot: The files with the text.
-        begins: int64 ``[row groups + 1]``: rows that pass the filters before each row group.
+        rows: The rows of text.
         identity: The files and the filter of the text, for states, instead of the cache's own files.
     """
 
-    snapshot: Snapshot
-    begins: IntArray
+    rows: PassingRows
     identity: dict[str, Any]
-
-    def locate(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the row group of each row, and its number among the rows of the row group that pass."""
-        group = np.searchsorted(self.begins, rows, side="right") - 1
-        return group, rows - self.begins[group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +69,7 @@ def cached_tokens(
     listed: ListedDataset,
     columns: list[str],
     encoder: DocumentEncoder,
-    *,
-    filters: Filters | None,
-    memory_limit_bytes: int,
-    num_threads: int | None,
-    progress: bool,
+    options: ScanOptions,
 ) -> CachedTokens:
     """Return the tokens of a column of text from the cache; if they are missing, tokenize all rows first.
 
@@ -89,7 +77,7 @@ def cached_tokens(
         listed: The files.
         columns: The column of text, and the carried columns.
         encoder: The tokenizer, and the directory of the cache.
-        filters, memory_limit_bytes, num_threads, progress: As in `TokenLoader`.
+        options: How the rows are read; each process reads all rows, on threads.
 
     Raises:
         SourceError: The directory cannot be written.
@@ -105,11 +93,11 @@ def cached_tokens(
         with_columns(listed, columns),
         _BATCH_ROWS,
         transform=_Tokenized(encoder, text, lengths),
-        filters=filters,
-        memory_limit=memory_limit_bytes,
+        filters=options.filters,
+        memory_limit=options.memory_limit_bytes,
         shard=Shard(0, 1),  # all rows, in each process: the lock lets one of them tokenize
-        num_threads=num_threads,
-        progress=progress,
+        num_threads=options.num_threads,
+        progress=options.progress,
         output_options=OutputOptions(format="numpy"),
     ) as loader:
         parts = parts_of(loader)
@@ -160,11 +148,9 @@ def _named(filters: pc.Expression) -> str:
 
 
 def _origin_of(dataset: Dataset, filters: Any) -> TextOrigin:
-    begins = np.zeros(len(dataset.counts) + 1, np.int64)
-    np.cumsum(dataset.counts, out=begins[1:])
     snapshot = dataset.snapshot
     table = {} if snapshot.table is None else {"table": snapshot.table.name}
-    return TextOrigin(snapshot, begins, {**table, "files": files_identity(snapshot), "filters": filters})
+    return TextOrigin(PassingRows.of(dataset), {**table, "files": files_identity(snapshot), "filters": filters})
 
 
 def _opened(path: Path, rows: int, shard: Shard | None) -> ListedDataset | None:

@@ -37,6 +37,7 @@ from parquet_loader.errors import (
     UnsupportedError,
 )
 from parquet_loader.loader.batched import BatchedDataLoader
+from parquet_loader.loader.column_scan import ScanOptions
 from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
@@ -254,12 +255,7 @@ class TokenLoader(BatchedDataLoader):
                 tokens,
                 lengths,
                 encoder,
-                filters=filters,
-                shard=shard,
-                isolation=isolation,
-                memory_limit_bytes=limit,
-                num_threads=num_threads,
-                progress=progress,
+                ScanOptions(filters, shard, limit, num_threads, isolation, progress),
             )
         opened: Any = documents.dataset
         self._lengths, self._origin = documents.lengths, documents.origin
@@ -402,8 +398,8 @@ class TokenLoader(BatchedDataLoader):
         group, row, first, tokens, sequence = joined or [np.zeros(0, np.int64)] * 5
         snapshot = self._dataset.snapshot
         if self._origin is not None:
-            snapshot = self._origin.snapshot
-            group, row = self._origin.locate(self._lengths.begins[group] + row)
+            snapshot = self._origin.rows.snapshot
+            group, row = self._origin.rows.locate(self._lengths.begins[group] + row)
         paths = [snapshot.files[int(snapshot.row_group_file[g])].path for g in group]
         return BatchLineage(paths, snapshot.row_group_number[group].astype(np.int64), row, first, tokens, sequence)
 
