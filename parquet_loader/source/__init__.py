@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from parquet_loader.source.arrow_schema import has_int96
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ranges, merge, row_group_ranges, selected
+from parquet_loader.source.file_schema import FileSchema, Leaf, MetadataError, SchemaElement, schema_tree
 from parquet_loader.source.file_types import common_folder, is_hidden
 from parquet_loader.source.files import SourceFile, changed_since
 from parquet_loader.source.footers import FooterCache, read_file_schema, read_footer
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
-from parquet_loader.source.metadata import (
-    ColumnChunk,
-    FileSchema,
-    Leaf,
-    Metadata,
-    MetadataError,
-    ReadableChunk,
-    RowGroupFooter,
-    SchemaElement,
-    schema_tree,
-)
+from parquet_loader.source.metadata import ColumnChunk, Metadata, ReadableChunk, RowGroupFooter
 from parquet_loader.source.remote.concurrency import ConcurrencyLimit
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore

@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from parquet_loader.source.file_schema import MetadataError
 from parquet_loader.source.files import SourceFile
-from parquet_loader.source.metadata import Metadata, MetadataError
+from parquet_loader.source.metadata import Metadata
 
 # Arrow reads this many bytes beyond a column chunk, because old versions of parquet-cpp did not count the header of the
 # dictionary page in its length (PARQUET-816).

@@ -20,8 +20,9 @@ import pyarrow.fs as pafs
 from parquet_loader.common import Digests, IntArray, is_local, no_link, system_error, without_secrets
 from parquet_loader.errors import ParquetLoaderError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher
+from parquet_loader.source.file_schema import LENGTH_AND_MARK_BYTES, MARK, FileSchema, MetadataError
 from parquet_loader.source.files import SourceFile, changed_since, same_etag
-from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, FileSchema, Metadata, MetadataError, read_schema
+from parquet_loader.source.metadata import Metadata, read_schema
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.tables.names import FooterNames, Names

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parquet_loader.source.metadata import ColumnChunk, Leaf, Metadata, MetadataError
+from parquet_loader.source.file_schema import Leaf, MetadataError
+from parquet_loader.source.metadata import ColumnChunk, Metadata
 
 _SIGNED = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 _UNSIGNED = {"INT32": "<I", "INT64": "<Q"}

@@ -21,7 +21,7 @@ from parquet_loader.decode.native import page_check
 from parquet_loader.decode.page_headers import FalseClaimError
 from parquet_loader.petastorm import make_batch_reader
 from parquet_loader.source.byte_ranges import ByteRange
-from parquet_loader.source.metadata import MetadataError
+from parquet_loader.source.file_schema import MetadataError
 from parquet_loader.source.remote.streaming_file import StreamedFile
 from parquet_loader.source.thrift import ThriftError
 from tests.support.examples import grid

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from parquet_loader.errors import SourceError
-from parquet_loader.source.metadata import LENGTH_AND_MARK_BYTES, MARK, SchemaElement, footer_numbers, schema_tree
+from parquet_loader.source.file_schema import LENGTH_AND_MARK_BYTES, MARK, SchemaElement, schema_tree
+from parquet_loader.source.metadata import footer_numbers
 
 _HIDDEN = "\0"
 

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from parquet_loader.common import IntArray, in_threads
 from parquet_loader.errors import SourceError
-from parquet_loader.source.metadata import Metadata, MetadataError
+from parquet_loader.source.file_schema import MetadataError
+from parquet_loader.source.metadata import Metadata
 from parquet_loader.source.statistics import bounds_of
 from parquet_loader.source.tables.deletes import Deletes, InlineVector, Vector, roaring_bytes
 from parquet_loader.source.tables.iceberg.locations import TableStore
