@@ -89,7 +89,9 @@ if TYPE_CHECKING:
         SlowColumns,
         StorageFigures,
     )
-    from parquet_loader.loader.tokens.token_loader import BatchLineage, TokenLoader, TokenPlan
+    from parquet_loader.loader.tokens.lineage import BatchLineage
+    from parquet_loader.loader.tokens.token_loader import TokenLoader
+    from parquet_loader.loader.tokens.token_plan import TokenPlan
     from parquet_loader.loader.tokens.tokenizing import TokenizerOptions
     from parquet_loader.plan import MixingScore
     from parquet_loader.read.cache.options import LocalCache
@@ -147,7 +149,9 @@ _MODULES = {
         "SlowColumns",
         "StorageFigures",
     ),
-    "parquet_loader.loader.tokens.token_loader": ("BatchLineage", "TokenLoader", "TokenPlan"),
+    "parquet_loader.loader.tokens.lineage": ("BatchLineage",),
+    "parquet_loader.loader.tokens.token_loader": ("TokenLoader",),
+    "parquet_loader.loader.tokens.token_plan": ("TokenPlan",),
     "parquet_loader.loader.tokens.tokenizing": ("TokenizerOptions",),
     "parquet_loader.plan": ("MixingScore",),
     "parquet_loader.read.cache.options": ("LocalCache",),

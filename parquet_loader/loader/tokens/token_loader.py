@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from parquet_loader.collate import Batch, Output
 from parquet_loader.common import (
     LOADER_KEYWORDS,
-    IntArray,
     OutputOptions,
     ReadOptions,
     Shard,
@@ -30,30 +27,35 @@ from parquet_loader.common import (
 )
 from parquet_loader.dataset import Dataset, ListedDataset, ReservedMemory, WindowNeeds
 from parquet_loader.engine import Engine, NextPlan, Usage, batches_at_once
-from parquet_loader.errors import (
-    ConfigurationError,
-    MemoryLimitError,
-    SchemaError,
-    UnsupportedError,
-)
+from parquet_loader.errors import MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.column_scan import ScanOptions
 from parquet_loader.loader.epoch import EpochEngine
-from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
+from parquet_loader.loader.epoch_plan import figures_of_plan
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
+from parquet_loader.loader.tokens.arguments import (
+    batching,
+    check_supported,
+    chosen_keys,
+    columns_read,
+    roles,
+    value_bytes,
+)
 from parquet_loader.loader.tokens.document_source import DocumentSource, document_source
-from parquet_loader.loader.tokens.documents import BATCH_KEYS, PIECE_BYTES, BatchForm, WindowPacker
-from parquet_loader.loader.tokens.epoch_packing import EpochPacking, KeptPackings, PackingRule
+from parquet_loader.loader.tokens.documents import PIECE_BYTES, BatchForm, WindowPacker
+from parquet_loader.loader.tokens.epoch_packing import EpochPacking, KeptPackings
 from parquet_loader.loader.tokens.lengths import check_lengths_fit
+from parquet_loader.loader.tokens.lineage import BatchLineage, lineage_of
 from parquet_loader.loader.tokens.packed_output import PackedOutput
 from parquet_loader.loader.tokens.sequence_scheduler import SequenceScheduler
 from parquet_loader.loader.tokens.sequences import BatchWriter, token_bytes
-from parquet_loader.loader.tokens.tokenizing import DocumentEncoder, encoder_of
+from parquet_loader.loader.tokens.token_plan import TokenPlan, token_plan
+from parquet_loader.loader.tokens.tokenizing import encoder_of
 from parquet_loader.plan import Division, Overflow, Pack, Plan, everything, total_pieces, total_tokens
 from parquet_loader.read import Filters, LocalCache
-from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video, masks_of
+from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableLike
 from parquet_loader.window import Allocator
 
@@ -64,52 +66,6 @@ if TYPE_CHECKING:
 _AHEAD_BYTES = 48 * 2**20
 _LEAST_AHEAD, _MOST_AHEAD = 4, 64
 _AHEAD_SHARE = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPlan(EpochPlan):
-    """Figures of an epoch of a `TokenLoader`, known before it begins.
-
-    `rows` is the number of sequences that this rank delivers. The attributes below count all ranks together.
-
-    Attributes:
-        sequences: Sequences of the epoch.
-        documents: Documents with at least one token.
-        tokens: Tokens of all documents.
-        fill: Share of the sequences' positions that hold a token; the others are padding.
-        split_share: Share of the documents that are in more than one sequence.
-        cropped_share: Share of the tokens that are left out because their document is longer than a sequence.
-        documents_per_sequence: Documents in a sequence on average, counting parts of documents.
-    """
-
-    sequences: int
-    documents: int
-    tokens: int
-    fill: float
-    split_share: float
-    cropped_share: float
-    documents_per_sequence: float
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLineage:
-    """The documents of one batch; all arrays have an element for each piece, in the order of ``seq_lens``.
-
-    Attributes:
-        paths: The file of each piece.
-        row_groups: int64 ``[pieces]``: the row group in the file.
-        rows: int64 ``[pieces]``: the row in the row group, counted among those that pass the filters.
-        first_tokens: int64 ``[pieces]``: the first token in the document.
-        tokens: int64 ``[pieces]``: the number of tokens.
-        sequences: int64 ``[pieces]``: the row of the batch.
-    """
-
-    paths: list[str]
-    row_groups: IntArray
-    rows: IntArray
-    first_tokens: IntArray
-    tokens: IntArray
-    sequences: IntArray
 
 
 # Names of the length in other libraries.
@@ -227,12 +183,12 @@ class TokenLoader(BatchedDataLoader):
         check_bool("progress", progress)
         if pad_to_multiple is not None:
             check_int("pad_to_multiple", pad_to_multiple, 1, 2**24)
-        self._rule, batch_size = _batching(length, pack, overflow, batch_size, batch_tokens, pad_to_multiple)
+        self._rule, batch_size = batching(length, pack, overflow, batch_size, batch_tokens, pad_to_multiple)
         carried = check_columns(carry if carry is not None and len(carry) else None, "carry") or []
-        columns = _columns(tokens, boundaries, carried, lengths)
-        chosen_keys = _chosen_keys(keys)
+        columns = columns_read(tokens, boundaries, carried, lengths)
+        delivered_keys = chosen_keys(keys)
         encoder = None if tokenizer is None else encoder_of(tokenizer)
-        _check_supported(encoder, boundaries, isolation, shard_options, output_options)
+        check_supported(encoder, boundaries, isolation, shard_options, output_options)
         self._own_arguments["tokenizer"] = encoder
         self._tokenizer = None if encoder is None else encoder.identity
         self._limit_bytes = limit = parse_bytes(memory_limit)
@@ -261,7 +217,7 @@ class TokenLoader(BatchedDataLoader):
         self._lengths, self._origin = documents.lengths, documents.origin
         if self._origin is not None:  # the cache holds tokens, and only those of rows that pass
             encoder, filters = None, None
-        aligned, others = _roles(opened.schema, tokens, boundaries, carried, is_text=tokenizer is not None)
+        aligned, others = roles(opened.schema, tokens, boundaries, carried, is_text=tokenizer is not None)
         self._form = BatchForm(
             tokens=tokens,
             lengths=documents.lengths_column,
@@ -272,9 +228,9 @@ class TokenLoader(BatchedDataLoader):
             padding=padding,
             multiple=self._rule.multiple or pad_to_multiple,
             encoder=encoder,
-            keys=chosen_keys,
+            keys=delivered_keys,
         )
-        position_bytes = token_bytes(chosen_keys) + sum(_token_bytes(opened.schema[name]) for name in aligned)
+        position_bytes = token_bytes(delivered_keys) + sum(value_bytes(opened.schema[name]) for name in aligned)
         self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * position_bytes
         self._batches_ahead = _batches_ahead(self._batch_bytes, limit)
         super().__init__(
@@ -328,38 +284,9 @@ class TokenLoader(BatchedDataLoader):
         """Return figures of the next epoch; reads no more than `window_rows` does."""
         self._check_open()
         packing = self._packing(self._position[0])
-        rule, tokens = self._rule, self._lengths.tokens
-        sequences, documents = packing.sequences, int(np.count_nonzero(tokens))
-        pieces = total_pieces(tokens, rule.length, rule.overflow)
-        split = int(np.count_nonzero(tokens > rule.length)) if rule.overflow == "split" else 0
-        rows, positions = packing.rows, sequences * rule.length
-        if rule.method == "by_length":
-            sequences, rows, positions = pieces, *_rows_and_positions(packing)
-        if rule.method == "concat":  # documents are cut wherever a sequence ends
-            pieces = split = 0
-            for window in range(packing.plan.windows):
-                packed = packing.packed(window, packing.ordered_lengths(window))
-                pieces += len(packed.document)
-                split += int(np.count_nonzero(np.bincount(packed.document) > 1))
-        total, delivered = int(tokens.sum(dtype=np.int64)), total_tokens(tokens, rule.length, rule.overflow)
-        base = figures_of_plan(packing.figures_plan, self._dataset, self.num_threads)
-        figures = {name: getattr(base, name) for name in EpochPlan.__dataclass_fields__}
-        figures |= {
-            "rows": rows,
-            "predicted_peak_bytes": base.predicted_peak_bytes
-            + self._own_bytes
-            + int(self._packing_row_bytes * packing.plan.largest_window_rows),
-        }
-        return TokenPlan(
-            **figures,
-            sequences=sequences,
-            documents=documents,
-            tokens=total,
-            fill=delivered / max(1, positions),
-            split_share=split / max(1, documents),
-            cropped_share=(total - delivered) / max(1, total),
-            documents_per_sequence=pieces / max(1, sequences),
-        )
+        figures = figures_of_plan(packing.figures_plan, self._dataset, self.num_threads)
+        packed_bytes = int(self._packing_row_bytes * packing.plan.largest_window_rows)
+        return token_plan(packing, figures, figures.predicted_peak_bytes + self._own_bytes + packed_bytes)
 
     def lineage(self, batch: int, epoch: int | None = None) -> BatchLineage:
         """Return the documents of a batch; reads nothing.
@@ -375,33 +302,7 @@ class TokenLoader(BatchedDataLoader):
         current = self._next_epoch if last is None else last.position[0]
         packing = self._packing(current if epoch is None else check_int("epoch", epoch, 0, 2**63 - 1))
         check_int("batch", batch, 0, max(0, packing.steps - 1))
-        parts, sequences = [], 0
-        for first_sequence, high in packing.ranges_of(batch) if batch < packing.steps else []:
-            low = first_sequence
-            while low < high:
-                window = packing.window_of(low)
-                end, before = min(high, int(packing.begins[window + 1])), int(packing.begins[window])
-                chosen = np.arange(low - before, end - before)
-                some = packing.packed(window, packing.ordered_lengths(window)).taken(chosen)
-                order = packing.plan.order(window)
-                read = some.document if order is None else order[some.document]
-                slices = packing.plan.slices(window)
-                starts = np.cumsum([0, *(s.rows for s in slices)])
-                number = np.searchsorted(starts, read, side="right") - 1
-                group = np.array([s.row_group for s in slices])[number]
-                row = read - starts[number] + np.array([s.start for s in slices])[number]
-                rows, _ = self._rule.rows(some)
-                sequence = np.repeat(np.arange(sequences, sequences + len(rows) - 1), np.diff(rows))
-                parts.append((group, row, some.first, some.tokens, sequence))
-                low, sequences = end, sequences + len(rows) - 1
-        joined = [np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True)] if parts else []
-        group, row, first, tokens, sequence = joined or [np.zeros(0, np.int64)] * 5
-        snapshot = self._dataset.snapshot
-        if self._origin is not None:
-            snapshot = self._origin.rows.snapshot
-            group, row = self._origin.rows.locate(self._lengths.begins[group] + row)
-        paths = [snapshot.files[int(snapshot.row_group_file[g])].path for g in group]
-        return BatchLineage(paths, snapshot.row_group_number[group].astype(np.int64), row, first, tokens, sequence)
+        return lineage_of(packing, batch, self._dataset.snapshot, self._origin)
 
     def seek(self, epoch: int, batch: int) -> None:
         """Start the next iteration at a batch of an epoch; at most two windows are read for its first batch.
@@ -564,93 +465,6 @@ def _opened_ahead(packings: KeptPackings, parts: _PartsOfEpoch, plan: Plan) -> E
     return parts.engine(packings(plan.epoch, lambda: plan))
 
 
-def _check_supported(
-    encoder: DocumentEncoder | None,
-    boundaries: str | None,
-    isolation: str,
-    shard_options: ShardOptions | None,
-    output_options: OutputOptions | None,
-) -> None:
-    is_isolated = isolation == "process" and encoder is not None and encoder.cache is None
-    if encoder is not None and (boundaries is not None or is_isolated):
-        raise UnsupportedError(
-            f"tokenizer= with {'isolation=' + repr(isolation) if boundaries is None else 'boundaries='}: text is "
-            "tokenized by the threads of this process, a row as a document; leave the argument out"
-        )
-    if shard_options is not None and shard_options.remainder == "uneven":
-        raise UnsupportedError(
-            f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences; choose "
-            "remainder='drop' or 'pad'"
-        )
-    if output_options is not None and (
-        output_options.format not in ("torch", "numpy") or output_options.row_numbers is not None
-    ):
-        raise UnsupportedError(
-            f"output_options={output_options!r}: sequences are tensors or numpy arrays, and hold pieces of several "
-            "rows; lineage(batch) says which"
-        )
-
-
-def _chosen_keys(keys: Sequence[str] | None) -> tuple[str, ...]:
-    if keys is None:
-        return BATCH_KEYS
-    is_named = isinstance(keys, Collection) and not isinstance(keys, str) and all(name in BATCH_KEYS for name in keys)
-    if not is_named or "input_ids" not in keys:
-        raise ConfigurationError(f"keys={keys!r:.120}: expected some of {list(BATCH_KEYS)}, 'input_ids' among them")
-    return tuple(name for name in BATCH_KEYS if name in keys)
-
-
-def _batching(
-    length: int,
-    pack: Pack,
-    overflow: Overflow,
-    batch_size: int | None,
-    batch_tokens: int | None,
-    multiple: int | None,
-) -> tuple[PackingRule, int]:
-    """Return how documents are packed, and the bins of a batch; see `PackingRule`."""
-    if pack == "by_length":
-        if batch_tokens is None or batch_size is not None:
-            raise ConfigurationError(
-                f"pack='by_length', batch_size={batch_size}, batch_tokens={batch_tokens}: give batch_tokens; batches "
-                "differ in their number of documents"
-            )
-        multiple = multiple or 1
-        _check_batch_tokens(batch_tokens, -(-length // multiple) * multiple)
-        return PackingRule(length, pack, overflow, batch_tokens, multiple), 1
-    if (batch_size is None) == (batch_tokens is None):
-        raise ConfigurationError(
-            f"batch_size={batch_size}, batch_tokens={batch_tokens}: give one of them, the sequences of a batch or its "
-            "tokens"
-        )
-    rule = PackingRule(length, pack, overflow)
-    if batch_tokens is None:
-        return rule, check_int("batch_size", batch_size, 1, 2**31)
-    _check_batch_tokens(batch_tokens, length)
-    return rule, batch_tokens // length
-
-
-def _check_batch_tokens(batch_tokens: int, sequence_tokens: int) -> None:
-    check_int("batch_tokens", batch_tokens, 1, 2**40)
-    if batch_tokens < sequence_tokens:
-        raise ConfigurationError(
-            f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {sequence_tokens} tokens"
-        )
-
-
-def _rows_and_positions(packing: EpochPacking) -> tuple[int, int]:
-    """Return the rows of this rank's batches, and the positions of all batches, including padding."""
-    rows, widths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for window in range(packing.plan.windows):
-        packed = packing.packed(window, packing.ordered_lengths(window))
-        rows.append(np.diff(packed.begins))
-        longest = np.maximum.reduceat(packed.tokens, packed.begins[:-1]) if packed.bins else np.zeros(0, np.int64)
-        widths.append(-(-longest.astype(np.int64) // packing.rule.multiple) * packing.rule.multiple)
-    all_rows = np.concatenate(rows)
-    own = [all_rows[low:high].sum() for step in range(packing.steps) for low, high in packing.ranges_of(step)]
-    return int(sum(own)), int((all_rows * np.concatenate(widths)).sum())
-
-
 def _batches_ahead(batch_bytes: int, limit_bytes: int) -> int:
     """Return the number of batches made ahead.
 
@@ -674,70 +488,3 @@ def _own_bytes(lengths_bytes: int, batch_bytes: int, limit_bytes: int) -> int:
     """Return the bytes of a limit for lengths, batches ahead, and the block of the last batch delivered."""
     ahead = _ahead(batch_bytes, limit_bytes)
     return lengths_bytes + (ahead + batches_at_once(ahead, batch_bytes)) * batch_bytes
-
-
-def _columns(tokens: str, boundaries: str | None, carried: list[str], lengths: str | None) -> list[str]:
-    """Return the columns to read.
-
-    Raises:
-        ConfigurationError: A column is named twice, or has the name of another key of a batch.
-    """
-    for label, name in (("tokens", tokens), ("boundaries", boundaries), ("lengths", lengths)):
-        if (name is not None or label == "tokens") and (not isinstance(name, str) or not name):
-            raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
-    taken = [name for name in carried if name in BATCH_KEYS or name == tokens or carried.count(name) > 1]
-    if taken:
-        raise ConfigurationError(
-            f"carry={carried}: {taken[0]!r} is in the batch already; leave it out, or rename the column"
-        )
-    return list(dict.fromkeys([tokens, *carried, *([] if boundaries is None else [boundaries])]))
-
-
-def _roles(
-    schema: Schema, tokens: str, boundaries: str | None, carry: Sequence[str], *, is_text: bool
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the carried columns with a value for each token, and those (with masks) with a value for each document.
-
-    Raises:
-        SchemaError: Tokens or boundaries are not lists of integers.
-        UnsupportedError: A carried column holds images or recordings.
-    """
-    for label, name in (("tokens", None if is_text else tokens), ("boundaries", boundaries)):
-        if name is not None and not _is_list_of_integers(schema[name]):
-            text = "; pass tokenizer= for text" if isinstance(schema[name], Text) else ""
-            raise SchemaError(
-                f"{label}={name!r}: expected a column with a list of integers in each row, found {schema[name]!r}{text}"
-            )
-    for name in carry:
-        if isinstance(schema[name], Image | Audio | Video):
-            kind = "images" if isinstance(schema[name], Image) else "recordings"
-            raise UnsupportedError(f"carry: column {name!r} holds {kind}, which are not carried with tokens")
-    of_schema = masks_of(schema)
-    masks = [of_schema[name] for name in carry if name in of_schema]
-    if is_text:
-        return (), (*carry, *masks)
-    of_tokens = schema[tokens]
-    width = of_tokens.shape[0] if isinstance(of_tokens, Tensor) else None
-    aligned = [name for name in carry if _has_value_each(schema[name], width)]
-    return tuple(aligned), (*(name for name in carry if name not in aligned), *masks)
-
-
-def _is_list_of_integers(field: Any) -> bool:
-    if isinstance(field, RaggedList):
-        return isinstance(field.item, Scalar) and pa.types.is_integer(field.item.type)
-    return isinstance(field, Tensor) and len(field.shape) == 1 and pa.types.is_integer(field.type)
-
-
-def _has_value_each(field: Any, width: int | None) -> bool:
-    """Return whether a field has a value for each token; `width` is the length of all documents, if it is the same."""
-    if isinstance(field, RaggedList):
-        return isinstance(field.item, Scalar | Tensor)
-    return isinstance(field, Tensor) and field.shape[0] == width
-
-
-def _token_bytes(field: Any) -> int:
-    """Return the bytes of one token's value in a carried column."""
-    item = field.item if isinstance(field, RaggedList) else field
-    shape = () if isinstance(item, Scalar) else item.shape if isinstance(field, RaggedList) else item.shape[1:]
-    nbytes: int = math.prod(shape) * np.dtype(item.dtype).itemsize
-    return nbytes

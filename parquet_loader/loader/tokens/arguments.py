@@ -1,0 +1,169 @@
+"""Checks the arguments of a `TokenLoader`, and finds which columns have values for each token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.common import OutputOptions, ShardOptions, check_int
+from parquet_loader.errors import ConfigurationError, SchemaError, UnsupportedError
+from parquet_loader.loader.tokens.documents import BATCH_KEYS
+from parquet_loader.loader.tokens.epoch_packing import PackingRule
+from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
+from parquet_loader.plan import Overflow, Pack
+from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video, masks_of
+
+
+def check_supported(
+    encoder: DocumentEncoder | None,
+    boundaries: str | None,
+    isolation: str,
+    shard_options: ShardOptions | None,
+    output_options: OutputOptions | None,
+) -> None:
+    """Check that these arguments of a `TokenLoader` fit each other.
+
+    Raises:
+        UnsupportedError: They do not.
+    """
+    is_isolated = isolation == "process" and encoder is not None and encoder.cache is None
+    if encoder is not None and (boundaries is not None or is_isolated):
+        raise UnsupportedError(
+            f"tokenizer= with {'isolation=' + repr(isolation) if boundaries is None else 'boundaries='}: text is "
+            "tokenized by the threads of this process, a row as a document; leave the argument out"
+        )
+    if shard_options is not None and shard_options.remainder == "uneven":
+        raise UnsupportedError(
+            f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences; choose "
+            "remainder='drop' or 'pad'"
+        )
+    if output_options is not None and (
+        output_options.format not in ("torch", "numpy") or output_options.row_numbers is not None
+    ):
+        raise UnsupportedError(
+            f"output_options={output_options!r}: sequences are tensors or numpy arrays, and hold pieces of several "
+            "rows; lineage(batch) says which"
+        )
+
+
+def chosen_keys(keys: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the keys of a batch, in their order.
+
+    Raises:
+        ConfigurationError: The caller names others, or leaves out the tokens.
+    """
+    if keys is None:
+        return BATCH_KEYS
+    is_named = isinstance(keys, Collection) and not isinstance(keys, str) and all(name in BATCH_KEYS for name in keys)
+    if not is_named or "input_ids" not in keys:
+        raise ConfigurationError(f"keys={keys!r:.120}: expected some of {list(BATCH_KEYS)}, 'input_ids' among them")
+    return tuple(name for name in BATCH_KEYS if name in keys)
+
+
+def batching(
+    length: int,
+    pack: Pack,
+    overflow: Overflow,
+    batch_size: int | None,
+    batch_tokens: int | None,
+    multiple: int | None,
+) -> tuple[PackingRule, int]:
+    """Return how documents are packed, and the bins of a batch; see `PackingRule`."""
+    if pack == "by_length":
+        if batch_tokens is None or batch_size is not None:
+            raise ConfigurationError(
+                f"pack='by_length', batch_size={batch_size}, batch_tokens={batch_tokens}: give batch_tokens; batches "
+                "differ in their number of documents"
+            )
+        multiple = multiple or 1
+        _check_batch_tokens(batch_tokens, -(-length // multiple) * multiple)
+        return PackingRule(length, pack, overflow, batch_tokens, multiple), 1
+    if (batch_size is None) == (batch_tokens is None):
+        raise ConfigurationError(
+            f"batch_size={batch_size}, batch_tokens={batch_tokens}: give one of them, the sequences of a batch or its "
+            "tokens"
+        )
+    rule = PackingRule(length, pack, overflow)
+    if batch_tokens is None:
+        return rule, check_int("batch_size", batch_size, 1, 2**31)
+    _check_batch_tokens(batch_tokens, length)
+    return rule, batch_tokens // length
+
+
+def _check_batch_tokens(batch_tokens: int, sequence_tokens: int) -> None:
+    check_int("batch_tokens", batch_tokens, 1, 2**40)
+    if batch_tokens < sequence_tokens:
+        raise ConfigurationError(
+            f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {sequence_tokens} tokens"
+        )
+
+
+def columns_read(tokens: str, boundaries: str | None, carried: list[str], lengths: str | None) -> list[str]:
+    """Return the columns to read.
+
+    Raises:
+        ConfigurationError: A column is named twice, or has the name of another key of a batch.
+    """
+    for label, name in (("tokens", tokens), ("boundaries", boundaries), ("lengths", lengths)):
+        if (name is not None or label == "tokens") and (not isinstance(name, str) or not name):
+            raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
+    taken = [name for name in carried if name in BATCH_KEYS or name == tokens or carried.count(name) > 1]
+    if taken:
+        raise ConfigurationError(
+            f"carry={carried}: {taken[0]!r} is in the batch already; leave it out, or rename the column"
+        )
+    return list(dict.fromkeys([tokens, *carried, *([] if boundaries is None else [boundaries])]))
+
+
+def roles(
+    schema: Schema, tokens: str, boundaries: str | None, carry: Sequence[str], *, is_text: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the carried columns with a value for each token, and those (with masks) with a value for each document.
+
+    Raises:
+        SchemaError: Tokens or boundaries are not lists of integers.
+        UnsupportedError: A carried column holds images or recordings.
+    """
+    for label, name in (("tokens", None if is_text else tokens), ("boundaries", boundaries)):
+        if name is not None and not _is_list_of_integers(schema[name]):
+            text = "; pass tokenizer= for text" if isinstance(schema[name], Text) else ""
+            raise SchemaError(
+                f"{label}={name!r}: expected a column with a list of integers in each row, found {schema[name]!r}{text}"
+            )
+    for name in carry:
+        if isinstance(schema[name], Image | Audio | Video):
+            kind = "images" if isinstance(schema[name], Image) else "recordings"
+            raise UnsupportedError(f"carry: column {name!r} holds {kind}, which are not carried with tokens")
+    of_schema = masks_of(schema)
+    masks = [of_schema[name] for name in carry if name in of_schema]
+    if is_text:
+        return (), (*carry, *masks)
+    of_tokens = schema[tokens]
+    width = of_tokens.shape[0] if isinstance(of_tokens, Tensor) else None
+    aligned = [name for name in carry if _has_value_each(schema[name], width)]
+    return tuple(aligned), (*(name for name in carry if name not in aligned), *masks)
+
+
+def _is_list_of_integers(field: Any) -> bool:
+    if isinstance(field, RaggedList):
+        return isinstance(field.item, Scalar) and pa.types.is_integer(field.item.type)
+    return isinstance(field, Tensor) and len(field.shape) == 1 and pa.types.is_integer(field.type)
+
+
+def _has_value_each(field: Any, width: int | None) -> bool:
+    """Return whether a field has a value for each token; `width` is the length of all documents, if it is the same."""
+    if isinstance(field, RaggedList):
+        return isinstance(field.item, Scalar | Tensor)
+    return isinstance(field, Tensor) and field.shape[0] == width
+
+
+def value_bytes(field: Any) -> int:
+    """Return the bytes of one token's value in a carried column."""
+    item = field.item if isinstance(field, RaggedList) else field
+    shape = () if isinstance(item, Scalar) else item.shape if isinstance(field, RaggedList) else item.shape[1:]
+    nbytes: int = math.prod(shape) * np.dtype(item.dtype).itemsize
+    return nbytes
