@@ -117,7 +117,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.read.cache.directory.CacheDirectory.begin": f"{_RACE}: it ends its fetch of the row group",
     },
     "read/test_out_of_memory.py": {
-        "parquet_loader.loader.epoch.EpochFigures.observe": "memory runs out in the calling thread",
+        "parquet_loader.loader.epochs.epoch_figures.EpochFigures.observe": "memory runs out in the calling thread",
         "parquet_loader.store.files.file_catalog.read_footer": "the disk fails: no file here gives EIO",
     },
     "schema/test_ragged.py": {"parquet_loader.common.native.permute.KERNELS": _KERNELS},

@@ -74,8 +74,8 @@ from parquet_loader.engine import (
 )
 from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
 from parquet_loader.loader.diagnosis import diagnosed
-from parquet_loader.loader.epoch import EpochFigures, EpochRecord
 from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
+from parquet_loader.loader.epochs.epoch_figures import EpochFigures, EpochRecord
 from parquet_loader.loader.epochs.resumable_epochs import ResumableEpochs
 from parquet_loader.loader.live_source import LiveSource
 from parquet_loader.loader.live_table import LiveTable

@@ -16,7 +16,7 @@ from parquet_loader.dataset import LARGEST_DEFAULT_WINDOW_BYTES, Dataset
 from parquet_loader.decode import decodable_chunks, is_known_codec, is_known_type, page_header
 from parquet_loader.errors import ParquetLoaderError
 from parquet_loader.loader.advice import findings_of
-from parquet_loader.loader.epoch import EpochFigures
+from parquet_loader.loader.epochs.epoch_figures import EpochFigures
 from parquet_loader.loader.mixing import MOST_COLUMNS, MixingFigures, SortingFigures, overlap_share
 from parquet_loader.loader.stats import CodecFigures, LoaderStats, ShuffleFigures, SlowColumns, StorageFigures
 from parquet_loader.plan import MixingScore, Plan, mixing_score

@@ -21,7 +21,7 @@ import pytest
 from parquet_loader import BatchedDataLoader, LoaderStateError, OutputOptions
 from parquet_loader.engine import STAGES, EngineRecord, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.workers.record import MOST_EVENTS, MOST_SAMPLES
-from parquet_loader.loader.epoch import EpochRecord
+from parquet_loader.loader.epochs.epoch_figures import EpochRecord
 from parquet_loader.loader.report.charts import Series, chart
 from parquet_loader.loader.report.timeline import MOST_INTERVALS, timeline_of
 

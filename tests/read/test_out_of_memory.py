@@ -24,7 +24,7 @@ from parquet_loader import (
 )
 from parquet_loader.common.failures import system_error
 from parquet_loader.errors import OpenFilesError, is_skippable
-from parquet_loader.loader.epoch import EpochFigures
+from parquet_loader.loader.epochs.epoch_figures import EpochFigures
 
 SCARCE = """
 import os, resource, sys

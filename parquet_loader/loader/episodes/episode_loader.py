@@ -38,8 +38,8 @@ from parquet_loader.loader.episodes.sample_scheduler import SampleScheduler
 from parquet_loader.loader.episodes.sample_windows import SampleCutter
 from parquet_loader.loader.episodes.sample_writer import SampleForm, SampleWriter
 from parquet_loader.loader.episodes.video_frames import VideoFrames
-from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
+from parquet_loader.loader.epochs.epoch_figures import EpochEngine
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score

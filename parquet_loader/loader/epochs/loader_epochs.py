@@ -24,7 +24,8 @@ from parquet_loader.engine import (
     TransformProcesses,
 )
 from parquet_loader.errors import ConfigurationError, LoaderStateError, UnsupportedError
-from parquet_loader.loader.epoch import Epoch, EpochEngine, EpochFigures
+from parquet_loader.loader.epochs.epoch import Epoch
+from parquet_loader.loader.epochs.epoch_figures import EpochEngine, EpochFigures
 from parquet_loader.loader.fixed_attribute import FixedAttribute
 from parquet_loader.loader.live_source import Deliveries, EpochFiles
 from parquet_loader.loader.live_view import Following

@@ -7,7 +7,7 @@ from html import escape
 
 from parquet_loader.common import format_bytes, format_count
 from parquet_loader.engine import STAGES
-from parquet_loader.loader.epoch import EpochRecord
+from parquet_loader.loader.epochs.epoch_figures import EpochRecord
 from parquet_loader.loader.report.charts import Series, chart, duration
 from parquet_loader.loader.report.timeline import Timeline, timeline_of
 from parquet_loader.loader.stats import LoaderStats

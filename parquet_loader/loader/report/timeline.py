@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from parquet_loader.engine import STAGES, Sample
-from parquet_loader.loader.epoch import EpochRecord
+from parquet_loader.loader.epochs.epoch_figures import EpochRecord
 
 # The most intervals of a chart; more would be too narrow to see.
 MOST_INTERVALS = 160

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parquet_loader.engine import STAGES, events_of
-from parquet_loader.loader.epoch import EpochRecord
+from parquet_loader.loader.epochs.epoch_figures import EpochRecord
 from parquet_loader.loader.stats import LoaderStats
 
 _LOOP, _FIRST_WORKER = 1, 2

@@ -30,8 +30,8 @@ from parquet_loader.engine import Engine, NextPlan, Usage, batches_at_once
 from parquet_loader.errors import MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.column_scan import ScanOptions
-from parquet_loader.loader.epoch import EpochEngine
 from parquet_loader.loader.epoch_plan import figures_of_plan
+from parquet_loader.loader.epochs.epoch_figures import EpochEngine
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
 from parquet_loader.loader.fixed_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
