@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Leases, Memory
-from parquet_loader.window.assembly import (
-    Array,
-    Assembly,
-    BufferSizes,
-    ColumnGroups,
-    Remainder,
-    Window,
-    copied,
-    nbytes_of,
-    ordered_window,
-    window_of,
-)
+from parquet_loader.window.assembly import Assembly, BufferSizes, Remainder
+from parquet_loader.window.column_groups import ColumnGroups
 from parquet_loader.window.stored import (
     BlockColumn,
     CarriedRows,
@@ -25,3 +15,4 @@ from parquet_loader.window.stored import (
     as_row_numbers,
 )
 from parquet_loader.window.variable_width import Scattered
+from parquet_loader.window.window import Array, Window, copied, nbytes_of, ordered_window, window_of

@@ -1,102 +1,34 @@
-"""Assembles one window from decoded slices: writes or gathers each row once; batches are views of the result."""
+"""Assembles one window from decoded slices: writes or gathers each row once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import (
-    IntArray,
-    OrderMemory,
-    WordArray,
-    addresses_of,
-    order_of_words,
-)
+from parquet_loader.common import IntArray, OrderMemory, WordArray, addresses_of, order_of_words
 from parquet_loader.decode import (
-    Arrangement,
-    Column,
     DeferredColumns,
     Dictionary,
     LazyRows,
     NotDecodedError,
     StraightTargets,
-    arrangement_of,
     flat_arrays,
     flat_columns,
     joined_lists,
-    one_array,
-    ragged_rows,
 )
-from parquet_loader.schema import Ragged, split_ragged
 from parquet_loader.window.arena import Allocator, Arenas, Block, Memory
-from parquet_loader.window.fixed_width import (
-    DirectRows,
-    Rows,
-    as_delivered,
-    copy_column,
-    fixed_rows,
-    join_rows,
-)
+from parquet_loader.window.column_groups import ColumnGroups
+from parquet_loader.window.fixed_width import DirectRows, Rows, copy_column, join_rows
 from parquet_loader.window.narrow_columns import NarrowColumns
-from parquet_loader.window.stored import BlockColumns, CarriedRows, StoredSlice, StoredWindow, UnsortedOrder
+from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow, UnsortedOrder
 from parquet_loader.window.variable_width import RaggedRows, Scattered, Views
-
-Array: TypeAlias = "npt.NDArray[Any] | Ragged"
-
-# Rows of ragged columns that are sliced at a time. Six columns in batches of 256 rows take 0.3 of the consumer's time
-# of single slices. Larger batches gain nothing, and the offsets of more rows would leave the CPU's cache too early.
-_SLICED_ROWS = 2**12
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The rows of one window in the order of delivery; all batches of it are views.
-
-    Attributes:
-        rows: Rows delivered: a multiple of the batch size, except at the end of the epoch.
-        arrays: ``[rows, ...]`` by name.
-        owners: The objects that own memory not allocated by numpy, by column name; tensors are made from them.
-        scattered: The columns of `ColumnGroups.scattered`, by name; they are not in `arrays`.
-    """
-
-    rows: int
-    arrays: Mapping[str, Array]
-    owners: Mapping[str, Any]
-    scattered: Mapping[str, Scattered] = field(default_factory=dict)
-
-    def batches(self, batch_size: int) -> Iterator[dict[str, Array]]:
-        """Yield the views of each batch in order, as `slice` returns them; nothing if there are no arrays."""
-        count = _SLICED_ROWS // batch_size
-        at_once = batch_size * max(1, count)
-        for first in range(0, self.rows if self.arrays else 0, at_once):
-            last = min(first + at_once, self.rows)
-            if count < 2:
-                yield self.slice(first, last)
-                continue
-            ragged = {
-                name: iter(split_ragged(array, first, last, batch_size))
-                for name, array in self.arrays.items()
-                if isinstance(array, Ragged)
-            }
-            for start in range(first, last, batch_size):
-                stop = min(start + batch_size, last)
-                yield {
-                    name: next(ragged[name]) if name in ragged else array[start:stop]
-                    for name, array in self.arrays.items()
-                }
-
-    def slice(self, start: int, stop: int) -> dict[str, Array]:
-        """Return views of rows ``start`` to ``stop`` (exclusive) of all arrays, by name."""
-        return {
-            name: array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
-            for name, array in self.arrays.items()
-        }
+from parquet_loader.window.window import Array, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,91 +44,6 @@ class Remainder:
     rows: int = 0
     fixed: Mapping[str, Rows] = field(default_factory=dict)
     ragged: Mapping[str, pa.Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnGroups:
-    """The columns of a window, grouped by how their rows are ordered; see `Arrangement`.
-
-    Attributes:
-        columns: All columns, in the order of delivery.
-        wide: Columns whose rows are written to their final slot when they are decoded.
-        ragged: Columns of varying width; a nested list is several of them, see `flat_columns`.
-        plain: Names of those that are columns themselves.
-        nested: The nested lists.
-        narrow: Columns of numbers and of short rows, in parts that are permuted in parallel.
-        narrow_ranges: Number of row ranges in which each part of `narrow` is permuted in parallel.
-        ranges: Number of row ranges in which ragged columns are gathered in parallel; 0 if none are gathered.
-        stored: If a device permutes rows, all columns of fixed width; then `narrow` is empty,
-            and `wide` only says which columns take their memory before the first read.
-        keeps_stored: Whether a device permutes rows, so that `Assembly.finish` returns a `StoredWindow`.
-        scattered: Names of the ragged columns that are not gathered, see `Window.scattered`; if a device permutes rows,
-            all of them but nested lists.
-    """
-
-    columns: tuple[Column, ...]
-    wide: tuple[Column, ...]
-    ragged: tuple[Column, ...]
-    plain: tuple[str, ...]
-    nested: tuple[Column, ...]
-    narrow: tuple[tuple[Column, ...], ...]
-    narrow_ranges: int
-    ranges: int
-    stored: tuple[Column, ...] = ()
-    keeps_stored: bool = False
-    scattered: frozenset[str] = frozenset()
-
-    @classmethod
-    def from_columns(
-        cls, columns: Sequence[Column], parts: int, *, keeps_stored: bool = False, scattered: Sequence[str] = ()
-    ) -> ColumnGroups:
-        """Group columns; each group has at most `parts` parts or row ranges.
-
-        Args:
-            columns: All columns, in the order of delivery.
-            parts: The largest number of parts.
-            keeps_stored: See `ColumnGroups`.
-            scattered: Names of columns that need not be gathered; only ragged columns are then left scattered.
-        """
-        by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
-        for column in columns:
-            by_kind[arrangement_of(column)].append(column)
-        wide, varying = tuple(by_kind[Arrangement.DIRECT]), by_kind[Arrangement.RAGGED]
-        ragged = tuple(flat for column in varying for flat in flat_columns(column))
-        narrow = _divided(by_kind[Arrangement.NARROW], parts)
-        stored: tuple[Column, ...] = ()
-        if keeps_stored:
-            # Columns of one type adjoin, so that the device permutes them together.
-            each = (*by_kind[Arrangement.NARROW], *wide)
-            stored, narrow = tuple(sorted(each, key=lambda c: (c.row_bytes, str(c.dtype), c.shape))), ()
-        plain = tuple(column.name for column in varying if column.is_ragged)
-        apart = frozenset(plain if keeps_stored else set(plain).intersection(scattered))
-        return cls(
-            tuple(columns),
-            wide,
-            ragged,
-            plain,
-            tuple(column for column in varying if not column.is_ragged),
-            narrow,
-            parts // max(1, len(narrow)),
-            parts if len(apart) < len(ragged) else 0,
-            stored,
-            keeps_stored,
-            apart,
-        )
-
-    @property
-    def jobs(self) -> int:
-        """Number of `gather` jobs, which order the rows; they may run in parallel."""
-        return self.narrow_ranges * len(self.narrow) + self.ranges
-
-
-def _divided(columns: Sequence[Column], parts: int) -> tuple[tuple[Column, ...], ...]:
-    """Divide columns of fixed width into at most `parts` parts of about equal bytes."""
-    weights = np.cumsum([c.row_bytes or 1 for c in columns])
-    numbers = np.minimum(weights * parts // (weights[-1] + 1), parts - 1) if columns else np.zeros(0, np.int64)
-    chosen = [tuple(c for c, n in zip(columns, numbers, strict=True) if n == part) for part in range(parts)]
-    return tuple(part for part in chosen if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,51 +425,3 @@ def _after_carried(carried: int, order: IntArray, read: int) -> npt.NDArray[Any]
     indices[:carried] = np.arange(carried)
     np.add(order, carried, out=indices[carried:], casting="unsafe")
     return indices
-
-
-def ordered_window(stored: StoredWindow, carried: CarriedRows) -> Window:
-    """Return a stored window with its rows in the order of delivery; see `StoredWindow.ordered`."""
-    arrays = stored.ordered(carried)
-    return Window(stored.rows, {name: arrays[name] for name in stored.names}, stored.owners)
-
-
-def nested_rows(array: pa.Array, column: Column) -> Array:
-    """Return a canonical column as numpy arrays: views of the Arrow array if its memory is writable, else copies."""
-    if column.kind == "fixed":
-        assert column.dtype is not None
-        rows = fixed_rows(array, column.row_bytes or 1)
-        return as_delivered(column, rows if rows.flags.writeable else rows.copy())
-    offsets = np.zeros(len(array) + 1, np.int64)
-    buffers = array.buffers()
-    if buffers[1] is not None and len(array):
-        offsets[:] = np.frombuffer(buffers[1], np.int64, len(array) + 1, array.offset * 8)
-    first, last = int(offsets[0]), int(offsets[-1])
-    offsets -= first
-    if not column.is_ragged:
-        assert column.item is not None
-        return Ragged(nested_rows(array.values.slice(first, last - first), column.item), offsets)
-    data = np.empty(0, np.uint8)
-    if buffers[2] is not None and last > first:
-        data = np.frombuffer(buffers[2], np.uint8, last - first, first)
-    return ragged_rows(data if data.flags.writeable else data.copy(), offsets, column)
-
-
-def window_of(table: pa.Table, columns: Sequence[Column]) -> Window:
-    """Return canonical rows in their order as a window, in the table's memory if that is writable."""
-    arrays = {c.name: nested_rows(one_array(table.column(c.name)), c) for c in columns}
-    return Window(len(table), arrays, {})
-
-
-def copied(array: npt.NDArray[Any], allocator: Allocator) -> tuple[npt.NDArray[Any], Any]:
-    """Copy an array into the allocator's memory; return the copy, and the owner of the memory."""
-    allocation = allocator.allocate(max(array.nbytes, 1))
-    copy = allocation.array[: array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy, allocation.owner
-
-
-def nbytes_of(array: Array) -> int:
-    """Return the bytes of an array or of ragged rows."""
-    if isinstance(array, Ragged):
-        return nbytes_of(array.values) + int(array.offsets.nbytes)
-    return int(array.nbytes)

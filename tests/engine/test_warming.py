@@ -17,7 +17,8 @@ from parquet_loader.engine.prefault import Prefault, populate
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.workers.epoch_workers import resource
 from parquet_loader.window.arena import Allocation, Arenas, Block
-from parquet_loader.window.assembly import Assembly, BufferSizes, ColumnGroups, Remainder
+from parquet_loader.window.assembly import Assembly, BufferSizes, Remainder
+from parquet_loader.window.column_groups import ColumnGroups
 
 NUMPY = OutputOptions(format="numpy")
 
