@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +36,8 @@ class Ranks:
             ParquetLoaderError: another rank failed; the message has its number. An error of this rank's own `work`
                 passes through.
         """
-        try:
+        with broadcasting_errors(self):
             mine = b"+" + work()
-        except BaseException as error:
-            self.broadcast_error(error)
-            raise
         received = _exchange(mine, self.shard.world_size)
         self._raise_others(received)
         return [payload[1:] for payload in received]
@@ -62,6 +60,17 @@ class Ranks:
                 kind = getattr(errors, name, SourceError)
                 known = isinstance(kind, type) and issubclass(kind, ParquetLoaderError)
                 raise (kind if known else SourceError)(f"rank {rank}: {text}")
+
+
+@contextmanager
+def broadcasting_errors(ranks: Ranks | None) -> Iterator[None]:
+    """Broadcast an error of the block to the other ranks, which would wait for this one; None: there are no others."""
+    try:
+        yield
+    except BaseException as error:
+        if ranks is not None:
+            ranks.broadcast_error(error)
+        raise
 
 
 def current_ranks() -> Shard | None:

@@ -17,6 +17,7 @@ from parquet_loader.common import (
     DATASET_KEYWORDS,
     ReadOptions,
     Shard,
+    broadcasting_errors,
     check_choice,
     check_columns,
     check_kind,
@@ -123,17 +124,13 @@ class ListedDataset:
         self._shard = shard
         selection = selection_of(split, self._filters, self._read_options)
         ranks = ranks_to_agree_with(shard)
-        try:
+        with broadcasting_errors(ranks):
             snapshot = open_source(given, filesystem, ranks, self._read_options.remote, selection)
             with _names_lerobot(snapshot):
                 self._source = resolve_source(snapshot, schema, columns, self._read_options)
             if ranks is not None:  # either all ranks return, or all raise
                 found = self._source.lazy_schema.by_footers
                 check_agreement({"columns": ", ".join(found), "schema": found.to_json()}, ranks)
-        except BaseException as error:
-            if ranks is not None:
-                ranks.broadcast_error(error)
-            raise
 
     @property
     def schema(self) -> Schema:

@@ -43,19 +43,17 @@ def open_source(
     source: Source | VersionedSource,
     filesystem: Any,
     ranks: Ranks | None,
-    remote: RemoteOptions | None = None,
-    selection: Selection | None = None,
+    remote: RemoteOptions,
+    selection: Selection,
 ) -> Snapshot:
     """List a source; with several ranks, rank 0 lists it, and the others receive its snapshot.
 
     Raises:
         SourceError, ConfigurationError: as `open_snapshot`, on every rank; or the ranks were given different sources.
     """
-    remote = remote or RemoteOptions()
     if ranks is None:
         return _open(source, filesystem, remote, selection)
     mine: list[Snapshot] = []
-
     paths: list[Any] = [source] if isinstance(source, str | os.PathLike | VersionedSource) else list(source)
     mark = _mark([source.name] if isinstance(source, VersionedSource) else paths)
 
@@ -85,9 +83,7 @@ def _mark(paths: Sequence[Any]) -> bytes:
     return digest(*sorted((name.split("?")[0] if "://" in name else name).encode() for name in names)).encode()
 
 
-def _open(
-    source: Source | VersionedSource, filesystem: Any, remote: RemoteOptions, selection: Selection | None
-) -> Snapshot:
+def _open(source: Source | VersionedSource, filesystem: Any, remote: RemoteOptions, selection: Selection) -> Snapshot:
     if remote.snapshot_cache is not None and not isinstance(source, VersionedSource):
         return open_remembered(source, filesystem, remote, selection)
     return open_snapshot(source, filesystem, remote=remote, selection=selection)

@@ -31,6 +31,7 @@ from parquet_loader.common import (
     ReadOptions,
     Shard,
     ShardOptions,
+    broadcasting_errors,
     check_bool,
     check_choice,
     check_columns,
@@ -493,7 +494,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             warn_if_missing()
         ranks = None if is_open else ranks_to_agree_with(opening.shard)
         self._following = None
-        try:
+        with broadcasting_errors(ranks):
             if live is not None:
                 ranks_of_store = check_store_ranks(self._sharding.shard)
                 follows_filter = opening.filters is not None
@@ -505,10 +506,6 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
                 self._check_device_memory(self._plan(0))
             if ranks is not None:
                 check_agreement(self._identity, ranks)
-        except BaseException as error:
-            if ranks is not None:
-                ranks.broadcast_error(error)
-            raise
 
     @property
     def dataset(self) -> LoadedRows:

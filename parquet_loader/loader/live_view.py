@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from parquet_loader.common import IntArray, Ranks, Shard
+from parquet_loader.common import IntArray, Ranks, Shard, broadcasting_errors
 from parquet_loader.dataset import Counted, Dataset, PriorCounts, RowSizes, check_agreement
 from parquet_loader.errors import ResumeError, SourceError
 from parquet_loader.loader.live_source import EpochFiles, Follower, LiveSource, SourceChange
@@ -166,13 +166,8 @@ class Following:
 
     def with_broadcast(self, work: Callable[[], T]) -> T:
         """Run work that may fail on one rank before an exchange; then its error is raised on all ranks."""
-        try:
+        with broadcasting_errors(self._ranks()):
             return work()
-        except Exception as error:
-            ranks = self._ranks()
-            if ranks is not None:
-                ranks.broadcast_error(error)
-            raise
 
     def _forget_resumed(self) -> None:
         self._resumed = None
@@ -187,16 +182,12 @@ class Following:
         ranks = self._ranks()
         files = work() if ranks is None else _together(work, follower, ranks)
         try:
-            try:
+            with broadcasting_errors(ranks):
                 dataset = self._dataset_of(files, ranks)
                 if ranks is not None:
                     sizing = dataset.sizing
                     known = {"epoch": epoch, "files": files.identity, "rows": dataset.rows}
                     check_agreement({**known, "window_rows": sizing.window_rows}, ranks)
-            except BaseException as error:
-                if ranks is not None:
-                    ranks.broadcast_error(error)
-                raise
         except BaseException:
             files.close()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from parquet_loader.common import Shard
+from parquet_loader.common import Shard, broadcasting_errors
 from parquet_loader.dataset import Dataset, ListedDataset, ranks_to_agree_with, settings_of, with_columns
 from parquet_loader.errors import SchemaError
 from parquet_loader.loader.column_scan import ScanOptions
@@ -54,13 +54,8 @@ def document_source(
     if encoder is not None:
         _check_text(with_columns(listed, columns).schema, tokens)
     if encoder is not None and encoder.cache is not None:
-        ranks = ranks_to_agree_with(options.shard)
-        try:
+        with broadcasting_errors(ranks_to_agree_with(options.shard)):
             cached = cached_tokens(listed, columns, encoder, options)
-        except BaseException as error:
-            if ranks is not None:  # the other ranks would wait for this one
-                ranks.broadcast_error(error)
-            raise
         listed, lengths, origin = cached.listed, cached.lengths, cached.origin
         # Ranks may have caches of their own, whose files have different names.
         options = replace(options, filters=None, shard=Shard(0, 1))
