@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -338,12 +339,14 @@ def _source_files(
 ) -> list[SourceFile]:
     of_folders: dict[str, tuple[tuple[str, str | None], ...]] = {}
     files: list[SourceFile] = []
+    listed_ns = time.time_ns()
     for entry, found in pairs:
+        mtime_ns = listed_ns if entry.mtime_ns is None and entry.etag is None else entry.mtime_ns
         folder = entry.path.rpartition("/")[0]
         if folder not in of_folders:
             base = found.base if partition_base is None else partition_base
             of_folders[folder] = _partitions(folder, base)
-        files.append(SourceFile(entry.path, entry.size_bytes, entry.mtime_ns, of_folders[folder], entry.etag, prefix))
+        files.append(SourceFile(entry.path, entry.size_bytes, mtime_ns, of_folders[folder], entry.etag, prefix))
     return files
 
 

@@ -23,6 +23,7 @@ from parquet_loader.source.remote.client import (
     TransientError,
     as_client_error,
     check_same,
+    http_time_ns,
     view,
     words_of,
 )
@@ -145,7 +146,7 @@ class BlockingClient:
 
     def _read(self, file: SourceFile, span: ByteRange) -> Any:
         if self._fsspec is not None:
-            if file.etag is not None and file.path not in self._checked:
+            if file.path not in self._checked:
                 self._check_same(self._fsspec, file)
             return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
         opened = self._open.get(file.path)
@@ -159,7 +160,8 @@ class BlockingClient:
         """Compare a file of an fsspec filesystem with its listing, once in an epoch."""
         fs.invalidate_cache(fs._parent(file.path))
         info = fs.info(file.path)
-        check_same(file, info.get("size"), info.get("ETag") or info.get("etag"))
+        modified_ns = http_time_ns(info.get("Last-Modified"))
+        check_same(file, info.get("size"), info.get("ETag") or info.get("etag"), modified_ns)
         self._checked.add(file.path)
 
     def close(self) -> None:

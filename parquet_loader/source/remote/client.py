@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,8 +85,25 @@ def status_of(error: BaseException) -> int | None:
     return int(found[1]) if found else None
 
 
-def check_same(file: SourceFile, size_bytes: int | None, etag: str | None = None) -> None:
-    """Compare the size and ETag of a response with those that were listed; None is not compared.
+def time_ns(when: datetime) -> int:
+    """Return a time in nanoseconds since 1970."""
+    return round(when.timestamp() * 1e6) * 1000
+
+
+def http_time_ns(last_modified: str | None) -> int | None:
+    """Return the time in a header ``Last-Modified`` in nanoseconds since 1970; None without one that is valid."""
+    if last_modified is None:
+        return None
+    try:
+        return time_ns(parsedate_to_datetime(last_modified))
+    except ValueError:
+        return None
+
+
+def check_same(
+    file: SourceFile, size_bytes: int | None, etag: str | None = None, modified_ns: int | None = None
+) -> None:
+    """Compare the size and ETag of a response with those that were listed, or else the time; None is not compared.
 
     Raises:
         PermanentError: the file is another one than was listed.
@@ -97,6 +116,8 @@ def check_same(file: SourceFile, size_bytes: int | None, etag: str | None = None
         raise PermanentError(
             f"it has changed since it was listed: its ETag was {file.etag}, and is {etag}; open the data set again"
         )
+    if file.etag is None and file.mtime_ns is not None and modified_ns is not None and modified_ns > file.mtime_ns:
+        raise PermanentError("it was modified after it was listed; open the data set again")
 
 
 def as_client_error(error: BaseException) -> TransientError | PermanentError:

@@ -28,7 +28,7 @@ from parquet_loader.source.file_types import PARQUET_SUFFIXES
 from parquet_loader.source.files import ListedFile, seen
 from parquet_loader.source.local import LocalLister
 from parquet_loader.source.remote.blocking_client import fsspec_of
-from parquet_loader.source.remote.client import words_of
+from parquet_loader.source.remote.client import http_time_ns, time_ns, words_of
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.hub_lister import HubLister
 from parquet_loader.source.remote.obstore_client import ObstoreClient, client_for
@@ -227,7 +227,7 @@ class FsspecLister(RemoteLister):
                 "download it, or serve it with Content-Length"
             )
         modified = next((info[name] for name in ("mtime", "LastModified", "last_modified") if name in info), None)
-        mtime = _ns(modified) if isinstance(modified, datetime) else None
+        mtime = time_ns(modified) if isinstance(modified, datetime) else http_time_ns(info.get("Last-Modified"))
         etag = info.get("ETag") or info.get("etag")
         return ListedFile(path, int(info["size"]), mtime, etag if isinstance(etag, str) else None)
 
@@ -347,8 +347,4 @@ def _bucket_of(path: str) -> str:
 
 
 def _entry(path: str, meta: Any) -> ListedFile:
-    return ListedFile(path, int(meta["size"]), _ns(meta["last_modified"]), meta["e_tag"])
-
-
-def _ns(when: datetime) -> int:
-    return round(when.timestamp() * 1e6) * 1000
+    return ListedFile(path, int(meta["size"]), time_ns(meta["last_modified"]), meta["e_tag"])

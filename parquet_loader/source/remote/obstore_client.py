@@ -29,6 +29,7 @@ from parquet_loader.source.remote.client import (
     UnsupportedServerError,
     as_client_error,
     check_same,
+    time_ns,
     view,
     words_of,
 )
@@ -117,7 +118,8 @@ class ObstoreClient:
             store, key = self.placed(file.path)
             result = await self.obstore.get_async(store, key, options=options)
             progress()
-            check_same(file, result.meta["size"], result.meta["e_tag"])
+            modified_ns = time_ns(result.meta["last_modified"]) if self._split is _split_url else None
+            check_same(file, result.meta["size"], result.meta["e_tag"], modified_ns)
             async for chunk in result.stream(min_chunk_size=chunk_bytes):
                 arrived = view(chunk)
                 into[at : at + len(arrived)] = arrived[: span.size - at]
