@@ -122,3 +122,11 @@ def test_a_local_cache_does_not_hold_the_rows_of_a_replaced_file(
         server.body, server.modified_s = parquet_of([*range(first, first + 100)]), modified_s
         with opened(url, cache=LocalCache(tmp_path / "cache", "10MB")) as loader:
             assert rows_of(loader) == [*range(first, first + 100)]
+
+
+def test_a_server_that_fails_when_it_is_asked_about_a_file_is_asked_again(server: _Server, url: str) -> None:
+    server.body = parquet_of([*range(100)])
+    with opened(url, "native") as loader:
+        server.failures = 2  # fsspec asks twice, and reports a missing file
+        assert rows_of(loader) == [*range(100)]
+        assert server.failures == 0

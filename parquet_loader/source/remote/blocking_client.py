@@ -159,7 +159,14 @@ class BlockingClient:
     def _check_same(self, fs: Any, file: SourceFile) -> None:
         """Compare a file of an fsspec filesystem with its listing, once in an epoch."""
         fs.invalidate_cache(fs._parent(file.path))
-        info = fs.info(file.path)
+        try:
+            info = fs.info(file.path)
+        except FileNotFoundError as error:
+            cause = error.__cause__
+            is_http = file.path.startswith(("http://", "https://"))  # fsspec takes every failure for a missing file
+            if not is_http or cause is None or getattr(cause, "status", None) in (404, 410):
+                raise
+            raise cause from None
         modified_ns = http_time_ns(info.get("Last-Modified"))
         check_same(file, info.get("size"), info.get("ETag") or info.get("etag"), modified_ns)
         self._checked.add(file.path)
