@@ -15,7 +15,8 @@ import pytest
 import parquet_loader as pl
 
 SCRIPT = """
-import asyncio, builtins, ctypes, mmap, multiprocessing.connection, os, select, signal, sys, tempfile, urllib.request
+import asyncio, builtins, ctypes, mmap, multiprocessing.connection, os, select, signal, socket, sys, tempfile, time
+import urllib.request
 import fcntl, resource
 import numpy as np, pyarrow.dataset, pyarrow.fs, pyarrow.parquet  # they know their system by themselves
 
@@ -37,6 +38,11 @@ if system == "win32":
     sys.modules.update(dict.fromkeys(("fcntl", "resource", "pwd", "grp", "termios")))
     for name in ("SIGKILL", "SIGHUP", "SIGCHLD", "SIGALRM", "setitimer", "pthread_sigmask"):
         delattr(signal, name)
+    lacks = {select: "poll", socket: "send_fds recv_fds AF_UNIX CMSG SCM", mmap: "MAP PROT MADV", time: "clock pthread"}
+    for module, prefixes in lacks.items():
+        for name in dir(module):
+            if name.upper().startswith(tuple(prefixes.upper().split())):
+                delattr(module, name)
 
 def without_proc(function):
     def call(path, *more, **named):

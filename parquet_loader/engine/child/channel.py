@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from select import POLLIN, poll
 from typing import Any
 
 from parquet_loader.common import SIGINT_POLL_S, out_of_descriptors, uninterrupted
@@ -53,12 +53,12 @@ class Channel:
         Raises:
             EOFError: Another thread has closed this end.
         """
-        waiting = poll()
+        waiting = select.poll()
         end = self._end.fileno()
         if end >= 0:
-            waiting.register(end, POLLIN)
+            waiting.register(end, select.POLLIN)
         if pidfd is not None:
-            waiting.register(pidfd, POLLIN)
+            waiting.register(pidfd, select.POLLIN)
         # Another thread may close this end at any time; its descriptor may then be another file's.
         while self._end.fileno() >= 0 and not waiting.poll(SIGINT_POLL_S * 1000):
             pass
@@ -68,8 +68,8 @@ class Channel:
     @property
     def has_message(self) -> bool:
         """Whether `receive` would not wait."""
-        waiting = poll()
-        waiting.register(self._end, POLLIN)
+        waiting = select.poll()
+        waiting.register(self._end, select.POLLIN)
         return bool(waiting.poll(0))
 
     def receive(self) -> Any:
