@@ -33,7 +33,8 @@ from benchmarks.mixing import (
 from parquet_loader import BatchedDataLoader
 from parquet_loader.dataset.memory_budget import WindowNeeds, divide
 from parquet_loader.dataset.row_sizes import RowSizes
-from parquet_loader.source.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.opening import open_snapshot
+from parquet_loader.source.snapshot import Snapshot
 
 ROWS = 16_000_000
 LABELS = 1000

@@ -11,13 +11,14 @@ from parquet_loader.source.footers import FooterCache, read_file_schema, read_fo
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.metadata import ColumnChunk, Metadata, ReadableChunk, RowGroupFooter
+from parquet_loader.source.opening import open_snapshot
 from parquet_loader.source.remote.concurrency import ConcurrencyLimit
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 from parquet_loader.source.remote.sparse_buffer import SparseFile, held_bytes
 from parquet_loader.source.remote.streaming_file import StreamedFile
-from parquet_loader.source.snapshot import RowGroupRef, Snapshot, open_snapshot
+from parquet_loader.source.snapshot import RowGroupRef, Snapshot
 from parquet_loader.source.snapshot_cache import open_remembered
 from parquet_loader.source.statistics import bounds_of, guarantees
 from parquet_loader.source.tables.deletes import InlineVector, roaring_bytes, roaring_positions

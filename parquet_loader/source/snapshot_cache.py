@@ -43,7 +43,8 @@ from parquet_loader.common import (
 from parquet_loader.source.footers import StoredFooters
 from parquet_loader.source.listing import Selection, Source
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
-from parquet_loader.source.snapshot import Snapshot, open_snapshot
+from parquet_loader.source.opening import open_snapshot
+from parquet_loader.source.snapshot import Snapshot
 
 _KEPT_S = 3600.0
 

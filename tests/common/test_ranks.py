@@ -17,7 +17,7 @@ from parquet_loader.loader.state import files_identity
 from parquet_loader.plan.epoch import plan_epoch
 from parquet_loader.plan.sharding import Sharding, split_over_workers
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
-from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.source.opening import open_snapshot
 from tests.support.datasets import write_numbered
 from tests.support.examples import examples
 

@@ -39,7 +39,7 @@ from parquet_loader.dataset import row_sizes
 from parquet_loader.engine import Engine
 from parquet_loader.source import list_files
 from parquet_loader.source.footers import read_footer
-from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.source.opening import open_snapshot
 from parquet_loader.window import Arenas
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered

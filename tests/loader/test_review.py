@@ -37,7 +37,7 @@ from parquet_loader import (
 from parquet_loader.collate.device import cuda as device_module
 from parquet_loader.engine.engine import Engine
 from parquet_loader.read.row_filter import RowFilter
-from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.source.opening import open_snapshot
 
 
 def written(folder: Path, **columns: Any) -> Path:

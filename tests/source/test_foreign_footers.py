@@ -20,7 +20,7 @@ import pytest
 from parquet_loader import BatchedDataLoader, DataError, OutputOptions, SourceError
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.source.metadata import Metadata, Numbers, footer_numbers, read_numbers
-from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.source.opening import open_snapshot
 from parquet_loader.source.thrift import ThriftError
 from tests.support import footers
 from tests.support.loading import load_in_a_process

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from parquet_loader import BatchedDataLoader, MemoryLimitError, OutputOptions, ParquetLoaderError, SchemaError
 from parquet_loader.cli.inspect import facts_of
-from parquet_loader.source.snapshot import open_snapshot
+from parquet_loader.source.opening import open_snapshot
 from tests.support import footers
 from tests.support.fuzz_metadata import cap_memory
 
