@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import Digests, IntArray, RemoteOptions, hub_of, in_threads, scalar
-from parquet_loader.errors import SourceError
+from parquet_loader.common import IntArray, RemoteOptions, hub_of, in_threads
 from parquet_loader.source.files import Lister, ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache, same_content
 from parquet_loader.source.listing import FoundTableError, Selection, Source, list_files
 from parquet_loader.source.local import LocalLister
-from parquet_loader.source.metadata import Metadata, RowGroupFooter
+from parquet_loader.source.metadata import Metadata
 from parquet_loader.source.named_splits import ALL
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.listers import lister_for
 from parquet_loader.source.remote.remote_filesystem import RemoteStore, store_of
 from parquet_loader.source.remote.task_group import side_by_side
+from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.source.tables.deleted_rows import DeletedRows
 from parquet_loader.source.tables.hub_commits import HUB, HubSource, commits_of
 from parquet_loader.source.tables.names import FooterNames
@@ -39,8 +39,7 @@ from parquet_loader.source.tables.resolved import (
     source_files,
     table_schemas,
 )
-from parquet_loader.source.tables.table_version import TableInfo, TableSource, TableVersion, VersionedSource
-from parquet_loader.source.snapshot import Snapshot
+from parquet_loader.source.tables.table_version import TableSource, TableVersion, VersionedSource
 
 _AT_ONCE = 16  # most footers that a thread reads as one task
 

@@ -42,7 +42,9 @@ class LoaderEpochs:
     At most one epoch is running. The loader has only a weak reference to it, so the caller's iterator alone keeps it
     alive. An epoch that is read ahead belongs to the loader until it begins.
 
-    Subclasses set the attributes that are only annotated here.
+    Subclasses set the attributes that are only annotated here. Loaders that deliver something else than rows override:
+    `_planned`, `_division`, `_next_plan`, `_plan` and `_plan_of`, which plan an epoch; `_engine` and `_opener`, which
+    open its engine; `_output_of`, which makes its batches; `_size`, `_steps_of` and `_steps_differ`, for mixtures.
     """
 
     batch_size = FixedAttribute[int]()
@@ -273,49 +275,45 @@ class LoaderEpochs:
         ready: Engine | None = None,
         next_plan: NextPlan | None = None,
     ) -> Iterator[Batch]:
-        kept = self._kept_rows(plan) if output is self._output else None
+        is_own = output is self._output
+        kept = self._kept_rows(plan) if is_own else None
         if kept is not None:
             ready = next_plan = None  # the next epoch is likely to need no engine
         if ready is None:
             self._drop_ahead()
-        if output is self._output:
+        if is_own:
             self._check_device_memory(plan)
         if not is_local(self._dataset.snapshot.filesystem):
             next_plan = None  # the next epoch may never begin, and remote requests cost money and bandwidth
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
-        engine: EpochEngine = ready or (
-            KeptEngine(plan, kept.first_row, first_batch)
-            if kept is not None and kept.has(plan)
-            else self._engine(plan, first_batch, next_plan)
-        )
+        engine: EpochEngine
+        if ready is not None:
+            engine = ready
+        elif kept is not None and kept.has(plan):
+            engine = KeptEngine(plan, kept.first_row, first_batch)
+        else:
+            engine = self._engine(plan, first_batch, next_plan)
         ahead: list[ReadAhead[Engine]] = []
         if next_plan is not None and isinstance(engine, Engine):
             ahead.append(ReadAhead(self._dataset, next_plan, self._opener()))
             engine.then(ahead[0])
-        last = self._figures
-        # Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
-        mixing = last.mixing if last is not None and last.has_delivered_all and self._following is None else None
-        if not self._measures_mixing:
-            mixing = MixingMeter()
-        workers = self._options.transform_workers
-        figures = EpochFigures(plan, engine, self.num_threads, workers, self._dataset.skipped, first_batch, mixing)
-        copies = output is self._output and self._reading is not None and self._allocator.is_required
-        deliveries = None if files is None else Deliveries(files, plan, first_batch)
-        form = self._output_of(plan, first_batch, output)
-        ready_ahead = self._ahead[0] if ready is not None else None
-        next_ahead = ahead[0] if ahead else None
+        workers, skipped = self._options.transform_workers, self._dataset.skipped
+        figures = EpochFigures(
+            plan, engine, self.num_threads, workers, skipped, first_batch, mixing=self._known_mixing()
+        )
+        copies = is_own and self._reading is not None and self._allocator.is_required
         epoch = Epoch(
             engine,
             self.batch_size,
-            form,
+            self._output_of(plan, first_batch, output),
             self._allocator if copies else None,
             bar,
             figures,
             self._dataset.snapshot.locate,
-            deliveries,
-            read_ahead=ready_ahead,
-            next_epoch=next_ahead,
+            None if files is None else Deliveries(files, plan, first_batch),
+            read_ahead=None if ready is None else self._ahead[0],
+            next_epoch=ahead[0] if ahead else None,
         )
         self._running, self._figures = weakref.ref(epoch), figures
         delivering = epoch.deliver()
@@ -323,6 +321,16 @@ class LoaderEpochs:
         self._next_epoch, self._next_batch, self._is_position_chosen = plan.epoch + 1, 0, False
         self._ahead[:] = ahead
         return delivering
+
+    def _known_mixing(self) -> MixingMeter | None:
+        """Return the result of measuring the mixing of windows; None if the next epoch measures it.
+
+        Measuring takes up to a tenth of the caller's time, and its result is the same in each epoch of static data.
+        """
+        if not self._measures_mixing:
+            return MixingMeter()
+        last = self._figures
+        return last.mixing if last is not None and last.has_delivered_all and self._following is None else None
 
     def reset(self) -> None:
         """End the running iteration, if there is one, and release the part of the next epoch that was read ahead.
