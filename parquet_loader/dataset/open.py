@@ -154,13 +154,11 @@ def open_dataset(
         budget = LazyBudget(memory_limit_bytes, known.row, divided)
     elif has_varying(reader.columns) and counts.any():
         measured = {"processes": processes, "decodes_windows": decodes_windows}
-        sample = partial(sampled_sizes, snapshot, reader, counts, skips=skips, **measured)
+        sample = partial(sampled_sizes, reader, counts, skips=skips, **measured)
         budget = LazyBudget(memory_limit_bytes, sample, divided)
-        budget.get_if_tight(guessed_sizes(snapshot, reader, counts, **measured))
+        budget.get_if_tight(guessed_sizes(reader, counts, **measured))
     else:
-        row = row_sizes(
-            snapshot, reader, counts, processes=processes, decodes_windows=decodes_windows, reads_headers=True
-        )
+        row = row_sizes(reader, counts, processes=processes, decodes_windows=decodes_windows, reads_headers=True)
         budget = LazyBudget(memory_limit_bytes, row, divided)
     return Dataset(snapshot, opened.schema, reader, opened.counted, budget)
 
@@ -212,7 +210,7 @@ def open_rows(
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
         counted = Counted(snapshot.alive)
         if row_filter is not None:
-            counted = count_rows(snapshot, reader, row_filter, num_threads, ranks, known, skips=skips)
+            counted = count_rows(reader, row_filter, num_threads, ranks, known, skips=skips)
         if reader.chunks.cache is not None:
             reader.chunks.cache.expect(counted.counts > 0)
     return OpenRows(snapshot, chosen, reader, counted)

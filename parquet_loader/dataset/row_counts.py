@@ -62,7 +62,6 @@ class PriorCounts:
 
 
 def count_rows(
-    snapshot: Snapshot,
     reader: RowGroupReader,
     row_filter: RowFilter,
     num_threads: int,
@@ -72,16 +71,17 @@ def count_rows(
     skips: bool,
 ) -> Counted:
     """Count the rows of each row group that pass the filter; each of n ranks counts every nth row group."""
+    snapshot = reader.snapshot
     counts = np.where(snapshot.alive > 0, -1, 0) if known is None else known.counts_of(snapshot)
     wanted = np.flatnonzero(counts < 0)
     if ranks is None:
-        counts[wanted], skipped = _count_some(snapshot, reader, row_filter, num_threads, wanted, skips=skips)
+        counts[wanted], skipped = _count_some(reader, row_filter, num_threads, wanted, skips=skips)
         return Counted(counts, skipped)
     rank, world_size = ranks.shard.rank, ranks.shard.world_size
     own = wanted[rank::world_size]
 
     def count() -> bytes:
-        return _count_some(snapshot, reader, row_filter, num_threads, own, skips=False)[0].astype("<i8").tobytes()
+        return _count_some(reader, row_filter, num_threads, own, skips=False)[0].astype("<i8").tobytes()
 
     for number, received in enumerate(ranks.gather(count)):
         counts[wanted[number::world_size]] = np.frombuffer(received, "<i8")
@@ -89,7 +89,6 @@ def count_rows(
 
 
 def _count_some(
-    snapshot: Snapshot,
     reader: RowGroupReader,
     row_filter: RowFilter,
     num_threads: int,
@@ -98,7 +97,7 @@ def _count_some(
     skips: bool,
 ) -> tuple[IntArray, tuple[tuple[int, str], ...]]:
     """Return the rows of some row groups that pass the filter, and the skipped row groups with the reasons."""
-    counts = np.zeros(len(wanted), np.int64)
+    snapshot, counts = reader.snapshot, np.zeros(len(wanted), np.int64)
     skipped: list[tuple[int, str]] = []
     if not len(wanted):
         return counts, ()
@@ -114,7 +113,7 @@ def _count_some(
             skipped.append((group, str(error)))
             return 0
 
-    threads = _threads_for(snapshot, reader, wanted, num_threads)
+    threads = _threads_for(reader, wanted, num_threads)
     with ThreadPoolExecutor(threads, thread_name_prefix="parquet_loader-count") as pool:
         try:
             files = np.unique(snapshot.row_group_file[wanted]).tolist()
@@ -134,8 +133,9 @@ def _count_some(
     return counts, tuple(sorted(skipped))
 
 
-def _threads_for(snapshot: Snapshot, reader: RowGroupReader, wanted: IntArray, num_threads: int) -> int:
+def _threads_for(reader: RowGroupReader, wanted: IntArray, num_threads: int) -> int:
     """Return how many row groups are counted at a time; for remote files, as many as fit into `_FETCHED_BYTES`."""
+    snapshot = reader.snapshot
     if snapshot.remote is None:
         return num_threads
     largest = snapshot.row_group(int(wanted[np.argmax(snapshot.row_group_bytes[wanted])]))

@@ -92,7 +92,6 @@ def has_varying(columns: Sequence[Column]) -> bool:
 
 
 def row_sizes(
-    snapshot: Snapshot,
     reader: RowGroupReader,
     counts: IntArray,
     *,
@@ -107,8 +106,7 @@ def row_sizes(
     """Return the bytes of a row, from the types, and of a cursor, from the footers.
 
     Args:
-        snapshot: The row groups.
-        reader: Provides the canonical columns and their routes.
+        reader: Provides the row groups, the canonical columns and their routes.
         counts: int64 ``[row groups]``, rows of each that pass the filter.
         processes: Whether batches are made one by one (images, `transform`).
         decodes_windows: Whether media are decoded window by window.
@@ -134,18 +132,19 @@ def row_sizes(
     processed = gathered + wide + image_bytes if processes else 0.0
     staged, cursor, cursor_at_most, unplanned, large = 0, 0, 0, 0, 0
     if len(counts) and counts.max():
-        largest = snapshot.row_group(int(np.argmax(counts)))
+        largest = reader.snapshot.row_group(int(np.argmax(counts)))
         as_stored = {r.source.name for r in reader.routes(largest) if r.source.is_always_as_stored}
         # Matrices of several columns are decoded from whole row groups. Measured: an epoch of 39 numbers in two groups
         # takes a sixth less time than with slices of 2 MiB.
         stays = [c for c in columns if holds_rows(c) and arrangement_of(c) is Arrangement.NARROW]
         staged = sum(c.row_bytes or 0 for c in stays if c.name in as_stored)
         leaves = reader.chunks.leaves(largest.file_number)
-        cursor, unplanned = _cursor_bytes(snapshot, largest, leaves), _unplanned_bytes(snapshot, largest, leaves)
-        large = _large_page_bytes(snapshot, reader, largest, leaves) if reads_headers else 0
+        cursor = _cursor_bytes(reader.snapshot, largest, leaves)
+        unplanned = _unplanned_bytes(reader.snapshot, largest, leaves)
+        large = _large_page_bytes(reader, largest, leaves) if reads_headers else 0
         if dense is not None:
             row_group, share = dense
-            cursor_at_most = _cursor_bytes(snapshot, row_group, reader.chunks.leaves(row_group.file_number))
+            cursor_at_most = _cursor_bytes(reader.snapshot, row_group, reader.chunks.leaves(row_group.file_number))
             average = int(cursor + share * (cursor_at_most - cursor))
             cursor = average if average > TOLERATED * cursor else cursor
     media = image_bytes if decodes_windows else 0.0
@@ -166,16 +165,16 @@ def row_sizes(
 
 
 def guessed_sizes(
-    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, *, processes: bool, decodes_windows: bool = False
+    reader: RowGroupReader, counts: IntArray, *, processes: bool, decodes_windows: bool = False
 ) -> RowSizes:
     """Return an upper estimate of the bytes of a row: `_GUESS_FACTOR` times the footers' sizes for varying columns."""
+    snapshot = reader.snapshot
     decoded = np.maximum(_GUESS_FACTOR * snapshot.row_group_bytes, snapshot.row_group_unencoded_bytes)
     ragged = (("", float((decoded / np.maximum(snapshot.row_group_rows, 1)).max(initial=0.0))),)
-    return row_sizes(snapshot, reader, counts, processes=processes, decodes_windows=decodes_windows, ragged=ragged)
+    return row_sizes(reader, counts, processes=processes, decodes_windows=decodes_windows, ragged=ragged)
 
 
 def sampled_sizes(
-    snapshot: Snapshot,
     reader: RowGroupReader,
     counts: IntArray,
     *,
@@ -186,24 +185,24 @@ def sampled_sizes(
     """Return the bytes of a row; those of columns of varying width are measured on a sample.
 
     Args:
-        snapshot: The row groups.
-        reader: Reads the sample: the first rows of the row group with most bytes.
+        reader: Provides the row groups, and reads the sample: the first rows of the row group with most bytes.
         counts: int64 ``[row groups]``, rows of each that pass the filter; not all are 0.
         processes, decodes_windows: As in `row_sizes`.
         skips: Whether a row group that cannot be read is skipped for the next smaller one.
     """
+    snapshot = reader.snapshot
     with nullcontext() if snapshot.remote is None else snapshot.remote.opened():
         sizes = _telling_sizes(snapshot, counts)
-        largest, sample = _sample_of_largest(snapshot, reader, counts, sizes, skips=skips)
+        largest, sample = _sample_of_largest(reader, counts, sizes, skips=skips)
         density = sizes / np.maximum(snapshot.row_group_rows, 1)
         mean, of_largest = float(np.average(density, weights=counts)), float(density[largest.index])
-        widths, most = _widths(snapshot, reader, counts, largest, sample)
+        widths, most = _widths(reader, counts, largest, sample)
         dense = largest
         is_dense = (density >= mean) & (counts > 0)
         if mean > TOLERATED * of_largest:
-            dense, other = _sample_of_largest(snapshot, reader, np.where(is_dense, counts, 0), sizes, skips=skips)
+            dense, other = _sample_of_largest(reader, np.where(is_dense, counts, 0), sizes, skips=skips)
             share = (mean - of_largest) / (float(density[dense.index]) - of_largest)
-            of_dense, most_of_dense = _widths(snapshot, reader, counts, dense, other)
+            of_dense, most_of_dense = _widths(reader, counts, dense, other)
             between = {name: width + share * (of_dense[name] - width) for name, width in widths.items()}
             widths = _unless_tolerated(widths, between)
             most = max(most, most_of_dense)
@@ -211,7 +210,6 @@ def sampled_sizes(
     varying = [column for column in reader.columns if column.row_bytes is None]
     ragged = tuple((name, width * scale) for name, width in flat_widths(varying, widths, sample).items())
     return row_sizes(
-        snapshot,
         reader,
         counts,
         processes=processes,
@@ -236,21 +234,21 @@ def _telling_sizes(snapshot: Snapshot, counts: IntArray) -> IntArray:
 
 
 def _sample_of_largest(
-    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, sizes: IntArray, *, skips: bool
+    reader: RowGroupReader, counts: IntArray, sizes: IntArray, *, skips: bool
 ) -> tuple[RowGroupRef, pa.Table]:
     by_size = np.argsort(np.where(counts > 0, -sizes, 1), kind="stable")
     for index in by_size[: int(np.count_nonzero(counts))].tolist():
-        row_group = snapshot.row_group(index)
+        row_group = reader.snapshot.row_group(index)
         try:
             return row_group, _sample(reader, row_group)
         except (DataError, SourceError) as error:
             if not skips or not is_skippable(error):
                 raise
-    return snapshot.row_group(int(by_size[0])), reader.empty_table()
+    return reader.snapshot.row_group(int(by_size[0])), reader.empty_table()
 
 
 def _widths(
-    snapshot: Snapshot, reader: RowGroupReader, counts: IntArray, row_group: RowGroupRef, sample: pa.Table
+    reader: RowGroupReader, counts: IntArray, row_group: RowGroupRef, sample: pa.Table
 ) -> tuple[dict[str, float], float]:
     """Return the bytes of a row of each varying column of a row group, and the bytes of its longest rows.
 
@@ -262,7 +260,7 @@ def _widths(
     sampled = {c.name: sample.column(c.name).nbytes / max(len(sample), 1) for c in columns}
     if len(sample) == row_group.rows or counts[row_group.index] < row_group.rows:
         return sampled, sum(sampled.values())
-    footer = snapshot.footers.get(row_group.file_number)
+    footer = reader.snapshot.footers.get(row_group.file_number)
     stored = {route.source.name: route.stored for route in reader.routes(row_group)}
     stated: dict[str, float] = {}
     for column in columns:
@@ -342,7 +340,7 @@ def _unplanned_bytes(snapshot: Snapshot, row_group: RowGroupRef, leaves: Sequenc
     return total
 
 
-def _large_page_bytes(snapshot: Snapshot, reader: RowGroupReader, row_group: RowGroupRef, leaves: Sequence[int]) -> int:
+def _large_page_bytes(reader: RowGroupReader, row_group: RowGroupRef, leaves: Sequence[int]) -> int:
     """Return the bytes that large pages in an open cursor take beyond `_cursor_bytes`.
 
     A page is large if it has more than 2 MiB, by the header of each column's first data page: DuckDB ends pages at 100
@@ -351,7 +349,8 @@ def _large_page_bytes(snapshot: Snapshot, reader: RowGroupReader, row_group: Row
     Raises:
         SourceError: the system cannot read the file.
     """
-    footer, file, rows = snapshot.footers.get(row_group.file_number), row_group.file, max(row_group.rows, 1)
+    snapshot, file, rows = reader.snapshot, row_group.file, max(row_group.rows, 1)
+    footer = snapshot.footers.get(row_group.file_number)
     chunks = []
     for number in leaves:
         chunk = footer.chunk(row_group.number, number)
