@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, RowsOut, Transform
+from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.engine.child.client import IsolatedEngine, ReadingProcess
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformProcesses, check_transform_workers, transform_option
@@ -19,6 +19,7 @@ from parquet_loader.engine.kept_engine import KeptEngine
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.recordings import RowError
 from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_by
+from parquet_loader.engine.transform_results import RowsOut
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_media import WindowMedia
 from parquet_loader.engine.window_task import WindowTask

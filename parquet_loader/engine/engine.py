@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 from parquet_loader.common import wait_for_lock
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset
-from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, RowsOut, Transform
+from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.engine.batch_scheduler import Batches, BatchScheduler
 from parquet_loader.engine.child.packed_transform import PackedTransform
 from parquet_loader.engine.child.transforms import TransformLane, TransformProcesses
@@ -37,6 +37,7 @@ from parquet_loader.engine.prefault import Prefault
 from parquet_loader.engine.read_ahead import ReadAhead
 from parquet_loader.engine.read_scheduler import ReadScheduler
 from parquet_loader.engine.referenced_files import files_named_by
+from parquet_loader.engine.transform_results import RowsOut
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.workers.epoch_workers import EpochWorkers, Job
