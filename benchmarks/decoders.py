@@ -30,7 +30,7 @@ from pyarrow.fs import LocalFileSystem
 from parquet_loader.common import IS_BUILT
 from parquet_loader.decode import NativeChunks, decodable_chunks
 from parquet_loader.source import SourceFile
-from parquet_loader.source.footers import read_footer
+from parquet_loader.source.footer_reading import read_footer
 
 
 def measure(folder: Path, rounds: int, threads: int) -> dict[str, Any]:

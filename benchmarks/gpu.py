@@ -51,7 +51,7 @@ from parquet_loader.collate.device import windows
 from parquet_loader.common import KERNELS
 from parquet_loader.decode import NativeChunks, decodable_chunks
 from parquet_loader.source import SourceFile
-from parquet_loader.source.footers import read_footer
+from parquet_loader.source.footer_reading import read_footer
 
 BATCH_ROWS = {"science": 1024, "tabular": 4096, "images": 64}
 WINDOW_ROWS = {"science": 8192, "tabular": 200_000, "images": 1024}

@@ -7,7 +7,8 @@ from parquet_loader.source.byte_ranges import ByteRange, RangeFetcher, chunk_ran
 from parquet_loader.source.file_schema import FileSchema, Leaf, MetadataError, SchemaElement, schema_tree
 from parquet_loader.source.file_types import common_folder, is_hidden
 from parquet_loader.source.files import SourceFile, changed_since
-from parquet_loader.source.footers import FooterCache, read_file_schema, read_footer
+from parquet_loader.source.footer_reading import read_file_schema, read_footer
+from parquet_loader.source.footers import FooterCache
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.metadata import ColumnChunk, Metadata, ReadableChunk, RowGroupFooter

@@ -23,7 +23,7 @@ from parquet_loader import BatchedDataLoader, OutputOptions
 from parquet_loader.engine.child.shared_memory import map_shared
 from parquet_loader.errors import OpenFilesError, OutOfMemoryError
 from parquet_loader.source import SourceFile
-from parquet_loader.source.footers import read_footer
+from parquet_loader.source.footer_reading import read_footer
 from parquet_loader.store.commits import read_commits
 from parquet_loader.store.files.paths import StorePaths
 from parquet_loader.store.leases import read_lease

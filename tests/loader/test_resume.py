@@ -38,7 +38,7 @@ from parquet_loader.common.distributed import Shard
 from parquet_loader.dataset import row_sizes
 from parquet_loader.engine import Engine
 from parquet_loader.source import list_files
-from parquet_loader.source.footers import read_footer
+from parquet_loader.source.footer_reading import read_footer
 from parquet_loader.source.opening import open_snapshot
 from parquet_loader.window import Arenas
 from tests.support import oracle

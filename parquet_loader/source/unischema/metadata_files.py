@@ -12,7 +12,7 @@ from parquet_loader.common import is_local, look_up, system_error
 from parquet_loader.errors import DataError, SchemaError, SourceError
 from parquet_loader.source.file_types import has_magic
 from parquet_loader.source.files import ListingContext, SourceFile
-from parquet_loader.source.footers import read_file_schema
+from parquet_loader.source.footer_reading import read_file_schema
 from parquet_loader.source.unischema.records import UnischemaRecord, read_unischema
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from parquet_loader.common import IntArray, in_threads
 from parquet_loader.errors import SourceError
 from parquet_loader.source.file_schema import MetadataError
+from parquet_loader.source.footer_reading import footer_length
 from parquet_loader.source.metadata import Metadata
 from parquet_loader.source.statistics import bounds_of
 from parquet_loader.source.tables.deletes import Deletes, InlineVector, Vector, roaring_bytes
@@ -133,7 +134,7 @@ def _positions(delete: ManifestEntry, store: TableStore) -> dict[str, IntArray]:
             "or was replaced"
         )
     try:
-        footer = Metadata(_footer(raw), len(raw))
+        footer = Metadata(raw[-footer_length(raw, len(raw)) :], len(raw))
         for group in range(len(footer.row_group_rows)):
             for column in range(len(footer.paths)):
                 footer.check(group, column)  # pyarrow crashes the process on some chunks that contradict the schema
@@ -211,11 +212,3 @@ def _check_range(
 
 def _number(bound: bytes | None) -> int | None:
     return None if bound is None or len(bound) != 8 else int.from_bytes(bound, "little", signed=True)
-
-
-def _footer(raw: bytes) -> bytes:
-    """Return a Parquet file's footer, with its length and magic bytes. Raises `MetadataError` if the file has none."""
-    length = int.from_bytes(raw[-8:-4], "little") + 8
-    if raw[-4:] != b"PAR1" or length > len(raw):
-        raise MetadataError("it does not end like a Parquet file")
-    return raw[-length:]
