@@ -27,7 +27,6 @@ from parquet_loader.common import (
     NotCopied,
     NotIndexed,
     OutputOptions,
-    Ranks,
     ReadOptions,
     Shard,
     ShardOptions,
@@ -51,16 +50,12 @@ from parquet_loader.common import (
 from parquet_loader.dataset import (
     Dataset,
     ListedDataset,
-    PriorCounts,
     check_agreement,
     check_dataset_arguments,
     check_left_to_dataset,
     default_num_threads,
     locate,
-    open_dataset,
-    open_listed,
     ranks_to_agree_with,
-    resolve_source,
     settings_of,
 )
 from parquet_loader.engine import (
@@ -81,14 +76,15 @@ from parquet_loader.loader.epochs.resumable_epochs import ResumableEpochs
 from parquet_loader.loader.live_source import LiveSource
 from parquet_loader.loader.live_table import LiveTable
 from parquet_loader.loader.live_view import Following
+from parquet_loader.loader.loader_source import SourceOpening, live_source_of
 from parquet_loader.loader.report.page import page_of
 from parquet_loader.loader.report.trace import trace_of
 from parquet_loader.loader.sharing import check_store_ranks, choose_sharding
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Plan
-from parquet_loader.read import Filters, LocalCache, as_expression, splits_by_position
+from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
-from parquet_loader.source import Snapshot, Source, TableLike, VersionedSource, selection_of, table_source
+from parquet_loader.source import Source, TableLike, VersionedSource, table_source
 from parquet_loader.window import Arenas
 
 if TYPE_CHECKING:
@@ -110,77 +106,6 @@ class LoadedRows:
 
     def __len__(self) -> int:
         return self.rows
-
-
-def _live_source(
-    given: Any, split: str | None, filters: Any, filesystem: pafs.FileSystem | None, read_options: ReadOptions | None
-) -> LiveSource | None:
-    """Return a source that each epoch lists again: a store, or a table that is followed; None for others.
-
-    Raises:
-        ConfigurationError: An argument does not fit the source.
-    """
-    if isinstance(given, VersionedSource):
-        if not given.follow:
-            return None
-        reading = read_options or ReadOptions()
-        if filters is not None and splits_by_position(filters):
-            raise ConfigurationError(
-                "follow=True, filters=split_rows(...): if the table rewrites files, rows would move from training to "
-                "validation; use split('id', 0, 0.9) with a column that tells rows apart, or read one version"
-            )
-        return LiveTable(given, filesystem, reading.remote, selection_of(split, filters, reading))
-    if not isinstance(given, LiveSource):
-        return None
-    if filesystem is not None:
-        raise ConfigurationError("filesystem=: a store has its own filesystem; leave filesystem out")
-    if split is not None and not isinstance(given, LiveTable):
-        raise ConfigurationError(
-            f"split={split!r}: a store's files do not belong to splits; use filters=split('id', 0, 0.9) with a column "
-            "that tells rows apart, or split_rows(0, 0.9), which may move rows of a "
-            "rewritten file to the other split"
-        )
-    return given
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """The arguments of a loader that decide how its data set is opened.
-
-    Attributes:
-        schema, columns, filters, split, filesystem, on_error, cache, shard: As in `BatchedDataLoader`.
-        reading: The `ReadOptions`.
-        others: The other arguments of `open_dataset`.
-    """
-
-    schema: Schema | None
-    columns: Sequence[str] | None
-    filters: Any
-    split: str | None
-    filesystem: pafs.FileSystem | None
-    on_error: Literal["raise", "skip", "skip_row"]
-    reading: ReadOptions
-    cache: LocalCache | None
-    shard: Shard | None
-    others: Mapping[str, Any]
-
-    def of_source(self, source: Any, ranks: Ranks | None) -> Dataset:
-        """Return the data set of a source that does not change."""
-        listed = source
-        if not isinstance(listed, ListedDataset):
-            listed = ListedDataset(
-                source, self.schema, self.columns, self.filters, self.filesystem, self.on_error,
-                split=self.split, read_options=self.reading, cache=self.cache, shard=self.shard,
-            )  # fmt: skip
-        return open_listed(listed, ranks=ranks, **self.others)
-
-    def of_snapshot(self, snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None) -> Dataset:
-        """Return the data set of one state of a source that changes."""
-        resolved = resolve_source(snapshot, self.schema, self.columns, self.reading)
-        return open_dataset(
-            resolved, read_options=self.reading, cache=self.cache, skips=self.on_error == "skip", ranks=ranks,
-            known=known, **self.others,
-        )  # fmt: skip
 
 
 def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -395,7 +320,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             shard = settings.shard if shard is None else shard
             self._arguments |= {"filters": filters, "on_error": on_error, "read_options": read_options}
         given: Any = table_source(source)
-        live = _live_source(given, split, filters, filesystem, read_options)
+        live = live_source_of(given, split, filters, filesystem, read_options)
         if live is None and not isinstance(given, Dataset | ListedDataset | VersionedSource):
             check_source(given)
 
@@ -448,7 +373,9 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             "names_rows": self._options.replaces or not self._processes_rows,
             "decodes_windows": not self._processes_rows,
         }
-        opening = _Opening(schema, columns, filters, split, filesystem, on_error, reading, local_cache, shard, others)
+        opening = SourceOpening(
+            schema, columns, filters, split, filesystem, on_error, reading, local_cache, shard, others
+        )
         self._open(given, live, opening, limits_device=output.device_memory_limit is not None)
         self._sharding.warn_if_uneven(self._planned.rows, self.batch_size, drop_last=self.drop_last)
 
@@ -480,7 +407,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             keeps_encoded=permuting is not None and permuting.decodes,
         )
 
-    def _open(self, given: Any, live: LiveSource | None, opening: _Opening, *, limits_device: bool) -> None:
+    def _open(self, given: Any, live: LiveSource | None, opening: SourceOpening, *, limits_device: bool) -> None:
         """Open the source; all ranks agree on it, or all raise.
 
         Args:

@@ -40,7 +40,7 @@ from parquet_loader.loader.episodes.sample_writer import SampleForm, SampleWrite
 from parquet_loader.loader.episodes.video_frames import VideoFrames
 from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
 from parquet_loader.loader.epochs.epoch_figures import EpochEngine
-from parquet_loader.loader.fixed_source import list_fixed
+from parquet_loader.loader.loader_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.plan import Division, EpisodeSamples, Plan, ReadPlan, mixing_score
 from parquet_loader.read import Filters, LocalCache

@@ -33,7 +33,7 @@ from parquet_loader.loader.column_scan import ScanOptions
 from parquet_loader.loader.epoch_plan import figures_of_plan
 from parquet_loader.loader.epochs.epoch_figures import EpochEngine
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
-from parquet_loader.loader.fixed_source import list_fixed
+from parquet_loader.loader.loader_source import list_fixed
 from parquet_loader.loader.stats import LoaderStats, with_index
 from parquet_loader.loader.tokens.arguments import (
     batching,
