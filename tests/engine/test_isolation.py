@@ -271,6 +271,16 @@ def test_a_reading_process_that_ends_while_an_epoch_begins_is_named(root: str, m
         assert len(list(loader)) == 30
 
 
+@pytest.mark.parametrize("options", [{"isolation": "process"}, {"transform": of_all_kinds, "transform_workers": 1}])
+def test_a_frozen_program_is_not_started_again(
+    root: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)  # as PyInstaller; sys.executable is the program
+    with BatchedDataLoader(root, 64, **options) as loader, pytest.raises(ReadingProcessError, match="a frozen program"):
+        next(iter(loader))
+    assert children() == set()
+
+
 def test_the_reading_process_lets_the_caller_go_first(root: str) -> None:
     with isolated(root) as loader:
         list(loader)

@@ -54,11 +54,15 @@ def start_process(
         environment: Its environment; None for that of this process.
 
     Raises:
-        ReadingProcessError: It cannot be started.
+        ReadingProcessError: It cannot be started, or this program is frozen and has no interpreter.
         OpenFilesError: This process may open no more files.
     """
-    if not sys.executable:
-        raise ReadingProcessError(f"{option}: there is no Python interpreter to start (sys.executable)")
+    # A frozen program would start itself, and its copy another one, without end.
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise ReadingProcessError(
+            f"{option}: there is no Python interpreter to start: sys.executable is {sys.executable!r}"
+            f"{', a frozen program' if sys.executable else ''}; leave this option out"
+        )
     try:
         ours, theirs = _socket_pair()
     except OSError as error:
