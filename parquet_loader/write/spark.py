@@ -317,8 +317,14 @@ def _with_arrays(df: Any, vectors: Sequence[str]) -> Any:
 
 def _infer(df: Any, vectors: Sequence[str]) -> Schema:
     """Infer fields from Spark's types; columns of vectors become tensors with the length of the first vector."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
     row = df.limit(1)
-    table = row.toArrow() if hasattr(row, "toArrow") else pa.Table.from_batches(row._collect_as_arrow())
+    if hasattr(row, "toArrow"):
+        table = row.toArrow()
+    else:  # pyspark 3.5, which returns no batch of a frame without rows
+        batches = row._collect_as_arrow()
+        table = pa.Table.from_batches(batches) if batches else to_arrow_schema(df.schema).empty_table()
     if vectors and table.num_rows == 0:
         raise SchemaError("the frame has no rows to take the length of its vectors from; pass schema=")
     fields: dict[str, Any] = dict(infer_schema(dict(zip(table.column_names, table.columns, strict=True))))

@@ -120,6 +120,18 @@ def test_a_shuffled_job_is_a_function_of_the_seed(spark: Any, tmp_path: Path) ->
     assert sorted(orders[2]) == list(range(1000))
 
 
+@pytest.mark.parametrize("version", ["installed", "3.5"])
+def test_a_frame_without_rows_publishes_its_columns(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    df = spark.range(10).filter("id < 0").selectExpr("id", "cast(id as float) x")
+    if version == "3.5":
+        monkeypatch.setattr(type(df), "toArrow", property(lambda df: df.lacking))  # raises AttributeError
+    write_spark(df, tmp_path / "set")
+    table = pq.read_table(tmp_path / "set")
+    assert (table.num_rows, table.schema.names) == (0, ["id", "x"])
+
+
 def test_an_error_names_partition_field_and_row_and_publishes_nothing(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql import functions as sql
 
