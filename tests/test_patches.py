@@ -65,7 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.decode.NativeChunks.read": "no column is decoded to an array: that would fail the test",
         "parquet_loader.decode.NativeChunks.read_into": "pages turn out to be other than expected at each call in turn",
         "parquet_loader.decode.native.column_reader.KERNELS": _KERNELS,
-        "parquet_loader.decode.native.column_reader.LOADED_CODECS": "as on a system without libraries for these codecs",
+        "parquet_loader.decode.native.decodable.LOADED_CODECS": "as on a system without libraries for these codecs",
     },
     "decode/test_page_claims.py": {"parquet_loader.decode.native.page_check.KERNELS": _KERNELS},
     "decode/test_pages.py": {

@@ -45,15 +45,8 @@ from parquet_loader.decode.media import (
     video_module,
     write_image,
 )
-from parquet_loader.decode.native.column_reader import (
-    DecodableChunks,
-    Dictionary,
-    NativeChunks,
-    NotDecodedError,
-    decodable_chunks,
-    is_known_codec,
-    is_known_type,
-)
+from parquet_loader.decode.native.column_reader import Dictionary, NativeChunks, NotDecodedError
+from parquet_loader.decode.native.decodable import DecodableChunks, decodable_chunks, is_known_codec, is_known_type
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.nested_lists import (
     element_bytes,

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from parquet_loader.decode.native.column_reader import decodable_columns
+from parquet_loader.decode.native.decodable import decodable_columns
 from parquet_loader.decode.opened_chunks import RAW_BYTES
 from parquet_loader.decode.plain_pages import why_not_raw
 from parquet_loader.decode.routes import OF_BROKEN_GROUP, ColumnRoute, broken_groups, holds_rows

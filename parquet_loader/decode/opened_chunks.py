@@ -11,13 +11,8 @@ from itertools import chain
 
 import pyarrow as pa
 
-from parquet_loader.decode.native.column_reader import (
-    DecodableChunks,
-    Fills,
-    NativeChunks,
-    decodable_columns,
-    is_known_bytes,
-)
+from parquet_loader.decode.native.column_reader import Fills, NativeChunks
+from parquet_loader.decode.native.decodable import DecodableChunks, decodable_columns, is_known_bytes
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import bounds_of_chunks
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages

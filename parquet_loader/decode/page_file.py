@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from parquet_loader.common import IntArray
 from parquet_loader.decode.chunk_pages import ARROW_CODECS
 from parquet_loader.decode.converters import first_beyond_nanoseconds, one_array
-from parquet_loader.decode.native.column_reader import NativeChunks, NotDecodedError, decodable_columns
+from parquet_loader.decode.native.column_reader import NativeChunks, NotDecodedError
+from parquet_loader.decode.native.decodable import decodable_columns
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.native.page_list import pages_between
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, bounds_of_chunks

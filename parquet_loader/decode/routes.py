@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IS_BUILT, PROBLEM, ReadOptions
 from parquet_loader.decode.columns import Column, number_type
-from parquet_loader.decode.native.column_reader import RowDemand, is_known_bytes, is_known_list, is_known_type
+from parquet_loader.decode.native.decodable import RowDemand, is_known_bytes, is_known_list, is_known_type
 from parquet_loader.decode.plain_pages import IS_POSSIBLE
 
 # Rows at least this wide are copied to their slots as soon as they are decoded; narrower ones are ordered a window at a

@@ -23,7 +23,8 @@ from parquet_loader.decode import (
     decodable_chunks,
     is_known_codec,
 )
-from parquet_loader.decode.native.column_reader import Fills, RowDemand, decodable_columns
+from parquet_loader.decode.native.column_reader import Fills
+from parquet_loader.decode.native.decodable import RowDemand, decodable_columns
 from parquet_loader.source import Metadata
 from tests.support.examples import examples, grid
 from tests.support.footers import metadata_of

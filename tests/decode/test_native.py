@@ -47,7 +47,7 @@ from parquet_loader.decode import (
     is_known_codec,
 )
 from parquet_loader.decode.lazy_rows import _slots_of_all
-from parquet_loader.decode.native import column_reader
+from parquet_loader.decode.native import column_reader, decodable
 from parquet_loader.schema import decimals_to_float64
 from tests.support.examples import examples, grid
 from tests.support.footers import column_chunk, metadata_of, put, rewrite_footer
@@ -340,7 +340,7 @@ def test_a_codec_whose_library_is_missing_is_left_to_arrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
     pq.write_table(pa.table({"c": [1, 2, 3]}), tmp_path / "a.parquet", compression=codec)
-    monkeypatch.setattr(column_reader, "LOADED_CODECS", 0b111)
+    monkeypatch.setattr(decodable, "LOADED_CODECS", 0b111)
     assert known(tmp_path / "a.parquet").names == []
     assert [batch["c"].tolist() for batch in batches(tmp_path)] == [[1, 2, 3]]
 
@@ -356,7 +356,7 @@ def test_gzip_is_decompressed_by_zlib_where_libdeflate_is_missing(
     library, _ = _load(tmp_path / "zlib.so")
     if not library.codecs_load() >> 3 & 1:
         pytest.skip("there is no zlib")
-    monkeypatch.setattr(column_reader, "LOADED_CODECS", library.codecs_load())
+    monkeypatch.setattr(decodable, "LOADED_CODECS", library.codecs_load())
     monkeypatch.setattr(column_reader, "KERNELS", library)
     chunks = known(tmp_path / "a.parquet")
     with NativeChunks(str(tmp_path / "a.parquet"), chunks) as native_chunks:
@@ -1213,7 +1213,7 @@ def test_kernels_write_the_float_that_is_nearest_to_a_decimal(
     )
     footer, out = metadata_of(path), np.zeros(len(fitting))
     described = footer.of_row_group(0, ("x",), chunks=True, arrow=False)
-    chunks = column_reader.decodable_columns(described, ["x"], footer.schema.arrow, len(fitting), floats=["x"])
+    chunks = decodable.decodable_columns(described, ["x"], footer.schema.arrow, len(fitting), floats=["x"])
     fills = column_reader.Fills.of_columns(["x"], {"x": np.float64(-0.5).tobytes()})
     with NativeChunks(str(path), chunks, fills) as native_chunks:
         half = len(fitting) // 2

@@ -1,0 +1,255 @@
+"""Decides by the footer which column chunks the kernels can decode, and describes these for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from parquet_loader.common import LOADED_CODECS
+from parquet_loader.decode.page_headers import most_bytes_of_page
+from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
+
+_CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
+_LEVELS = {"RLE", "BIT_PACKED"}
+_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
+# Conversions, as in `decimals.h` and `timestamps.h`; the scale is added to the second.
+WIDE_DECIMALS, _NEAREST_DECIMALS, _INT96_TIMESTAMPS = 1, 2, 64
+# Further encodings of a physical type.
+_MORE_ENCODINGS = {
+    "INT32": {"DELTA_BINARY_PACKED"},
+    "INT64": {"DELTA_BINARY_PACKED"},
+    "BYTE_ARRAY": {"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"},
+}
+BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
+VIEW_BYTES, _INT96_BYTES = 16, 12
+# For each physical type: its number in `chunks/column.h`, and the bytes of a value (of an unpacked boolean).
+_PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
+
+
+def is_known_type(type_: pa.DataType) -> bool:
+    """Whether pages store values of an Arrow type in Arrow's form, or extended to a wider integer."""
+    return bool(
+        pa.types.is_integer(type_)
+        or pa.types.is_boolean(type_)
+        or pa.types.is_floating(type_)
+        or pa.types.is_temporal(type_)
+        or pa.types.is_decimal128(type_)
+        or (pa.types.is_fixed_size_binary(type_) and type_.byte_width > 0)
+    )
+
+
+def is_known_bytes(type_: pa.DataType) -> bool:
+    """Whether a type is text or bytes, with offsets of 32 or 64 bits."""
+    t = pa.types
+    return bool(t.is_string(type_) or t.is_binary(type_) or t.is_large_string(type_) or t.is_large_binary(type_))
+
+
+def is_known_codec(name: str) -> bool:
+    """Whether the kernels decompress a codec on this machine: gzip and zstd need the system's libraries."""
+    codec = _CODECS.get(name.upper())
+    return codec is not None and bool(LOADED_CODECS >> codec & 1)
+
+
+def is_known_list(type_: pa.DataType) -> bool:
+    """Whether a type is a list of numbers; the kernels decode it to rows if all lists have one length."""
+    t = pa.types
+    if not (t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_)):
+        return False
+    return bool(t.is_integer(type_.value_type) or t.is_float32(type_.value_type) or t.is_float64(type_.value_type))
+
+
+class RowDemand(NamedTuple):
+    """The condition under which a kernel decodes rows to their slots.
+
+    Attributes:
+        values: Numbers of a row, if rows are lists.
+        refuses_nulls: Whether a null is an error; then the footer need not state their number.
+        fills_nulls: Whether nulls are replaced; then nulls are allowed.
+    """
+
+    values: int
+    refuses_nulls: bool
+    fills_nulls: bool = False
+
+    def allows(self, chunk: ReadableChunk) -> bool:
+        """Whether a column chunk meets the condition on nulls, by its footer."""
+        has_none = chunk.nulls == 0 or not chunk.leaf.max_definition_level
+        return has_none or self.fills_nulls or (chunk.nulls is None and self.refuses_nulls)
+
+
+class DecodableChunks(NamedTuple):
+    """Column chunks of a row group that the kernels can probably decode.
+
+    Attributes:
+        names: The names of the columns.
+        types: The Arrow types of the result, as in `pyarrow.parquet`.
+        lines: int64 ``[columns, 14]``, the description of each for `chunks_open` of `chunks/column_chunks.c`.
+        nullable: For each, whether it may have nulls, because the footer does not exclude them.
+    """
+
+    names: list[str]
+    types: list[pa.DataType]
+    lines: npt.NDArray[np.int64]
+    nullable: list[bool]
+
+
+def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> DecodableChunks:
+    """Return the column chunks of a row group that the kernels can probably decode.
+
+    Args:
+        footer: The file's footer.
+        row_group: The row group's number in the file.
+        names: The columns that are read.
+        schema: The file's Arrow schema.
+    """
+    asked = tuple(name for name in names if "." not in name)
+    described = footer.of_row_group(row_group, asked, chunks=True, arrow=False)
+    return decodable_columns(described, asked, schema, int(footer.row_group_rows[row_group]))
+
+
+def decodable_columns(
+    footer: RowGroupFooter,
+    names: Iterable[str],
+    schema: pa.Schema,
+    rows: int,
+    demands: Mapping[str, RowDemand] | None = None,
+    refused: dict[str, str] | None = None,
+    floats: Collection[str] = (),
+    texts: Collection[str] = (),
+) -> DecodableChunks:
+    """Return the column chunks of a row group that the kernels can probably decode.
+
+    Args:
+        footer: The footer's entries for the columns of `names`, and perhaps others.
+        names: The columns that are read.
+        schema: The file's Arrow schema.
+        rows: Rows of the row group.
+        demands: The conditions of columns whose rows are decoded to their slots.
+        refused: Receives the reason for each column that is not returned.
+        floats: Columns of decimals that become the nearest float64.
+        texts: Columns for which the kernels check that values are UTF-8.
+    """
+    reasons: dict[str, str] = {} if refused is None else refused
+    types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
+    always_compressed = is_always_compressed(footer.metadata.created_by)
+    for name in dict.fromkeys(names):
+        chunks = footer.chunks[name]
+        # Arrow resolves names that are ambiguous: two columns of one name, or a dot that may separate a struct's field.
+        if "." in name or len(chunks) != 1 or not footer.has_clear_names:
+            reasons[name] = "it has several leaves, or its name is not clear"
+            continue
+        (chunk,), indices = chunks, schema.get_all_field_indices(name)
+        type_ = schema.field(indices[0]).type if len(indices) == 1 else pa.null()
+        if not isinstance(chunk, ReadableChunk):  # a `MetadataError`
+            reasons[name] = str(chunk)
+            continue
+        list_values, demand = 0, (demands or {}).get(name)
+        if demand is not None and not demand.allows(chunk):
+            reasons[name] = "the footer does not say that it has no nulls"
+            continue
+        elements = 0
+        if is_known_list(type_) and demand is None and not pa.types.is_fixed_size_list(type_):
+            elements = 1 + schema.field(indices[0]).nullable
+        elif is_known_list(type_):
+            list_values = _list_values(type_, chunk, rows)
+            if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
+                reasons[name] = "the footer does not say that all lists have one length and no nulls"
+                continue
+        elif demand is None and is_known_bytes(type_):
+            reasons[name] = "the kernels decode text and bytes only to the window"
+            continue
+        elif chunk.leaf.path != name or not (is_known_type(type_) or is_known_bytes(type_)):
+            reasons[name] = f"{type_} is not a number, text, bytes, or a list of numbers"
+            continue
+        line = _line(type_, chunk, rows, list_values, elements, is_text=name in texts)
+        if line is None:
+            reasons[name] = _why_not(type_, chunk)
+        else:
+            of_lists = (rows, elements) if elements else (list_values, 0)
+            conversion = WIDE_DECIMALS if pa.types.is_decimal128(type_) else 0
+            if conversion and name in floats:
+                type_, conversion = pa.float64(), _NEAREST_DECIMALS + type_.scale
+            elif chunk.leaf.physical_type == "INT96":
+                conversion = _INT96_TIMESTAMPS
+            types[name] = type_
+            known[name] = (*line, int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk))
+            nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
+    lines = np.array([*known.values()], np.int64).reshape(-1, 14)
+    return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
+
+
+def _why_not(type_: pa.DataType, chunk: ReadableChunk) -> str:
+    """Return why `_line` returns None for a column chunk."""
+    if not is_known_codec(chunk.codec_name):
+        return f"the kernels do not decompress {chunk.codec_name.lower()}"
+    others = [e for e in chunk.encoding_names if e not in _known_encodings(chunk.leaf.physical_type)]
+    if others:
+        return f"the kernels do not decode {' and '.join(others)}"
+    return f"the kernels do not decode {type_} that is stored as {chunk.leaf.physical_type}"
+
+
+def _known_encodings(physical_type: str) -> set[str]:
+    return _ENCODINGS | _MORE_ENCODINGS.get(physical_type, set())
+
+
+def is_always_compressed(created_by: str) -> bool:
+    """Whether pages of version 2 are compressed whatever their headers say, as by parquet-cpp before Arrow 3.
+
+    Arrow decides the same way; see PARQUET-10353.
+    """
+    return created_by.lower().split(" ")[0] == "parquet-cpp"
+
+
+def _list_values(type_: pa.DataType, chunk: ReadableChunk, rows: int) -> int:
+    """Return the length of a column chunk's lists if all can have the same one, of at least 2; else 0."""
+    each = chunk.values // rows if rows > 0 and chunk.values % rows == 0 else 0
+    # An empty or null list counts as a value, so the footer does not distinguish it from a list of one value.
+    if each < 2 or (pa.types.is_fixed_size_list(type_) and type_.list_size != each):
+        return 0
+    return 0 if pa.types.is_list(type_) and chunk.values >= 2**31 else each
+
+
+def _line(
+    type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int, elements: int, *, is_text: bool
+) -> tuple[int, ...] | None:
+    levels = (1, 3) if list_values else (0, 1)
+    if elements:
+        levels = 1, elements + type_.value_field.nullable
+        if chunk.leaf.max_definition_level != levels[1]:
+            return None
+    type_ = type_.value_type if list_values or elements else type_
+    column, encodings = chunk.leaf, chunk.encoding_names
+    is_boolean = pa.types.is_boolean(type_)
+    physical, width = _PHYSICAL.get(column.physical_type, (0, 0))
+    is_decimal, are_bytes = pa.types.is_decimal128(type_), column.physical_type == "FIXED_LEN_BYTE_ARRAY"
+    if are_bytes and (pa.types.is_fixed_size_binary(type_) or pa.types.is_float16(type_) or is_decimal):
+        width = column.length
+    if column.physical_type == "BYTE_ARRAY" and is_known_bytes(type_):
+        physical, width = _TEXT if is_text else BYTE_ARRAY, VIEW_BYTES
+    delivered = 1 if is_boolean else VIEW_BYTES if is_known_bytes(type_) else type_.bit_width // 8
+    # Decimals and INT96 are converted by the kernels.
+    if is_decimal and width <= delivered:
+        delivered = width
+    if column.physical_type == "INT96" and type_ == pa.timestamp("ns"):
+        width = delivered = _INT96_BYTES
+    is_narrowed = column.physical_type == "INT32" and pa.types.is_integer(type_) and delivered < width
+    if (
+        not is_known_codec(chunk.codec_name)
+        or width < 1  # varying width, as of some decimals
+        or (width != delivered and not is_narrowed)
+        or is_boolean != (column.physical_type == "BOOLEAN")
+        or pa.types.is_date64(type_)  # days in the file
+        or (not are_bytes and (physical == 2) != pa.types.is_floating(type_))
+        or column.max_repetition_level != levels[0]
+        or column.max_definition_level > levels[1]
+        or not _known_encodings(column.physical_type).issuperset(encodings)
+    ):
+        return None
+    place = chunk.start, chunk.start + chunk.stored_bytes
+    widths, codec = (width, delivered), _CODECS[chunk.codec_name]
+    values = chunk.values if elements else rows * max(1, list_values)
+    return (*place, values, *widths, codec, column.max_definition_level, chunk.encodings, physical)
