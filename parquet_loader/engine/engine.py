@@ -153,13 +153,13 @@ class Engine:
         self._cache_before = reader.chunks.cache_figures()
         self._sizing = sizing
         self._allocator = allocator
-        self._parts = ColumnGroups.from_columns(
+        self._columns = ColumnGroups.from_columns(
             reader.columns,
             2 * num_threads,
             keeps_stored=options.keeps_stored and batches is None,
             scattered=scattered,
         )
-        self._ahead = WIDE_WINDOWS_AHEAD if self._parts.wide else WINDOWS_AHEAD
+        self._ahead = WIDE_WINDOWS_AHEAD if self._columns.wide else WINDOWS_AHEAD
         # Remote reads are slower than page faults, so there is no need to wait for a second window.
         self._fills_first = is_first and batches is None and reader.chunks.remote is None
         # The first remote bytes take a while to arrive: time to pre-fault the first window's memory.
@@ -486,14 +486,14 @@ class Engine:
         self._admitted += 1
         slices = plan.slices(index)
         assembly = Assembly(
-            self._parts,
+            self._columns,
             [s.rows for s in slices],
             0 if index == self._first_window else plan.carried_rows(index),
             plan.batch_size,
             self._buffer_sizes,
             deliver_rest=index == plan.windows - 1 and not plan.drop_last,
             left_out=self._begun_in(index) + plan.left_out(index),
-            origins=[(s.row_group, s.start) for s in slices] if self._parts.keeps_stored else (),
+            origins=[(s.row_group, s.start) for s in slices] if self._columns.keeps_stored else (),
         )
         window = WindowTask(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
         self._reads.leave_out_broken(window)
@@ -515,7 +515,7 @@ class Engine:
 
     def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
         match window.phase:
-            case "new" if self._parts.wide and self._may_reuse_memory():
+            case "new" if self._columns.wide and self._may_reuse_memory():
                 return None
             case "new" if may_exceed or self.usage.fits(owed + self._arena_bytes()):
                 return self._prepare_job(window)
@@ -575,12 +575,12 @@ class Engine:
 
         def run() -> _Finished | None:
             window.assembly.begin_gathering(remainder)
-            return None if self._parts.jobs else window.assembly.finish()
+            return None if self._columns.jobs else window.assembly.finish()
 
         def done(outcome: _Finished | None) -> None:
             window.gathered_bytes += window.assembly.shared_bytes
             self.usage.reserve(window.assembly.shared_bytes)
-            window.jobs = list(range(self._parts.jobs))
+            window.jobs = list(range(self._columns.jobs))
             window.ungathered = len(window.jobs)
             window.phase = "gather"
             if outcome is not None:

@@ -71,7 +71,7 @@ class Assembly:
     `ColumnGroups.jobs`, in parallel. `finish` returns the window.
 
     Args:
-        parts: The columns.
+        columns: The columns.
         slice_rows: Rows of each slice.
         carried_rows: Rows that the previous window leaves over, according to the plan.
         batch_size: Rows of a batch.
@@ -83,7 +83,7 @@ class Assembly:
 
     def __init__(
         self,
-        parts: ColumnGroups,
+        columns: ColumnGroups,
         slice_rows: Sequence[int],
         carried_rows: int,
         batch_size: int,
@@ -93,7 +93,7 @@ class Assembly:
         left_out: int = 0,
         origins: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self._parts = parts
+        self._columns = columns
         self._origins = origins
         self._ends = np.concatenate([[0], np.cumsum(np.asarray(slice_rows, np.int64))])
         self._planned_carry = carried_rows
@@ -106,25 +106,25 @@ class Assembly:
         # The words of the order, if a device sorts them, and the owner of their memory.
         self._words: WordArray | None = None
         self._words_owner: Any = None
-        self._wide = () if parts.keeps_stored else parts.wide
+        self._wide = () if columns.keeps_stored else columns.wide
         self._direct = DirectRows(self._wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
         self._stored: BlockColumns | None = None
-        if parts.keeps_stored:
+        if columns.keeps_stored:
             self._stored = BlockColumns(
-                parts.stored, parts.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator
+                columns.stored, columns.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator
             )
         self._narrow = self._stored or NarrowColumns(
-            parts.narrow, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
+            columns.narrow, buffer_sizes.rows, carried_rows, buffer_sizes.staging, buffer_sizes.allocator
         )
         self._ragged = RaggedRows(
-            parts.ragged,
+            columns.ragged,
             buffer_sizes.rows,
             carried_rows,
             buffer_sizes.ragged_bytes,
             buffer_sizes.staging,
             buffer_sizes.allocator,
-            parts.scattered,
-            delivers_arrivals=parts.keeps_stored,
+            columns.scattered,
+            delivers_arrivals=columns.keeps_stored,
         )
         self._missing: set[int] = set()
         self._carry = Remainder()
@@ -144,7 +144,7 @@ class Assembly:
         """
         self._narrow.prepare()
         self._ragged.prepare()
-        if self._parts.stored and len(self._parts.stored) == len(self._parts.columns):
+        if self._columns.stored and len(self._columns.stored) == len(self._columns.columns):
             self._words = draw_words(self._words_memory)
         if self._words is None:
             self._order = draw(self._order_memory)
@@ -155,7 +155,7 @@ class Assembly:
         staging, scratch = self._buffer_sizes.staging, self._narrow.unwritten(8 * rows)
         nbytes = max(8 * rows, 8 * self._buffer_sizes.rows, 1)  # the same for all windows, so that it is reused
         order: IntArray = staging.allocate(nbytes).array[: 8 * rows].view(np.int64)
-        if scratch is None and self._parts.ragged:  # the memory is reused for the offsets of ragged rows
+        if scratch is None and self._columns.ragged:  # the memory is reused for the offsets of ragged rows
             scratch = staging.allocate(nbytes).array[: 8 * rows]
         return order, scratch
 
@@ -198,7 +198,7 @@ class Assembly:
         left = [target for target in targets if target[0] in deferred.columns]
         viewed = [
             column.name
-            for column in self._parts.ragged
+            for column in self._columns.ragged
             if column.name in deferred.straight_names and column.name not in deferred.lists
         ]
         views = Views(viewed, count) if viewed else None
@@ -224,7 +224,7 @@ class Assembly:
             elif name not in done:
                 copy_column(table.column(name), out, slots)
         kept += count * self._narrow.row_bytes
-        if self._parts.ragged:
+        if self._columns.ragged:
             arrived = self._arrived(table, {*viewed, *deferred.lists})
             if arrived:
                 kept += self._ragged.write_rows(first, arrived)
@@ -235,8 +235,8 @@ class Assembly:
 
     def _arrived(self, table: pa.Table, others: Collection[str]) -> dict[str, pa.ChunkedArray]:
         """Return rows of the columns of varying width, without `others`, as large binaries by name."""
-        found = {name: table.column(name) for name in self._parts.plain if name not in others}
-        for column in self._parts.nested:
+        found = {name: table.column(name) for name in self._columns.plain if name not in others}
+        for column in self._columns.nested:
             found |= flat_arrays(table.column(column.name), column)
         return found
 
@@ -310,9 +310,9 @@ class Assembly:
         if self._stored is not None:
             self._stored.number_rows(carry.rows, indices)
         else:
-            narrow = [c.name for part in self._parts.narrow for c in part if carry.rows]
+            narrow = [c.name for part in self._columns.narrow for c in part if carry.rows]
             self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
-        if self._parts.ragged:
+        if self._columns.ragged:
             self._left_ragged = self._ragged.set_order(carry.ragged, indices, self._delivered_rows)
 
     @property
@@ -340,14 +340,14 @@ class Assembly:
 
     def gather(self, job: int) -> None:
         """Run one of the `ColumnGroups.jobs`: order a part of the columns, or a range of rows."""
-        ranges = self._parts.narrow_ranges
-        narrow = ranges * len(self._parts.narrow)
+        ranges = self._columns.narrow_ranges
+        narrow = ranges * len(self._columns.narrow)
         if job < narrow:
             part, number = divmod(job, ranges)
             total = self._total_rows
             self._narrow.gather(part, total * number // ranges, total * (number + 1) // ranges)
         else:
-            number, ranges = job - narrow, self._parts.ranges
+            number, ranges = job - narrow, self._columns.ranges
             delivered = self._delivered_rows
             self._ragged.gather(delivered * number // ranges, delivered * (number + 1) // ranges)
 
@@ -359,9 +359,9 @@ class Assembly:
         narrow, left_narrow = self._narrow.finish(rows) if self._stored is None else ({}, {})
         self._delivered.update(direct | narrow)
         scattered: dict[str, Scattered] = {}
-        if self._parts.ragged:
+        if self._columns.ragged:
             gathered, scattered = self._ragged.finish()
-            for column in self._parts.nested:
+            for column in self._columns.nested:
                 flat = [gathered.pop(part.name) for part in flat_columns(column)]
                 (_, owner_of_values) = flat[-1]
                 gathered[column.name] = joined_lists(column, [rows for rows, _ in flat]), owner_of_values
@@ -369,8 +369,8 @@ class Assembly:
         carry = Remainder()
         if rows < total:
             carry = Remainder(total - rows, left_direct | left_narrow, self._left_ragged)
-        all_names = tuple(c.name for c in self._parts.columns)
-        in_block = {c.name for c in self._parts.stored}
+        all_names = tuple(c.name for c in self._columns.columns)
+        in_block = {c.name for c in self._columns.stored}
         names = [name for name in all_names if name not in in_block and name not in scattered]
         arrays = {name: self._delivered[name][0] for name in names}
         owners = {name: self._delivered[name][1] for name in names if self._delivered[name][1] is not None}

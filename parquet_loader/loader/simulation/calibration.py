@@ -316,13 +316,13 @@ def _by_window(
 
 def _limits(dataset: Dataset, plan: Plan, num_threads: int, setup: LoaderSetup) -> EngineLimits:
     sizing = dataset.sizing
-    parts = ColumnGroups.from_columns(dataset.reader.columns, 2 * num_threads)
+    groups = ColumnGroups.from_columns(dataset.reader.columns, 2 * num_threads)
     is_remote = dataset.reader.chunks.remote is not None
     capacity = sizing.window_capacity(plan)
     lanes = sizing.open_row_groups if sizing.open_row_groups > 1 else 0
     return EngineLimits(
         num_threads=num_threads,
-        windows_ahead=WIDE_WINDOWS_AHEAD if parts.wide else WINDOWS_AHEAD,
+        windows_ahead=WIDE_WINDOWS_AHEAD if groups.wide else WINDOWS_AHEAD,
         waits_for_second=not is_remote,
         limit_bytes=int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)),
         reads_bytes=sizing.reads_bytes,
@@ -330,7 +330,7 @@ def _limits(dataset: Dataset, plan: Plan, num_threads: int, setup: LoaderSetup) 
         row_bytes=sizing.row.gathered,
         arena_bytes=int(capacity * sizing.row.wide),
         held_bytes=dataset.snapshot.footers.held_bytes + lanes * sizing.cursor_bytes,
-        order_jobs=max(1, parts.jobs),
+        order_jobs=max(1, groups.jobs),
         max_requests=_options(setup).max_requests,
         keeps_fetched=dataset.reader.chunks.cache is None,
     )
