@@ -76,7 +76,8 @@ def test_pandas_and_dask_frames_bags_and_batches_write_the_same_values(tmp_path:
     write_dask(db.from_sequence(kind_rows(120), npartitions=5), tmp_path / "bag", KINDS, scheduler="synchronous")
     batches = [dask.delayed(kind_rows(120)[n : n + 50]) for n in (0, 50, 100)]
     write_dask(batches, tmp_path / "batches", KINDS, scheduler="threads")
-    for name in ("frame", "bag", "batches"):
+    write_dask(dask.delayed(kind_rows)(120), tmp_path / "batch", KINDS, scheduler="synchronous")
+    for name in ("frame", "bag", "batches", "batch"):
         assert stored(tmp_path / name).equals(expected), name
 
 
