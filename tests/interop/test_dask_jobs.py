@@ -105,6 +105,17 @@ def test_columns_that_do_not_fit_are_refused_before_any_task_runs(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_partition_without_rows_may_have_columns_of_any_type(tmp_path: Path) -> None:
+    import dask.dataframe as dd
+    import pandas as pd
+
+    some = pd.DataFrame({"id": range(10), "x": np.ones(10)})
+    frame = dd.from_map(lambda n: (some, pd.DataFrame(columns=["id", "x"]))[n], [0, 1], meta=some.iloc[:0])
+    for name, shuffle in (("in order", False), ("shuffled", True)):
+        write_dask(frame, tmp_path / name, shuffle=shuffle, scheduler="threads")
+        assert sorted(ids(tmp_path / name)) == list(range(10))
+
+
 def test_a_schema_is_inferred_from_the_first_rows(tmp_path: Path) -> None:
     write_dask(parts(3), tmp_path / "set", scheduler="threads")
     with BatchedDataLoader(tmp_path / "set", 300) as loader:
