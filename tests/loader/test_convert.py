@@ -246,6 +246,22 @@ def test_a_forked_child_that_asks_for_its_parents_frame_keeps_it_when_the_parent
         assert process.stdout.readline().split() == ["100"]
 
 
+def test_a_frame_that_cannot_be_deleted_at_exit_keeps_no_other_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = from_pandas(frame(), 10, cache_dir=cache), from_pandas(frame(200), 10, cache_dir=cache)
+    rename = os.rename
+
+    def refusing(source: str, target: str) -> None:
+        if source == one.path:
+            raise PermissionError("of another user")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refusing)
+    kept._end_all()
+    assert entries(cache) == [os.path.basename(one.path)]
+
+
 def test_a_frame_can_outlive_its_processes(cache: Path) -> None:
     with using(cache, "keep") as process:
         path = process.stdout.readline().split()[0]

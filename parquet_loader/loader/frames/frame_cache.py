@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager
 import pyarrow.fs as pafs
 
 from parquet_loader.common import NO_LINK, FileLock, check_private, local_path, make_private, remove_file
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ConfigurationError, WriteError
 from parquet_loader.write import remove_dead_jobs, storage_errors
 
 _ASIDE = re.compile(r"\.[0-9a-f]+-[0-9a-f]{32}\.tmp")
@@ -199,4 +199,5 @@ def _delete_unused(root: str) -> None:
 @atexit.register
 def _end_all() -> None:
     for kept in list(_kept.values()):
-        kept.end()
+        with contextlib.suppress(WriteError):  # such as of a directory that another user owns
+            kept.end()
