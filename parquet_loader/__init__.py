@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 # Before anything else imports pyarrow; which, first imported by a thread other than the main one, can hang at exit.
-import parquet_loader.common.arrow_memory  # noqa: F401
+import parquet_loader.common.arrow_setup  # noqa: F401
 
 # isort: split
 from parquet_loader.common.distributed import Shard

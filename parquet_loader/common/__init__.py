@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # First of all imports: pyarrow can hang at exit if a thread other than the main one imports it first.
-import parquet_loader.common.arrow_memory
+import parquet_loader.common.arrow_setup
 
 # isort: split
 
@@ -16,7 +16,7 @@ from parquet_loader.common.arrow_features import (
     scalar,
     text_array,
 )
-from parquet_loader.common.arrow_memory import prepare_thread, use_returning_pool
+from parquet_loader.common.arrow_setup import has_gil, prepare_thread, use_returning_pool
 from parquet_loader.common.deprecation import warn_at_caller, warn_deprecated
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors, raise_limit
 from parquet_loader.common.distributed import Ranks, Shard, broadcasting_errors, current_ranks, is_worker

@@ -35,7 +35,7 @@ from parquet_loader.errors import DataError, LoaderStateError, ReadingProcessErr
 from parquet_loader.schema.ragged import Ragged
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered
-from tests.support.processes import children
+from tests.support.processes import children, needs_transform_processes
 from tests.support.signals import interrupted_at_random_moments
 from tests.support.transforms import failing, of_all_kinds, unequal
 
@@ -271,7 +271,13 @@ def test_a_reading_process_that_ends_while_an_epoch_begins_is_named(root: str, m
         assert len(list(loader)) == 30
 
 
-@pytest.mark.parametrize("options", [{"isolation": "process"}, {"transform": of_all_kinds, "transform_workers": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"isolation": "process"},
+        pytest.param({"transform": of_all_kinds, "transform_workers": 1}, marks=needs_transform_processes),
+    ],
+)
 def test_a_frozen_program_is_not_started_again(
     root: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
@@ -308,7 +314,7 @@ def test_a_pass_left_early_leaves_no_process_and_a_finished_one_keeps_it_until_t
     assert children() == set()
 
 
-@pytest.mark.parametrize("transform_workers", [0, 1])
+@pytest.mark.parametrize("transform_workers", [0, pytest.param(1, marks=needs_transform_processes)])
 def test_a_killed_process_that_ends_late_is_no_error_of_close(
     root: str, monkeypatch: pytest.MonkeyPatch, transform_workers: int
 ) -> None:

@@ -36,12 +36,12 @@ from parquet_loader.errors import (
 from tests.engine.test_isolation import assert_same, numbered, read_line, running
 from tests.support import transforms
 from tests.support.datasets import Layout, write_layout
-from tests.support.processes import children, passes_on_both_sides_of_a_fork
+from tests.support.processes import children, needs_transform_processes, passes_on_both_sides_of_a_fork
 from tests.support.signals import interrupted_at_random_moments
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="transform_workers needs Linux (memfd)"),
-    pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="threads run it without a GIL"),
+    needs_transform_processes,
 ]
 
 KINDS = ("double", "flag", "half_null", "text", "blob", "ragged", "ragged_text", "wide", "decimal", "category")

@@ -16,6 +16,7 @@ from parquet_loader import BatchedDataLoader, TransformError, write_dataset
 from parquet_loader.engine.child.process import packed_error, unpacked_error
 from parquet_loader.errors import ReadingProcessError
 from tests.engine.test_isolation import numbered
+from tests.support.processes import needs_transform_processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="other processes need Linux (memfd)")
 
@@ -66,7 +67,11 @@ for stream in range(3):
 
 
 @pytest.mark.parametrize(
-    "options", ["transform_workers=1", pytest.param("isolation='process'", marks=pytest.mark.slow)]
+    "options",
+    [
+        pytest.param("transform_workers=1", marks=needs_transform_processes),
+        pytest.param("isolation='process'", marks=pytest.mark.slow),
+    ],
 )
 def test_a_transform_may_print_if_the_standard_streams_are_closed(tmp_path: Path, options: str) -> None:
     script = PRINTING.replace("OPTIONS", options).replace("options = ", f"{CLOSING}\noptions = ")

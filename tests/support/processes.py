@@ -9,6 +9,11 @@ import sys
 from multiprocessing.context import ForkServerContext
 
 import psutil
+import pytest
+
+from parquet_loader.common import has_gil
+
+needs_transform_processes = pytest.mark.skipif(not has_gil(), reason="without a GIL, threads run transforms")
 
 # Processes that live until the interpreter ends, by design of those that start them.
 LASTING_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "java", "pyspark")

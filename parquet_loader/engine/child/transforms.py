@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import weakref
 from contextlib import suppress
 from functools import partial
 from threading import RLock
 
-from parquet_loader.common import uninterrupted
+from parquet_loader.common import has_gil, uninterrupted
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, allocated
 from parquet_loader.engine.child.channel import Channel
 from parquet_loader.engine.child.packed_transform import PackedTransform
@@ -42,7 +41,7 @@ def check_transform_workers(count: int) -> int:
     Raises:
         UnsupportedError: The system has no unnamed shared memory.
     """
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    if not has_gil():
         return 0
     if count:
         check_shared_memory(transform_option(count), transform_option(0))

@@ -1,4 +1,4 @@
-"""Sets Arrow's allocator to one that returns freed memory to the system.
+"""Prepares Arrow for threads: an allocator that returns freed memory to the system, and pandas.
 
 mimalloc, the default of current wheels, keeps freed memory per thread. Row groups are decoded on one thread, gathered
 on another and released on a third. With a limit of 256 MiB mimalloc held about 200 MiB more than was in use, jemalloc
@@ -36,6 +36,24 @@ def _settle_default() -> None:
 _settle_default()
 
 import pyarrow as pa  # noqa: E402  (after the above, which it is for)
+
+
+def has_gil() -> bool:
+    """Return whether only one thread at a time runs Python code."""
+    return getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def _settle_pandas() -> None:
+    """Without a GIL, let Arrow import pandas now, if it is installed.
+
+    Arrow imports it in the first conversion to numpy. If a garbage collection begins meanwhile, it waits for a second
+    thread that converts, which waits in C++ for the first one, which waits for the end of the collection.
+    """
+    if not has_gil():
+        pa.nulls(1, pa.bool_()).to_numpy(zero_copy_only=False)
+
+
+_settle_pandas()
 
 
 def use_returning_pool() -> None:
