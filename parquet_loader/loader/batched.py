@@ -268,9 +268,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             the equivalent.
     """
 
-    _delivers_schema = True
-    # Whether a device may permute the rows of windows; only if batches are slices of windows.
-    _permutes_rows = True
+    # Whether batches are slices of windows: then the schema describes them, and a device may permute their rows.
+    _slices_windows = True
     # Whether media are decoded and `transform` is called on batches of rows.
     _processes_rows = True
 
@@ -307,7 +306,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         columns = check_columns(columns)
         self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
         filters = as_expression(filters)
-        keeps = cache == "device" and self._permutes_rows
+        keeps = cache == "device" and self._slices_windows
         local_cache: Any = None if keeps else cache
         check_dataset_arguments(schema, split, on_error, read_options, local_cache, shard)
         if isinstance(source, ListedDataset):
@@ -403,7 +402,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             transform_workers=workers,
             rows_out=None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
             replaces=on_error == "skip_row",
-            keeps_stored=self._permutes_rows and permuting is not None and permuting.permutes,
+            keeps_stored=self._slices_windows and permuting is not None and permuting.permutes,
             keeps_encoded=permuting is not None and permuting.decodes,
         )
 
@@ -514,7 +513,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
 
     def _delivered_schema(self) -> Schema | None:
         """Return the schema of batches; None if the schema does not describe them."""
-        return self.schema if self._delivers_schema and self._options.transform is None else None
+        return self.schema if self._slices_windows and self._options.transform is None else None
 
     def to_keras(self, select: Callable[[Batch], Any] | None = None) -> keras.utils.PyDataset:
         """Return a `keras.utils.PyDataset` of the batches, for Keras 3 on any backend.

@@ -152,8 +152,7 @@ class EpisodeLoader(BatchedDataLoader):
         SchemaError, ConfigurationError, SourceError, MemoryLimitError, UnsupportedError: As in `BatchedDataLoader`.
     """
 
-    _delivers_schema = False
-    _permutes_rows = False
+    _slices_windows = False
     _processes_rows = False
     _measures_mixing = False  # the rows of a window come in their order in the files
 

@@ -129,8 +129,7 @@ class TokenLoader(BatchedDataLoader):
         ConfigurationError, SourceError, MemoryLimitError, UnsupportedError: As in `BatchedDataLoader`.
     """
 
-    _delivers_schema = False
-    _permutes_rows = False
+    _slices_windows = False
 
     @explains_keywords(LOADER_KEYWORDS | _LENGTH_KEYWORDS)
     def __init__(
