@@ -660,7 +660,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             LoaderStateError: The loader is closed, or an iteration is running.
         """
         self._check_open()
-        running = self._running() if self._running is not None else None
+        running = self._running()
         if running is not None and running.is_here and not running.figures.is_done(len(self)):
             raise LoaderStateError(
                 "a loader cannot be pickled or copied while it is iterated; finish the loop, or call loader.reset()"

@@ -68,7 +68,7 @@ def assert_nothing_runs() -> None:
 
 def wait_until_read(loader: BatchedDataLoader) -> None:
     """Wait until the first window of the next epoch is ready; the caller holds the last window of this one."""
-    running = loader._running() if loader._running is not None else None
+    running = loader._running()
     assert running is not None
     reading, before = loader._ahead[0], running._engine.workers  # type: ignore[union-attr]
     with before.lock:
@@ -134,7 +134,7 @@ def _images(root: str, **options: Any) -> BatchedDataLoader:
 
 def made_ahead(loader: BatchedDataLoader, iterator: Any) -> Any:
     """Take the last batch, wait until the next epoch's first batch is made, and return the batches of that epoch."""
-    reading, workers = loader._ahead[0], loader._running()._engine.workers  # type: ignore[misc, union-attr]
+    reading, workers = loader._ahead[0], loader._running()._engine.workers  # type: ignore[union-attr]
     next(iterator)
 
     def is_made() -> bool:

@@ -49,7 +49,7 @@ def test_what_loaders_read_ahead_is_kept_from_epoch_to_epoch(tmp_path: Path) -> 
             next(iterator)
         engines = []
         for loader in loaders.values():
-            reading, workers = loader._ahead[0], loader._running()._engine.workers  # type: ignore[misc, union-attr]
+            reading, workers = loader._ahead[0], loader._running()._engine.workers  # type: ignore[union-attr]
             with workers.lock:
                 while reading.engine is None:
                     assert workers.changed.wait(60)
@@ -57,7 +57,7 @@ def test_what_loaders_read_ahead_is_kept_from_epoch_to_epoch(tmp_path: Path) -> 
         assert len(list(iterator)) == 1
         iterator = iter(mixed)
         found = [next(iterator)]
-        assert [loader._running()._engine for loader in loaders.values()] == engines  # type: ignore[misc, union-attr]
+        assert [loader._running()._engine for loader in loaders.values()] == engines  # type: ignore[union-attr]
         assert [b["id"].tolist() for b in (*found, *iterator)] == [b["id"].tolist() for b in second]
 
 

@@ -74,7 +74,8 @@ class LoaderEpochs:
         self._ahead: list[ReadAhead[Engine]] = []
         weakref.finalize(self, _drop, self._ahead)
         self._lock = os.getpid(), threading.RLock()
-        self._running: weakref.ref[Epoch] | None = None
+        # A weak reference to the last epoch.
+        self._running: Callable[[], Epoch | None] = lambda: None
         self._figures: EpochFigures | None = None
         self._is_iterated = False
 
@@ -341,7 +342,7 @@ class LoaderEpochs:
         self._drop_ahead()
         if self._reading is not None:
             with self._turns():  # another thread may be about to begin an epoch in the process
-                running = self._running() if self._running is not None else None
+                running = self._running()
                 if running is None or not running.is_here:
                     self._reading.drop_ahead()
 
@@ -349,7 +350,7 @@ class LoaderEpochs:
         """End the running iteration; its iterator raises the reason if it has batches left."""
         if self._position != (self._next_epoch, self._next_batch):
             self._set_position(*self._position)
-        running = self._running() if self._running is not None else None
+        running = self._running()
         if running is None:
             return
         is_cut_short = not running.figures.was_asked or running.figures.next_batch < len(self)
@@ -380,7 +381,7 @@ class LoaderEpochs:
 
     def _described_epoch(self) -> EpochFigures | None:
         """Return the epoch that a state describes: the running or last one; None if a position was chosen."""
-        running = self._running() if self._running is not None else None
+        running = self._running()
         is_running = running is not None and running.is_here
         return self._figures if is_running or not self._is_position_chosen else None
 
