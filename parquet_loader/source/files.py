@@ -26,9 +26,8 @@ class SourceFile:
     Attributes:
         path: Path within the filesystem.
         size_bytes: Its size.
-        mtime_ns: Modification time in nanoseconds since 1970. If the filesystem gives neither a time nor an ETag: the
-            time of the listing, so that no cache takes a later file for this one; None in tables, whose files never
-            change.
+        mtime_ns: Modification time in nanoseconds since 1970, or None if an ETag or a table tells versions apart. Of
+            remote files without ETags, no later version has the same time.
         partitions: Hive keys and values from the names of directories, None for Hive's null.
         etag: The store's ETag of the content, or None if it has none.
         prefix: The prefix that makes the path a URL: the scheme that the caller typed, or the store's own.

@@ -61,6 +61,7 @@ _MOST_ASKED = 256
 _WITH_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://", "gcs://", "abfs://", "abfss://")
 # Most requests for metadata directories of tables above the source.
 _MOST_MARKERS = 64
+_SECOND_NS = 10**9
 
 
 class FoundTableError(SourceError):
@@ -165,7 +166,7 @@ def list_files(
         with _listing_errors(thing[1]):
             return _expand(lister, *thing, prefix=prefix, is_remote=not is_local(home), refuse=refuse)
 
-    prefix = url_prefix(home, str(entries[0]))
+    prefix, began_ns = url_prefix(home, str(entries[0])), time.time_ns()
     try:
         done = lister.each(worked, [*named, *range(len(markers))])
     except UnreachableError as error:
@@ -173,7 +174,7 @@ def list_files(
     found = [one for one in done if isinstance(one, _Found)]
     pairs = [(file, entry) for entry in found for file in entry.files]
     partition_base = _partition_base(found)
-    files = _source_files(pairs, partition_base, prefix)
+    files = _source_files(pairs, partition_base, prefix, None if is_local(home) else began_ns)
     if not selection.ignore_table_format:
         tables = {one.root: one for one in done if isinstance(one, Table)}
         tables |= {root: table for entry in found for root, table in entry.tables.items()}
@@ -335,19 +336,33 @@ def _partition_base(found: Sequence[_Found]) -> str | None:
 
 
 def _source_files(
-    pairs: Sequence[tuple[ListedFile, _Found]], partition_base: str | None, prefix: str
+    pairs: Sequence[tuple[ListedFile, _Found]], partition_base: str | None, prefix: str, began_ns: int | None
 ) -> list[SourceFile]:
     of_folders: dict[str, tuple[tuple[str, str | None], ...]] = {}
     files: list[SourceFile] = []
-    listed_ns = time.time_ns()
     for entry, found in pairs:
-        mtime_ns = listed_ns if entry.mtime_ns is None and entry.etag is None else entry.mtime_ns
+        mtime_ns = entry.mtime_ns if began_ns is None else _modified_ns(entry, began_ns)
         folder = entry.path.rpartition("/")[0]
         if folder not in of_folders:
             base = found.base if partition_base is None else partition_base
             of_folders[folder] = _partitions(folder, base)
         files.append(SourceFile(entry.path, entry.size_bytes, mtime_ns, of_folders[folder], entry.etag, prefix))
     return files
+
+
+def _modified_ns(entry: ListedFile, began_ns: int) -> int | None:
+    """Return the modification time of a remote file, or a time at which no later file can have been modified.
+
+    Some stores give no ETags, and no times or whole seconds. Then the time counts at which the listing began: all of
+    it, or its fraction of a second if the file is so new that it may be replaced within its second.
+    """
+    given_ns = entry.mtime_ns
+    if entry.etag is not None:
+        return given_ns
+    if given_ns is None:
+        return began_ns
+    is_new = given_ns % _SECOND_NS == 0 and given_ns > began_ns - 2 * _SECOND_NS
+    return given_ns + began_ns % _SECOND_NS if is_new else given_ns
 
 
 def _partitions(folder: str, base: str) -> tuple[tuple[str, str | None], ...]:
