@@ -73,7 +73,15 @@ from parquet_loader.common.permutations import (
 )
 from parquet_loader.common.processors import available_processors
 from parquet_loader.common.progress import ShowProgress, no_progress, progress_bar, shown_progress
-from parquet_loader.common.signals import SIGINT_POLL_S, in_order, in_threads, result_of, uninterrupted, wait_for_lock
+from parquet_loader.common.signals import (
+    SIGINT_POLL_S,
+    in_order,
+    in_threads,
+    result_of,
+    signal_name,
+    uninterrupted,
+    wait_for_lock,
+)
 from parquet_loader.common.signatures import IMAGE_SUFFIXES, SIGNATURE_BYTES, audio_kind, image_kind, video_kind
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.common.storage.account_file import begin_account, end_account, format_account, parse_account

@@ -30,6 +30,14 @@ _DEFERRED = [
 ]
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL; most real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def uninterrupted(work: Callable[[], None]) -> None:
     """Call `work`, and defer signals that arrive meanwhile until it has returned; for work of milliseconds.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from parquet_loader.common import check_int, format_bytes, holds_exclusive
+from parquet_loader.common import check_int, format_bytes, holds_exclusive, signal_name
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, WriteError
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WrittenRows
@@ -317,7 +317,7 @@ def _note_end(shared: _Supervised, sampler: _Sampler) -> None:
         shared.changed.notify_all()
         status = replace(sampler.status, pid=None, rows_per_s=0.0)
         if process.exitcode < 0 and not sampler.has_told:
-            status = replace(status, last_error=f"killed by {signal.Signals(-process.exitcode).name}")
+            status = replace(status, last_error=f"killed by {signal_name(-process.exitcode)}")
         elif process.exitcode and not sampler.has_told:
             status = replace(status, last_error=f"exit code {process.exitcode}")
         sampler.status = status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,7 @@ def fail_at_first(number: int, folder: str) -> Iterator[dict[str, Any]]:
     yield rows(5, 5)
 
 
-def fork_and_be_killed(number: int, folder: str) -> Iterator[dict[str, Any]]:
+def fork_and_be_killed(number: int, folder: str, killer: int) -> Iterator[dict[str, Any]]:
     yield rows(0, 5)
     if not (Path(folder) / "forked").exists():
         (Path(folder) / "forked").touch()
@@ -78,4 +77,4 @@ def fork_and_be_killed(number: int, folder: str) -> Iterator[dict[str, Any]]:
         if os.fork() == 0:
             os.read(test_is_over, 1)
             os._exit(0)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), killer)

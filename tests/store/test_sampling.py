@@ -60,24 +60,28 @@ def test_one_that_is_killed_starts_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tells_ends", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["pidfd", "older kernel"]
+    ("tells_ends", "killer", "name"),
+    [
+        pytest.param(True, signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}", id="pidfd"),
+        pytest.param(False, signal.SIGKILL, "SIGKILL", id="older kernel", marks=pytest.mark.slow),
+    ],
 )
 def test_one_that_is_killed_while_what_it_forked_lives_starts_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_ends: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_ends: bool, killer: int, name: str
 ) -> None:
     if not tells_ends:
         monkeypatch.delattr(os, "pidfd_open")
     os.mkfifo(tmp_path / "fifo")
     fifo = os.open(tmp_path / "fifo", os.O_RDWR)
     store = SampleStore(tmp_path / "store", schema=SCHEMA, options=ONE)
-    with store.sample(fork_and_be_killed, arguments=(str(tmp_path),)) as samplers:
+    with store.sample(fork_and_be_killed, arguments=(str(tmp_path), killer)) as samplers:
         try:
             assert samplers.join(60)
         finally:
             os.close(fifo)
     (status,) = samplers.status()
     assert (status.starts, status.rows) == (2, 5)
-    assert status.last_error == "killed by SIGKILL"
+    assert status.last_error == f"killed by {name}"
 
 
 def test_samplers_collected_inside_the_stores_lock_do_not_wait_for_it(tmp_path: Path) -> None:

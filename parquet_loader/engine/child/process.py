@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 
-from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, raise_limit
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors, raise_limit, signal_name
 from parquet_loader.errors import ReadingProcessError
 
 # Niceness of the child, so that training wins if both need the processor. On two processors, a training loop busy in
@@ -142,10 +142,7 @@ def death(process: subprocess.Popen[bytes], name: str) -> ReadingProcessError:
     code = reap(process)
     how = f"with exit code {code}"
     if code is not None and code < 0:
-        try:
-            how = f"killed by {signal.Signals(-code).name} (exit code {code})"
-        except ValueError:
-            how = f"killed by signal {-code} (exit code {code})"
+        how = f"killed by {signal_name(-code)} (exit code {code})"
     hint = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
     return ReadingProcessError(f"{name} has ended, {how}{hint}", code)
 
