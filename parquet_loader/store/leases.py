@@ -17,7 +17,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +134,7 @@ class NeededFiles:
     """The files that must not be evicted, at one moment; test with ``name in needed``."""
 
     leases: tuple[tuple[dict[str, int], IntArray], ...]
-    pinned: frozenset[str]
+    pinned: Mapping[str, int]
 
     def __contains__(self, name: str) -> bool:
         return name in self.pinned or any(
@@ -168,8 +169,8 @@ class LeaseTable:
                 leases.extend(self._of_lease(lease, path))
         return NeededFiles(tuple(leases), self.pinned())
 
-    def pinned(self) -> frozenset[str]:
-        """Return the files that `hold` keeps."""
+    def pinned(self) -> Mapping[str, int]:
+        """Return the files that `hold` keeps, and the number of holds of each."""
         present = names_in(self._paths.holds)
         for gone in self._pinned.keys() - set(present):
             del self._pinned[gone]
@@ -180,7 +181,7 @@ class LeaseTable:
                 if self._pinned.get(name, (None,))[0] != changed:
                     with open(path, encoding="utf-8") as file:
                         self._pinned[name] = (changed, frozenset(file.read().splitlines()[1:]))
-        return frozenset().union(*(names for _, names in self._pinned.values()))
+        return Counter(name for _, names in self._pinned.values() for name in names)
 
     def _of_lease(self, lease: str, path: str) -> list[tuple[dict[str, int], IntArray]]:
         if lease not in self._parsed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -157,13 +158,36 @@ def test_what_was_to_make_way_is_read_again_once_a_store_is_opened(store: Sample
     with store.writer() as writer:
         writer.write(rows(0, 500))
     first = os.path.basename(published(store.path)[0])
-    queue_evictions(store._paths, [first], frozenset(), 1)
+    queue_evictions(store._paths, [first], {}, 1)
     with BatchedDataLoader(store, 10) as loader:
         left_out = delivered(loader)
         assert 0 < len(left_out) < 500
         assert left_out == list(range(500 - len(left_out), 500))
         SampleStore(store.path)
         assert delivered(loader) == list(range(500))
+
+
+def test_a_full_store_goes_on_although_the_newest_checkpoint_holds_all_of_its_files(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=100_000, options=SMALL)
+    with store.writer() as writer:
+        writer.write(rows(0, 4000))
+    held = None
+    with store.writer(when_full="fail") as writer, BatchedDataLoader(store, 10, shuffle=True) as loader:
+        for n in range(6):
+            batches = iter(loader)
+            next(batches)
+            state = loader.state_dict()
+            store.hold(state)
+            if held is not None:
+                store.release(held)
+            held = state
+            list(batches)
+            with contextlib.suppress(StoreFullError):
+                writer.write(rows(4000 + 100 * n, 100))
+                writer.flush()
+        assert writer.done.rows >= 300
+        assert held is not None
+        store.release(held)
 
 
 def test_abort_ends_a_wait_for_room(tmp_path: Path) -> None:
