@@ -906,6 +906,13 @@ def test_a_nul_in_a_path_is_refused_by_name(tmp_path: Path) -> None:
     assert_refused(ConfigurationError, str(tmp_path / "a\0b"), "a path has no NUL characters", "a\\x00b'")
 
 
+def test_a_relative_path_without_a_working_directory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    os.rmdir(tmp_path / "removed")
+    assert_refused(ConfigurationError, "train", "train: the path is relative, and the working directory", "was removed")
+
+
 def test_a_file_whose_name_is_not_utf_8_says_so(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     os.rename(tmp_path / "a.parquet", os.fsencode(tmp_path) + b"/\xff.parquet")

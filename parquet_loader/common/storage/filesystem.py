@@ -161,8 +161,19 @@ def _check_slashes(text: str) -> None:
 
 
 def local_path(path: PathLike) -> str:
-    """Return a local path as an absolute one; ``~`` and ``~user`` stand for home directories."""
-    return os.path.abspath(os.path.expanduser(os.fspath(path)))
+    """Return a local path as an absolute one; ``~`` and ``~user`` stand for home directories.
+
+    Raises:
+        ConfigurationError: the path is relative, and the working directory was removed.
+    """
+    text = os.path.expanduser(os.fspath(path))
+    try:
+        return os.path.abspath(text)
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{text}: the path is relative, and the working directory of this process was removed; pass an absolute "
+            "path, or change to another directory"
+        ) from None
 
 
 def _check_name_server(url: str, rest: str) -> None:
