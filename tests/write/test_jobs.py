@@ -39,6 +39,7 @@ from parquet_loader import (
     Text,
     WriteError,
     WriteOptions,
+    from_spark,
 )
 from parquet_loader.common import no_progress
 from parquet_loader.errors import UnfinishedCommitError
@@ -821,6 +822,8 @@ def test_a_frame_of_pandas_is_not_called_a_frame_of_dask_or_spark(tmp_path: Path
         write_dask(frame, tmp_path / "a")
     with pytest.raises(ConfigurationError, match=r"found a pandas.DataFrame; write_dataset\(data, path\)"):
         spark.write_spark(frame, tmp_path / "a")
+    with pytest.raises(ConfigurationError, match=r"from_spark: expected .* Spark .*, found a pandas.DataFrame; write"):
+        from_spark(frame, 1, cache_dir=tmp_path)
 
 
 # ---- Spark's settings ----------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from parquet_loader.common import named
+from parquet_loader.errors import ConfigurationError
 from parquet_loader.schema import Schema, iter_tables
 
 # A plan over files with only these nodes means the same in every process. Any other node may hold code or data of this
@@ -59,7 +61,15 @@ def spark_key(df: Any) -> str:
 
     A plan of relational operators over files has the same key in every process. Any other plan holds data or functions
     of its session, and its key is valid only in that session.
+
+    Raises:
+        ConfigurationError: `df` is not a Spark DataFrame whose plan this process can read.
     """
+    if not hasattr(df, "_jdf"):
+        raise ConfigurationError(
+            f"from_spark: expected a DataFrame of a Spark session of this process (not of Spark Connect), found "
+            f"{named(df)}; write the rows with write_spark or write_dataset, and load the files"
+        )
     plan = df._jdf.queryExecution().analyzed()
     with _full_text(df.sparkSession):
         sources = _sources(plan)
