@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -106,6 +107,14 @@ def test_a_cache_directory_that_cannot_be_made_or_listed_is_named(cache: Path) -
             from_pandas(pd.DataFrame({"x": [1, 2]}), 2, cache_dir=directory)
         with pytest.raises(WriteError, match=rf"cache_location='{directory}': the directory cannot be created"):
             LocalDiskCache(str(directory), 10**6)
+
+
+def test_a_user_without_a_home_is_asked_for_a_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # as in a container with a user id of its own
+    with pytest.raises(ConfigurationError, match="no home directory; set HOME, or pass cache_dir="):
+        from_pandas(frame(), 10)
 
 
 @pytest.mark.parametrize("schema", [None, Schema({"id": Scalar("int64"), "x": Scalar("float64")})])

@@ -111,9 +111,15 @@ def keep(cache_dir: str | os.PathLike[str] | None, key: str, write: Callable[[st
 
 
 def default_cache_dir() -> str:
-    """Return this user's directory for frames."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "parquet_loader", "frames")
+    """Return this user's directory for frames.
+
+    Raises:
+        ConfigurationError: The user has no home directory.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if caches == "~/.cache":  # it would be a directory named ~ in the working directory
+        raise ConfigurationError("cache_dir=None: this user has no home directory; set HOME, or pass cache_dir=")
+    return os.path.join(caches, "parquet_loader", "frames")
 
 
 def _acquire(path: str, write: Callable[[str], object]) -> FileLock:
