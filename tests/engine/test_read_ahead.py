@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -280,6 +281,27 @@ def test_a_store_that_has_just_grown_is_not_read_ahead(store: SampleStore) -> No
             assert len(ids(loader)) == 100 * (epoch + 1)
             assert_nothing_runs()
             add(store, 100 * (epoch + 1))
+
+
+def test_one_process_reads_a_store_that_grows(store: SampleStore) -> None:
+    def new_loader(isolation: Any = "thread") -> BatchedDataLoader:
+        source = SampleStore(store.path)
+        return BatchedDataLoader(source, 10, shuffle=True, num_threads=2, isolation=isolation, output_options=NUMPY)
+
+    processes, descriptors = set[psutil.Process](), set[int]()
+    with new_loader("process") as loader:
+        for epoch in range(7):
+            found = ids(loader)
+            with new_loader() as other:
+                other.set_epoch(epoch)
+                assert found == ids(other)
+            processes |= children()
+            descriptors |= {process.num_fds() for process in processes}
+            if epoch in (1, 4, 5):  # after epochs that were read ahead, and after one that was not
+                add(store, 100 * (epoch + 1))
+    assert len(processes) == 1
+    assert max(descriptors) - min(descriptors) <= 2, descriptors  # the next epoch's files may be open
+    assert_nothing_runs()
 
 
 CHOICES: dict[str, Callable[[BatchedDataLoader], tuple[int, int]]] = {

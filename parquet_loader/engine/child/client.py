@@ -1,8 +1,9 @@
 """``isolation="process"``: runs the engine in a child process, so that decoding does not share the caller's GIL.
 
-The child starts at the first epoch. After an epoch that ends normally, it is kept for the next one. It is killed if an
-epoch is left early or fails, when the loader is closed or garbage-collected, and at interpreter exit. Killing it is
-safe, because nothing that it holds has a name in a file system. The socket reports the death of either side at once.
+The child starts at the first epoch. After an epoch that ends normally, it is kept for the next one, also if the data
+set changes, as a store does. It is killed if an epoch is left early or fails, when the loader is closed or garbage-
+collected, and at interpreter exit. Killing it is safe, because nothing that it holds has a name in a file system. The
+socket reports the death of either side at once.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ class ReadingProcess:
         options: How to read it.
         mapped: Called with each block of shared memory that the process sends.
 
+    Attributes:
+        mapped: As given.
+
     Raises:
         ConfigurationError: The data set or the options cannot be pickled.
         UnsupportedError: The system has no unnamed shared memory.
@@ -100,8 +104,9 @@ class ReadingProcess:
         self, dataset: Dataset, options: EngineOptions, mapped: Callable[[Memory], None] | None = None
     ) -> None:
         check_shared_memory()
-        self._mapped = mapped
+        self.mapped = mapped
         self._dataset = dataset
+        self._is_sent = False
         self._options = by_value(options, options.transform)
         self._leads_others = options.transform_workers > 0
         self._packed_dataset()  # raises now if it cannot be sent
@@ -117,28 +122,35 @@ class ReadingProcess:
                 f"({self._dataset.snapshot.filesystem!r}) or another part cannot be pickled: {error}"
             ) from error
 
+    def use(self, dataset: Dataset) -> None:
+        """Read this data set from now on; call it between epochs. A running process opens it for the next epoch."""
+        self._dataset, self._is_sent = dataset, False
+
     def running(self) -> _Child:
-        """Return the process; start it if it is not running.
+        """Return the process, with the data set open; start it if it is not running.
 
         Raises:
-            ReadingProcessError: It cannot be started.
+            ReadingProcessError: It cannot be started, or has ended.
         """
         child = self._child
-        if child is not None and child.pid == os.getpid() and child.process.poll() is None:
-            return child
-        self.stop()
-        uninterrupted(self._start)
-        assert self._child is not None
-        self._child.send(Open(self._packed_dataset(), self._options))
-        # The child has its own copy of the footers.
-        self._dataset.snapshot.footers.clear()
-        return self._child
+        is_new = child is None or child.pid != os.getpid() or child.process.poll() is not None
+        if is_new:
+            self.stop()
+            uninterrupted(self._start)
+            child = self._child
+        assert child is not None
+        if is_new or not self._is_sent:
+            child.send(Open(self._packed_dataset(), self._options if is_new else None))
+            self._is_sent = True
+            # The child has its own copy of the footers.
+            self._dataset.snapshot.footers.clear()
+        return child
 
     def _start(self) -> None:
         # With its own process group, Ctrl-C at a terminal reaches only the caller, which then ends this process.
         process, end = start_process(ISOLATION, "parquet_loader.engine.child.server")
         self._child = _Child(
-            process, Channel(end), SharedMemoryReceiver(mapped=self._mapped), os.getpid(), self._leads_others
+            process, Channel(end), SharedMemoryReceiver(mapped=self.mapped), os.getpid(), self._leads_others
         )
         self._finalizer = weakref.finalize(self, self._child.stop)
 

@@ -34,17 +34,17 @@ from parquet_loader.window import Arenas, StoredWindow, Window
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The first message: opens a data set.
+    """Open a data set, which replaces an earlier one. Comes first, and between epochs. Not answered.
 
     Each attribute is pickled separately, so that an unpickling error can be sent back.
 
     Attributes:
         dataset: A pickled `Dataset`.
-        options: Pickled `EngineOptions`.
+        options: Pickled `EngineOptions`; None for those of the first message.
     """
 
     dataset: bytes
-    options: bytes
+    options: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +153,17 @@ class _Server:
                         self._prepare(self._engine, waits=True)
 
     def _open(self, message: Open) -> None:
+        self._withdraw()
+        self._drop_ahead()  # of the data set that is replaced
         unpickled = "the data set"
         try:
             self._dataset = pickle.loads(message.dataset)  # noqa: S301 - sent by the caller's process
-            unpickled = "transform"
-            self._options = pickle.loads(message.options)  # noqa: S301 - likewise
             self._staging.keep_bytes = self._dataset.sizing.made_bytes
             self._sender.limit(self._dataset.sizing.made_bytes)
-            self._transforms = transform_processes(self._options, is_nested=True)
+            if message.options is not None:
+                unpickled = "transform"
+                self._options = pickle.loads(message.options)  # noqa: S301 - likewise
+                self._transforms = transform_processes(self._options, is_nested=True)
         except BaseException as error:  # such as a module that cannot be imported here
             error.add_note(f"raised while {unpickled} was unpickled in the child process that reads")
             self._failure = error

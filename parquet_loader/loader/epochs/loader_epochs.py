@@ -80,16 +80,21 @@ class LoaderEpochs:
         self._is_iterated = False
 
     def _use(self, dataset: Dataset) -> None:
-        """Use this data set from now on; ends a child process, and the next epoch starts one with this data set."""
+        """Use this data set from now on; a child process opens it for the next epoch."""
         self._dataset = dataset
         self.__dict__.pop("_identity", None)
-        if self._reading is not None:
-            self._reading.stop()
+        if not self._isolates:
+            return
         registers = None
         # Batches that the process has made are not registered: nothing would keep them until they are copied.
         if isinstance(self._output, PermutingOutput) and self._options.keeps_stored and not self._processes(dataset):
             registers = self._output.register
-        self._reading = ReadingProcess(dataset, self._options, registers) if self._isolates else None
+        if self._reading is not None and self._reading.mapped == registers:
+            self._reading.use(dataset)
+            return
+        if self._reading is not None:
+            self._reading.stop()
+        self._reading = ReadingProcess(dataset, self._options, registers)
 
     @property
     def schema(self) -> Schema:
