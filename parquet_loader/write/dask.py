@@ -208,8 +208,8 @@ class _DaskRunner:
 def _write_part(shared: tuple[JobSpec, PartitionTask], is_own: bool, partition: int, data: Any) -> Any:
     """Write one partition, on a worker."""
     spec, task = shared
-    if hasattr(data, "columns") and not len(data):
-        data = ()  # a frame without rows often has columns of objects, which Dask makes text
+    if getattr(data, "empty", False) is True and not len(data):  # a frame of pandas
+        data = ()  # it often has columns of objects, which Dask makes text
     try:
         return task(spec, partition, _unread(data, f"{spec.path}: partition {partition}", is_own))
     except Exception as error:

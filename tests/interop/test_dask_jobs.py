@@ -116,6 +116,15 @@ def test_a_partition_without_rows_may_have_columns_of_any_type(tmp_path: Path) -
         assert sorted(ids(tmp_path / name)) == list(range(10))
 
 
+def test_a_lazy_frame_is_refused_by_name(tmp_path: Path) -> None:
+    import dask
+
+    pl = pytest.importorskip("polars")
+    lazy = dask.delayed(pl.LazyFrame)({"x": [1.0]})
+    with pytest.raises(SchemaError, match="partition 0: LazyFrame is not a batch; collect\\(\\) makes it a frame"):
+        write_dask([lazy], tmp_path / "set", Schema({"x": Scalar("float64")}), scheduler="threads")
+
+
 def test_a_schema_is_inferred_from_the_first_rows(tmp_path: Path) -> None:
     write_dask(parts(3), tmp_path / "set", scheduler="threads")
     with BatchedDataLoader(tmp_path / "set", 300) as loader:
