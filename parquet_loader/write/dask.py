@@ -59,7 +59,7 @@ def write_dask(
     `bucket_bytes`.
 
     Args:
-        data: A Dask DataFrame, a bag of row dicts, or one or a list of delayed batches, each of any form that
+        data: A Dask DataFrame, a bag of row dicts, a delayed batch, or a list of them. Batches have any form that
             `DatasetWriter.write` accepts. A partition's index is not written. An iterator has to be made by the
             function of its partition; one that is persisted, or made by an earlier task, is refused.
         path: Directory of the data set, local or a URL, or a `SampleStore`, to which rows are added; the driver and all
