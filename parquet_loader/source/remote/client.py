@@ -117,7 +117,7 @@ def check_same(
             f"it has changed since it was listed: its ETag was {file.etag}, and is {etag}; open the data set again"
         )
     if file.etag is None and file.mtime_ns is not None and modified_ns is not None and modified_ns > file.mtime_ns:
-        raise PermanentError("it was modified after it was listed; open the data set again")
+        raise PermanentError("by its modification time, it was modified after it was listed; open the data set again")
 
 
 def as_client_error(error: BaseException) -> TransientError | PermanentError:
