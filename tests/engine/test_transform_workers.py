@@ -446,11 +446,20 @@ def test_nothing_has_a_name_in_shared_memory(root: str) -> None:
     def mapped() -> int:
         return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:parquet_loader")
 
+    def named() -> set[str]:
+        """The named shared memory that this process and its children have mapped."""
+        maps = [Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8") for process in (this, *children())]
+        return {word for word in " ".join(maps).split() if word.startswith("/dev/shm/")}
+
+    this = psutil.Process()
     gc.collect()  # of other tests
-    before, names = mapped(), set(os.listdir("/dev/shm"))
+    before, names = mapped(), named()
     with over_processes(root, transforms.doubled, columns=["id"]) as loader:
-        next(iter(loader))
-        assert set(os.listdir("/dev/shm")) <= names
+        next(iterator := iter(loader))
+        assert mapped() > before
+        assert children()
+        assert named() <= names
+    del iterator
     assert mapped() == before
 
 
