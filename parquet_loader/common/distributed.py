@@ -64,7 +64,7 @@ class Ranks:
 
 @contextmanager
 def broadcasting_errors(ranks: Ranks | None) -> Iterator[None]:
-    """Broadcast an error of the block to the other ranks, which would wait for this one; None: there are no others."""
+    """Raise an error of the block on all ranks, because the others wait for this one; None: there are no others."""
     try:
         yield
     except BaseException as error:

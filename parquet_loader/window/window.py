@@ -41,7 +41,7 @@ class Window:
     scattered: Mapping[str, Scattered] = field(default_factory=dict)
 
     def batches(self, batch_size: int) -> Iterator[dict[str, Array]]:
-        """Yield the views of each batch in order, as `slice` returns them; nothing if there are no arrays."""
+        """Yield the batches in order, each as `slice` returns it; none if the window has no arrays."""
         count = _SLICED_ROWS // batch_size
         at_once = batch_size * max(1, count)
         for first in range(0, self.rows if self.arrays else 0, at_once):

@@ -296,11 +296,12 @@ def test_one_process_reads_a_store_that_grows(store: SampleStore) -> None:
                 other.set_epoch(epoch)
                 assert found == ids(other)
             processes |= children()
-            descriptors |= {process.num_fds() for process in processes}
+            if epoch in (2, 5, 6):  # the store has just grown, so no next epoch is read ahead, and no file is open
+                descriptors |= {process.num_fds() for process in processes}
             if epoch in (1, 4, 5):  # after epochs that were read ahead, and after one that was not
                 add(store, 100 * (epoch + 1))
     assert len(processes) == 1
-    assert max(descriptors) - min(descriptors) <= 2, descriptors  # the next epoch's files may be open
+    assert len(descriptors) == 1, descriptors
     assert_nothing_runs()
 
 

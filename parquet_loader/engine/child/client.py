@@ -1,8 +1,8 @@
 """``isolation="process"``: runs the engine in a child process, so that decoding does not share the caller's GIL.
 
 The child starts at the first epoch. After an epoch that ends normally, it is kept for the next one, also if the data
-set changes, as a store does. It is killed if an epoch is left early or fails, when the loader is closed or garbage-
-collected, and at interpreter exit. Killing it is safe, because nothing that it holds has a name in a file system. The
+set changes, as a store does. It is killed if an epoch is left early or fails, when the loader is closed or collected as
+garbage, and at interpreter exit. Killing it is safe, because nothing that it holds has a name in a file system. The
 socket reports the death of either side at once.
 """
 
