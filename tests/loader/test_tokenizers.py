@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -308,6 +310,43 @@ def test_loaders_that_need_the_same_tokens_tokenize_once(tmp_path: Path, tokeniz
     with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
         alone = sum(int(batch["seq_lens"].sum()) for batch in loader)
     assert sum(int(b["seq_lens"].sum()) for batches in of_ranks for b in batches) >= alone
+
+
+def test_a_directory_that_another_process_renames_is_made_again(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "d", tokenizer)
+    make, renamed = os.mkdir, list[str]()
+
+    def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+        if str(path).endswith(".tmp") and not renamed:
+            renamed.append(str(path))
+            raise FileExistsError(errno.EEXIST, "it was there, and is renamed now", str(path))
+        make(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    options = TokenizerOptions(tokenizer, cache=tmp_path / "cache")
+    with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
+        assert sum(int(batch["seq_lens"].sum()) for batch in loader)
+    assert len(renamed) == 1
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_cache_with_a_file_in_the_place_of_its_directory_is_refused(
+    tmp_path: Path, tokenizer: Any, is_link: bool
+) -> None:
+    write(tmp_path / "d", tokenizer)
+    options = TokenizerOptions(tokenizer, cache=tmp_path / "cache")
+    with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS):
+        (made,) = (tmp_path / "cache").glob("tokens-*")
+    shutil.rmtree(made)
+    temporary = made.parent / f".{made.name}.tmp"
+    if is_link:
+        temporary.symlink_to(tmp_path / "missing")
+    else:
+        temporary.touch()
+    with pytest.raises(SourceError, match="name a directory that can be read and written"):
+        TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS)
 
 
 def test_ranks_with_caches_of_their_own_deliver_the_sequences_of_a_shared_one(tmp_path: Path, tokenizer: Any) -> None:

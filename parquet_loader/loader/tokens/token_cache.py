@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from parquet_loader.write import DatasetWriter
 
 # Rows of a batch of text; a window holds at least as many.
 _BATCH_ROWS = 64
+# How the directory is opened; a file in its place is an error.
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,7 @@ def _written(path: Path, loader: BatchedDataLoader, schema: Schema, shard: Shard
 def _locked(temporary: Path) -> FileLock:
     """Return the lock of the directory in which tokens are written, held; the directory is made if it is missing.
 
-    While one process waits for the lock, another may rename or remove the directory. It then has to be made again.
+    At any time another process may rename or remove the directory. It then has to be made again.
 
     Raises:
         SourceError: It cannot be made.
@@ -208,11 +211,13 @@ def _locked(temporary: Path) -> FileLock:
     place = f"TokenizerOptions(cache={str(temporary.parent)!r})"
     while True:
         try:
-            temporary.mkdir(parents=True, exist_ok=True)
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # `exist_ok=True` would look again whether the directory is still there
+                temporary.mkdir()
         except OSError as error:
             raise SourceError(f"{place}: {error}; name a local directory that can be written") from error
         try:
-            lock = FileLock(str(temporary), os.O_RDONLY)
+            lock = FileLock(str(temporary), _DIRECTORY)
         except FileNotFoundError:
             continue
         except OSError as error:
