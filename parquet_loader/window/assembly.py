@@ -30,6 +30,8 @@ from parquet_loader.window.stored import BlockColumns, StoredSlice, StoredWindow
 from parquet_loader.window.variable_width import RaggedRows, Scattered, Views
 from parquet_loader.window.window import Array, Window
 
+_NOTHING: Memory = np.empty(0, np.uint8)
+
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
@@ -37,12 +39,14 @@ class Remainder:
 
     Attributes:
         rows: Number of rows, less than a batch.
-        fixed: uint8 ``[rows, width]`` by name: wide and narrow columns. Those of a `StoredWindow` are `CarriedRows`.
+        wide: uint8 ``[rows, width]`` by name. A `StoredWindow` keeps these rows and those of `narrow`.
+        narrow: The other columns of fixed width, as `NarrowColumns.finish` returns them.
         ragged: Large binaries by name.
     """
 
     rows: int = 0
-    fixed: Mapping[str, Rows] = field(default_factory=dict)
+    wide: Mapping[str, Rows] = field(default_factory=dict)
+    narrow: Memory = field(default_factory=lambda: _NOTHING)
     ragged: Mapping[str, pa.Array] = field(default_factory=dict)
 
 
@@ -310,8 +314,7 @@ class Assembly:
         if self._stored is not None:
             self._stored.number_rows(carry.rows, indices)
         else:
-            narrow = [c.name for part in self._columns.narrow for c in part if carry.rows]
-            self._narrow.set_order({name: carry.fixed[name] for name in narrow}, indices)
+            self._narrow.set_order(carry.narrow, carry.rows, indices)
         if self._columns.ragged:
             self._left_ragged = self._ragged.set_order(carry.ragged, indices, self._delivered_rows)
 
@@ -354,9 +357,9 @@ class Assembly:
     def finish(self) -> tuple[Window | StoredWindow, Remainder]:
         """Return the finished window and its remainder."""
         rows, total = self._delivered_rows, self._total_rows
-        carried = {c.name: self._carry.fixed[c.name] for c in self._wide if self._carry.rows}
+        carried = {c.name: self._carry.wide[c.name] for c in self._wide if self._carry.rows}
         direct, left_direct = self._direct.finish(carried, None if self._is_as_planned else self._present, total, rows)
-        narrow, left_narrow = self._narrow.finish(rows) if self._stored is None else ({}, {})
+        narrow, left_narrow = self._narrow.finish(rows) if self._stored is None else ({}, _NOTHING)
         self._delivered.update(direct | narrow)
         scattered: dict[str, Scattered] = {}
         if self._columns.ragged:
@@ -368,7 +371,7 @@ class Assembly:
             self._delivered.update(gathered)
         carry = Remainder()
         if rows < total:
-            carry = Remainder(total - rows, left_direct | left_narrow, self._left_ragged)
+            carry = Remainder(total - rows, left_direct, left_narrow, self._left_ragged)
         all_names = tuple(c.name for c in self._columns.columns)
         in_block = {c.name for c in self._columns.stored}
         names = [name for name in all_names if name not in in_block and name not in scattered]

@@ -6,7 +6,7 @@ the CPU cache. For rows of 52 bytes, gathering them from a window costs half as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -53,8 +53,7 @@ class NarrowColumns:
         self._positions = {column.name: number for number, column in enumerate(self._columns)}
         self._bounds = list(accumulate(map(len, parts), initial=0))  # the first column of each part
         self._widths: IntArray = np.array([column.row_bytes or 0 for column in self._columns], np.int64)
-        self._starts: IntArray = np.zeros(len(self._columns) + 1, np.int64)  # of each column in the staging buffer
-        np.cumsum(padded(capacity * self._widths), out=self._starts[1:])
+        self._starts = self._starts_of(capacity)  # of each column in the staging buffer
         self.row_bytes = int(self._widths.sum())
         self._capacity = capacity
         self._carried_rows = carried_rows
@@ -63,6 +62,12 @@ class NarrowColumns:
         self._staged: Memory = np.empty(0, np.uint8)
         self._delivered: list[Allocation] = []
         self._indices: npt.NDArray[Any] = np.zeros(0, np.uint32)
+
+    def _starts_of(self, rows: int) -> IntArray:
+        """Return where each column starts, and the last one ends, in a buffer for `rows` rows of each."""
+        starts: IntArray = np.zeros(len(self._columns) + 1, np.int64)
+        np.cumsum(padded(rows * self._widths), out=starts[1:])
+        return starts
 
     def prepare(self) -> None:
         """Allocate the staging buffer of all columns."""
@@ -115,16 +120,22 @@ class NarrowColumns:
         slots = slice(self._carried_rows + first, self._carried_rows + first + count)
         return [(name, self._rows_of(number), slots) for name, number in self._positions.items() if name in left]
 
-    def set_order(self, carried: Mapping[str, Rows], indices: npt.NDArray[Any]) -> None:
-        """Fix the order; `indices` number the carried rows first, then the rows that the window reads."""
-        before = len(next(iter(carried.values()))) if carried else 0
+    def set_order(self, carried: Memory, before: int, indices: npt.NDArray[Any]) -> None:
+        """Fix the order, and add the rows that the previous window left over.
+
+        Args:
+            carried: Those rows, as `finish` of the previous window returned them.
+            before: Their number.
+            indices: The order. It numbers the carried rows first, then the rows that the window reads.
+        """
         staged = map(self._rows_of, range(len(self._columns)))
         self._carried_rows += shift_staged(staged, self._carried_rows, before)
         begin = self._carried_rows - before
         # If fewer rows were carried than planned, there is free space before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices
-        for name, rows in carried.items():
-            self._rows_of(self._positions[name])[begin : self._carried_rows] = rows
+        if before:
+            starts, rows = self._starts_of(before)[:-1], np.arange(before, dtype=np.uint32)
+            take_columns(carried, starts, self._widths, rows, self._staged, self._starts[:-1] + begin * self._widths)
         self._delivered = [self._allocator.allocate(block.nbytes) for block in self.blocks(len(indices))]
 
     def gather(self, part: int, start: int, stop: int) -> None:
@@ -137,19 +148,19 @@ class NarrowColumns:
         loaded_rows = len(self._indices) if 2 * (stop - start) >= len(self._indices) else 0
         take_columns(self._staged, starts, widths, indices, space, outs, is_large=is_large, loaded_rows=loaded_rows)
 
-    def finish(self, delivered: int) -> tuple[dict[str, Delivered], dict[str, Rows]]:
-        """Return the delivered rows by name, and a copy of any rows after them."""
-        done, left = dict[str, Delivered](), dict[str, Rows]()
+    def finish(self, delivered: int) -> tuple[dict[str, Delivered], Memory]:
+        """Return the delivered rows by name, and a copy of any rows after them, one column after the other."""
+        done = dict[str, Delivered]()
         more = len(self._indices) - delivered
+        left_starts, rest = self._starts_of(more), np.arange(more, dtype=np.uint32)
+        left = np.empty(int(left_starts[-1]), np.uint8)
         for (first, last), space in zip(pairwise(self._bounds), self._delivered, strict=True):
-            starts = (self._starts[first:last] - self._starts[first]).tolist()
-            widths = self._widths[first:last].tolist()
-            for column, start, width in zip(self._columns[first:last], starts, widths, strict=True):
+            starts, widths = self._starts[first:last] - self._starts[first], self._widths[first:last]
+            for column, start, width in zip(self._columns[first:last], starts.tolist(), widths.tolist(), strict=True):
                 rows = np.ndarray((delivered, *column.shape), column.dtype, space.array, start)
                 owner = None if space.owner is None else space.owner[start : start + self._capacity * width]
                 done[column.name] = rows, owner
-                if more:
-                    rest = np.ndarray((more, width), np.uint8, space.array, start + delivered * width)
-                    left[column.name] = rest.copy()
+            if more:  # in one call: each call releases the GIL, and to get it back can take milliseconds
+                take_columns(space.array, starts + delivered * widths, widths, rest, left, left_starts[first:last])
         self._staged, self._delivered = np.empty(0, np.uint8), []
         return done, left
