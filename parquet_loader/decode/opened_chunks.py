@@ -39,6 +39,7 @@ class ChunkPlan:
         groups: The groups of which straight columns are members, with these.
         left: Columns that stay in the file until their rows are written: raw and straight ones, their masks, and
             groups instead of their members.
+        is_native: Whether kernels decode all chunks.
     """
 
     raw: Mapping[str, RawPages]
@@ -50,39 +51,53 @@ class ChunkPlan:
     masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left: frozenset[str] = field(init=False)
+    is_native: bool = field(init=False)
 
     def __post_init__(self) -> None:
         members = frozenset(chain.from_iterable(self.groups.values()))
         left = frozenset((*self.raw, *self.straight.names, *self.masks, *self.groups))
         object.__setattr__(self, "left", left - members)
+        are_some = bool(self.straight.names or self.kernel.names)
+        object.__setattr__(self, "is_native", are_some and not self.raw and not self.arrow)
 
 
 class OpenChunks:
     """Open column chunks of one row group. Used by one thread at a time; the caller of `open_chunks` closes it.
 
+    Args:
+        plan: The route of each.
+        source, listed: As in `open_chunks`.
+        file: The file, if it is open for `ChunkPlan.raw`.
+
     Attributes:
         plan: The route of each.
         raw, straight, kernel: The open chunks of each route, or None.
         lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take.
+        is_as_listed: Whether kernels read all chunks, of the listed file; after `close`: whether it is still there,
+            unchanged.
     """
 
-    def __init__(self, plan: ChunkPlan, source: str | pa.Buffer | None, file: RawFile | None) -> None:
+    def __init__(
+        self, plan: ChunkPlan, source: str | pa.Buffer | None, file: RawFile | None, listed: tuple[int, int]
+    ) -> None:
         self.plan = plan
         self._file = file
         self.raw: dict[str, RawColumn] = {}
         self.straight: NativeChunks | None = None
         self.kernel: NativeChunks | None = None
         self.lists: Mapping[str, int] = {}
+        self.is_as_listed = False
         try:
             if plan.raw:
                 assert isinstance(source, str)
                 file = self._file = file or RawFile(source)
                 self.raw = {name: RawColumn(file, pages) for name, pages in plan.raw.items()}
             if source is not None and plan.straight.names:
-                self.straight = NativeChunks(source, plan.straight, plan.fills)
+                self.straight = NativeChunks(source, plan.straight, plan.fills, listed)
                 self.lists = self.straight.most_list_bytes
             if source is not None and plan.kernel.names:
-                self.kernel = NativeChunks(source, plan.kernel)
+                self.kernel = NativeChunks(source, plan.kernel, None, listed)
+            self.is_as_listed = self._are_as_listed()
         except BaseException:
             self.close()
             raise
@@ -92,6 +107,11 @@ class OpenChunks:
         for part in (self._file, self.straight, self.kernel):
             if part is not None:
                 part.close()
+        self.is_as_listed = self._are_as_listed()
+
+    def _are_as_listed(self) -> bool:
+        parts = [part for part in (self.straight, self.kernel) if part is not None]
+        return self.plan.is_native and bool(parts) and all(part.is_as_listed for part in parts)
 
 
 def open_chunks(
@@ -102,6 +122,7 @@ def open_chunks(
     schema: pa.Schema,
     rows: int,
     known: ChunkPlan | None = None,
+    listed: tuple[int, int] = (-1, -1),
 ) -> OpenChunks:
     """Open column chunks of a row group, and check the page headers of those that are left to Arrow.
 
@@ -115,13 +136,15 @@ def open_chunks(
         schema: The Arrow schema of the file.
         rows: Rows of the row group.
         known: The plan of an earlier call, if the file does not change.
+        listed: The size in bytes and the modification time in nanoseconds with which the file was listed, for
+            `OpenChunks.is_as_listed`.
 
     Raises:
         FalseClaimError, MetadataError: a column chunk cannot be read.
         OSError, MemoryError: it cannot be opened.
     """
     if known is not None:
-        return OpenChunks(known, source, None)
+        return OpenChunks(known, source, None, listed)
     assert footer is not None
     file: RawFile | None = None
     try:
@@ -169,7 +192,7 @@ def open_chunks(
         if arrow and source is not None:
             check_pages(source, bounds_of_chunks(footer, arrow))
         plan = ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes, masks, groups)
-        return OpenChunks(plan, source, file)
+        return OpenChunks(plan, source, file, listed)
     except BaseException:
         if file is not None:
             file.close()

@@ -341,18 +341,22 @@ class ColumnChunkSource:
             As `open_chunks` and `ChunkLocation.open` do.
             SourceError: the file has vanished or changed since its footer was read.
         """
-        # A file that has been replaced is not opened: a named pipe in its place would never answer.
-        self.check_unchanged(row_group)
         # A cached copy may be damaged and then fetched again, so its pages are not memoized.
         key = (row_group.index, selection) if keeps_plan and isinstance(location, OwnFile) else None
         known = None if key is None else self._plans.get(key)
         footer: RowGroupFooter | None = None
+        if known is None or not known.is_native:
+            # A file that has been replaced is not opened: a named pipe in its place would never answer.
+            self.check_unchanged(row_group)
         if known is None or known.arrow:
             arrow = selection.needs_arrow if known is None else bool(known.arrow)
             footer = self._snapshot.footer_of(row_group, selection.columns, chunks=known is None, arrow=arrow)
         schema = self._snapshot.stored_schemas[row_group.schema_number]
+        listed = (-1, -1)
+        if isinstance(location, OwnFile) and row_group.file.mtime_ns is not None:
+            listed = row_group.file.size_bytes, row_group.file.mtime_ns
         chunks = open_chunks(
-            location.source, selection.routes, selection.windows, footer, schema, row_group.rows, known
+            location.source, selection.routes, selection.windows, footer, schema, row_group.rows, known, listed
         )
         with closing(chunks), ExitStack() as stack:
             plan = chunks.plan
@@ -364,7 +368,8 @@ class ColumnChunkSource:
                 as_arrow = {"read_dictionary": words or None}
                 file = self._open(row_group, plan.arrow, location, footer.metadata, arrow_footer, as_arrow)
                 stack.enter_context(file)
-            self.check_unchanged(row_group)  # before a value is read, and before the plan is memoized
+            if not chunks.is_as_listed:
+                self.check_unchanged(row_group)  # before a value is read, and before the plan is memoized
             if key is not None and known is None:
                 pages = sum(len(column_pages.starts) for column_pages in plan.raw.values())
                 self._plans.keep(key, plan, memo_bytes(len(selection.columns) + 4 * len(plan.raw), pages))

@@ -253,7 +253,7 @@ class RowGroupReader:
             location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
             raise self.explained(row_group, columns, error) from error
-        first_row = 0
+        first_row, is_unchanged = 0, False
         while True:
             try:
                 with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=not refused) as opened:
@@ -281,6 +281,7 @@ class RowGroupReader:
                         )  # fmt: skip
                         yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes, at_once)
                         first_row += len(batch)
+                is_unchanged = opened.chunks.is_as_listed  # when it was closed
                 break
             except ParquetLoaderError:
                 raise
@@ -291,7 +292,8 @@ class RowGroupReader:
                 # the rest is read from the file itself
                 location = self.chunks.locate_forward(row_group, columns, asks_cache=False)
         self.check_rows(row_group, first_row)
-        self.chunks.check_unchanged(row_group)
+        if not is_unchanged:
+            self.chunks.check_unchanged(row_group)
 
     def _is_at_once(self, row_group: RowGroupRef, opened: OpenRowGroup) -> bool:
         """Whether all rows can be written in one step: no column but lists takes memory in addition to its rows."""

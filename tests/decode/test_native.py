@@ -388,6 +388,39 @@ def test_more_rows_than_memory_can_hold_are_left_to_arrow(tmp_path: Path, rows: 
         native_chunks.read(rows)
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_chunks_say_whether_their_file_is_as_listed(tmp_path: Path, is_replaced: bool) -> None:
+    path, other = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    for one in (path, other):
+        pq.write_table(pa.table({"x": np.arange(100)}), one)
+    found, chunks = path.stat(), known(path)
+    listed = found.st_size, found.st_mtime_ns
+    with NativeChunks(str(path), chunks, None, listed) as unchanged:
+        assert unchanged.is_as_listed
+    assert unchanged.is_as_listed
+    for wrong in [(listed[0] + 1, listed[1]), (listed[0], listed[1] + 1), (-1, -1)]:
+        with NativeChunks(str(path), chunks, None, wrong) as differs:
+            assert not differs.is_as_listed
+        assert not differs.is_as_listed
+    with NativeChunks(str(path), chunks, None, listed) as changes:
+        if is_replaced:
+            os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+            other.rename(path)
+        else:
+            path.unlink()
+        assert changes.is_as_listed
+        assert changes.read(100)[0].to_pylist() == list(range(100))
+    assert not changes.is_as_listed
+    with NativeChunks(pa.py_buffer(bytes(listed[0])), chunks) as in_memory:
+        assert not in_memory.is_as_listed
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(100)}), tmp_path / "a.parquet")
+    with pytest.raises(FileNotFoundError, match=r"b\.parquet"):
+        NativeChunks(str(tmp_path / "b.parquet"), known(tmp_path / "a.parquet"))
+
+
 def test_a_column_that_is_let_go_of_takes_no_memory(tmp_path: Path) -> None:
     path, rows = tmp_path / "a.parquet", 1000
     pq.write_table(pa.table({"label": np.arange(rows), "wide": values(pa.binary(3000), rows, rows)}), path)

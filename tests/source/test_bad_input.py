@@ -825,6 +825,48 @@ def test_a_file_that_becomes_a_named_pipe_has_vanished(tmp_path: Path, read: Cal
         read(data)
 
 
+def _touch(path: Path) -> None:
+    os.utime(path, (1, 1))
+
+
+def _truncate(path: Path) -> None:
+    before = path.stat()
+    os.truncate(path, 100)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _replace_with_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)  # whoever opens it waits until somebody writes to it
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (_touch, "has changed"),
+        (_truncate, "has changed"),
+        (Path.unlink, "has vanished"),
+        pytest.param(
+            _replace_with_pipe,
+            "has vanished",
+            marks=pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("columns", [["id"], None], ids=["kernels alone", "all"])
+def test_a_file_that_changes_between_epochs_is_an_error(
+    tmp_path: Path, change: Callable[[Path], None], found: str, columns: list[str] | None
+) -> None:
+    for number in range(10):
+        table = pa.table({"id": np.arange(100) + 100 * number, "texts": [["a"]] * 100})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    with BatchedDataLoader(tmp_path, 10, columns=columns, window_rows=100, num_threads=1) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 1000
+        change(tmp_path / "9.parquet")  # the first window is read ahead
+        with pytest.raises(SourceError, match=rf"9\.parquet, row group 0: the file {found}"):
+            list(loader)
+
+
 @pytest.mark.parametrize("time_s", [-1e9, 2**33 + 0.5, 1e10])
 def test_a_file_of_any_time_can_be_read(tmp_path: Path, time_s: float) -> None:
     pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")

@@ -37,7 +37,7 @@ def _load(path: Path) -> tuple[Any, str]:
     except (OSError, AttributeError) as error:
         return None, f"it cannot be loaded: {error}"
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.chunks_open.argtypes = (ctypes.c_int, pointer, number, pointer, number)
+    library.chunks_open.argtypes = (ctypes.c_char_p, number, number, pointer, pointer, number, pointer)
     library.chunks_open.restype = pointer
     library.chunks_read.argtypes = (pointer, number, pointer, number, number, number, *[pointer] * 5)
     library.chunks_read.restype = ctypes.c_int
@@ -56,7 +56,7 @@ def _load(path: Path) -> tuple[Any, str]:
     library.views_stage.argtypes = (pointer, number, number)
     library.views_stage.restype = None
     library.chunks_close.argtypes = (pointer,)
-    library.chunks_close.restype = None
+    library.chunks_close.restype = ctypes.c_int
     library.buffers_trim.argtypes = ()
     library.buffers_trim.restype = None
     library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int, number)

@@ -9,6 +9,7 @@ if all levels, runs and lengths in it are consistent; otherwise Arrow decodes th
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -110,16 +111,25 @@ class NativeChunks:
         source: A path, or the file's bytes in memory.
         known: The column chunks to read.
         fills: Replaces nulls in `read_into` and `read_alive`, which refuse nulls of other columns.
+        listed: The size in bytes and the modification time in nanoseconds with which a file was listed.
 
     Attributes:
         names: The columns, without those that could not be decoded.
+        is_as_listed: Whether the open file has the size and time of `listed`. After `close`: whether the file at its
+            path has them. False for bytes in memory.
 
     Raises:
         OSError: the file cannot be opened.
         MemoryError: there is no memory.
     """
 
-    def __init__(self, source: str | pa.Buffer, known: DecodableChunks, fills: Fills | None = None) -> None:
+    def __init__(
+        self,
+        source: str | pa.Buffer,
+        known: DecodableChunks,
+        fills: Fills | None = None,
+        listed: tuple[int, int] = (-1, -1),
+    ) -> None:
         self.names, self._types, lines, self._nullable = known
         self._fills = fills  # keeps the memory of `_fillers`
         self._fillers = None if fills is None else fills.addresses
@@ -132,16 +142,16 @@ class NativeChunks:
         self._list_readers = {
             n: ListReader(n, self._types[n], *lines[n, [2, 10]].tolist()) for n in np.flatnonzero(lines[:, 11]).tolist()
         }
-        self._file, self._held, base = -1, None, None
-        if isinstance(source, str):
-            self._file = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            size = os.fstat(self._file).st_size
-        else:
-            self._held, base, size = source, source.address, source.size
-        self._chunks = KERNELS.chunks_open(self._file, base, size, lines.ctypes.data, len(lines))
+        held: bytes | pa.Buffer = os.fsencode(source) if isinstance(source, str) else source
+        self._held = held  # the kernels use its memory
+        file = (held, *listed, None) if isinstance(held, bytes) else (None, held.size, 0, held.address)
+        problem = ctypes.c_int()
+        self._chunks = KERNELS.chunks_open(*file, lines.ctypes.data, len(lines), ctypes.byref(problem))
+        if not self._chunks and problem.value:
+            raise OSError(problem.value, os.strerror(problem.value), source)
         if not self._chunks:
-            self.close()
             raise MemoryError
+        self.is_as_listed = isinstance(held, bytes) and not problem.value
 
     def __enter__(self) -> Self:
         return self
@@ -338,13 +348,10 @@ class NativeChunks:
 
     def close(self) -> None:
         """Close the file and release all buffers; idempotent."""
-        chunks, self._chunks = getattr(self, "_chunks", None), None
+        chunks, self._chunks = self._chunks, None
         if chunks:
-            KERNELS.chunks_close(chunks)
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-        self._held = None
+            self.is_as_listed = bool(KERNELS.chunks_close(chunks))
+        self._held = b""
 
 
 def _array(type_: pa.DataType, values: pa.Buffer, defined: npt.NDArray[np.bool_] | None, rows: int) -> pa.Array:

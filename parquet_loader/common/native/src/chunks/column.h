@@ -3,6 +3,7 @@
 #define COLUMN_H
 
 #include "../file_bytes.h"
+#include "../listed_file.h"
 
 #include "../buffers.h"
 #include "../codecs.h"
@@ -80,6 +81,7 @@ static inline int converted(const Column *column, int64_t width, const uint8_t *
 /* Column chunks of one row group, open for a forward read. */
 typedef struct {
   FileBytes source;
+  ListedFile listed;    /* the file that `source` reads; its path is NULL if the bytes are in memory */
   Buffer raw;           /* a compressed page */
   Decompressors decompressors;
   Buffer page, dictionary;  /* of a column that was read to its end; the next column reuses them while they are cached */

@@ -15,7 +15,7 @@
 
 #define MOST_SPARE_BYTES (1 << 22)  /* limit for a page buffer that is kept for reuse */
 
-EXPORT void chunks_close(void *chunks);
+EXPORT int chunks_close(void *chunks);
 
 /* Releases the views that `chunks_read` delivered. Up to two page buffers are kept for reuse. */
 EXPORT void chunks_release(void *chunks) {
@@ -41,7 +41,10 @@ EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
   }
 }
 
-/* Opens column chunks to be read forward. Returns NULL if there is no memory. Each of `count` lines has 14 numbers:
+/* Opens column chunks to be read forward: of the file at `path`, which stays in use until `chunks_close`, or of the `size`
+ * bytes at `base`. `size` and `mtime_ns` are those of the file when it was listed. `problem` is set to 1 if the file differs
+ * from that, else to 0. If it cannot be opened, or if there is no memory, the result is NULL and `problem` the error's
+ * number or 0. Each of `count` lines has 14 numbers:
  *
  *  0  offset of the chunk in the file
  *  1  offset of its end
@@ -58,10 +61,22 @@ EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
  * 12  conversion of decimals or INT96 timestamps, see `decimals.h` and `timestamps.h`
  * 13  limit for the bytes of a decompressed page of byte arrays
  */
-EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int64_t *lines, int64_t count) {
+EXPORT void *chunks_open(
+    const char *path, int64_t size, int64_t mtime_ns, const uint8_t *base, const int64_t *lines, int64_t count,
+    int *problem) {
   RowGroup *group = calloc(1, sizeof(RowGroup) + (size_t)count * sizeof(Column));
+  *problem = 0;
   if (!group) return NULL;
-  group->source = (FileBytes){file, base, size};
+  group->source = (FileBytes){-1, base, size};
+  if (path) {
+    int is_same = 0;
+    group->listed = (ListedFile){path, size, mtime_ns};
+    if ((*problem = open_listed(&group->listed, &group->source, &is_same))) {
+      chunks_close(group);
+      return NULL;
+    }
+    *problem = !is_same;
+  }
   group->count = count;
   for (int64_t i = 0; i < count; i++, lines += 14) {
     Column *column = &group->columns[i];
@@ -79,6 +94,7 @@ EXPORT void *chunks_open(int file, const uint8_t *base, int64_t size, const int6
     column->lists = calloc(1, sizeof(ListLevels));
     if (!column->lists) {
       chunks_close(group);
+      *problem = 0;
       return NULL;
     }
     column->lists->of_element = (int)lines[11], column->lists->most = column->optional, column->lists->rows = lines[10];
@@ -162,8 +178,11 @@ EXPORT int lists_read(void *chunks, int64_t number, ListRows *rows) {
   return code;
 }
 
-EXPORT void chunks_close(void *chunks) {
+/* Returns whether the path still names the file as it was listed. */
+EXPORT int chunks_close(void *chunks) {
   RowGroup *group = chunks;
+  const int is_same = group->listed.path && is_still_listed(&group->listed);
+  if (group->source.file >= 0) close(group->source.file);
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
     release(&column->page);
@@ -182,4 +201,5 @@ EXPORT void chunks_close(void *chunks) {
   release(&group->scratch);
   release(&group->pieces);
   free(group);
+  return is_same;
 }
