@@ -11,7 +11,7 @@ methods (NEP 19).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -113,7 +113,7 @@ class ShardWindows:
             return begin
         # As `_snapped`, for one number, in a tenth of the time.
         at = begin + self.first
-        group = min(bisect_right(begins, at), len(begins) - 1) - 1  # `searchsorted` would release the GIL
+        group = min(bisect_right(begins, at), len(begins) - 1) - 1
         low, high = begins[group : group + 2].tolist()
         if high - low <= self.whole_rows:
             low, high = max(low, self.first), min(high, self.stop)
@@ -254,8 +254,7 @@ class Plan:
     def _slices_of(self, part: ShardWindows, begin: int, end: int) -> Iterator[RowGroupSlice]:
         if begin == end:
             return
-        low = int(np.searchsorted(self.begins, begin, side="right")) - 1
-        high = _end_of(self.begins, end)
+        low, high = bisect_right(self.begins, begin) - 1, _end_of(self.begins, end)
         groups, bounds = self.row_group[low:high].tolist(), self.begins[low : high + 1].tolist()
         for group, (first, last) in zip(groups, pairwise(bounds), strict=True):
             yield RowGroupSlice(
@@ -362,7 +361,7 @@ class Plan:
 
 def _end_of(begins: IntArray, row: int) -> int:
     """Return the index after the row group that holds the row before `row`."""
-    return int(np.searchsorted(begins, row, side="left"))
+    return bisect_left(begins, row)  # numpy's `searchsorted` releases the GIL, which may take long to get back
 
 
 def plan_epoch(

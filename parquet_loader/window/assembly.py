@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, OrderMemory, WordArray, addresses_of, order_of_words
+from parquet_loader.common import IntArray, OrderMemory, WordArray, addresses_of, order_after, order_of_words
 from parquet_loader.decode import (
     DeferredColumns,
     Dictionary,
@@ -310,7 +310,7 @@ class Assembly:
         if self._missing:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
-        indices = _after_carried(carry.rows, order, int(self._ends[-1]))
+        indices = order_after(carry.rows, order, int(self._ends[-1]))
         if self._stored is not None:
             self._stored.number_rows(carry.rows, indices)
         else:
@@ -414,17 +414,3 @@ class Assembly:
     def _present(self) -> IntArray:
         """Return the positions in the order whose rows were read, int64 ``[n]``."""
         return np.flatnonzero(~np.isin(self._slice_of(self._counted()), list(self._missing)))
-
-
-def _after_carried(carried: int, order: IntArray, read: int) -> npt.NDArray[Any]:
-    """Return the order of carried rows followed by others: ``[rows]``, uint32 if that is wide enough, else int64.
-
-    Args:
-        carried: Number of carried rows.
-        order: The order of the others, all less than `read`.
-        read: Number of rows that the window reads.
-    """
-    indices = np.empty(carried + len(order), np.uint32 if carried + read < 2**32 else np.int64)
-    indices[:carried] = np.arange(carried)
-    np.add(order, carried, out=indices[carried:], casting="unsafe")
-    return indices

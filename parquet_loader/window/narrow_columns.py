@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import IntArray, take_columns
+from parquet_loader.common import IntArray, copy_columns, take_columns
 from parquet_loader.decode import Column, Target
 from parquet_loader.window.arena import Allocation, Allocator, Block, Memory
 from parquet_loader.window.fixed_width import Delivered, Rows, padded, shift_staged
@@ -134,8 +134,8 @@ class NarrowColumns:
         # If fewer rows were carried than planned, there is free space before them.
         self._indices = indices + indices.dtype.type(begin) if begin else indices
         if before:
-            starts, rows = self._starts_of(before)[:-1], np.arange(before, dtype=np.uint32)
-            take_columns(carried, starts, self._widths, rows, self._staged, self._starts[:-1] + begin * self._widths)
+            outs = self._starts[:-1] + begin * self._widths
+            copy_columns(carried, self._starts_of(before)[:-1], self._widths, before, self._staged, outs)
         self._delivered = [self._allocator.allocate(block.nbytes) for block in self.blocks(len(indices))]
 
     def gather(self, part: int, start: int, stop: int) -> None:
@@ -152,7 +152,7 @@ class NarrowColumns:
         """Return the delivered rows by name, and a copy of any rows after them, one column after the other."""
         done = dict[str, Delivered]()
         more = len(self._indices) - delivered
-        left_starts, rest = self._starts_of(more), np.arange(more, dtype=np.uint32)
+        left_starts = self._starts_of(more)
         left = np.empty(int(left_starts[-1]), np.uint8)
         for (first, last), space in zip(pairwise(self._bounds), self._delivered, strict=True):
             starts, widths = self._starts[first:last] - self._starts[first], self._widths[first:last]
@@ -161,6 +161,6 @@ class NarrowColumns:
                 owner = None if space.owner is None else space.owner[start : start + self._capacity * width]
                 done[column.name] = rows, owner
             if more:  # in one call: each call releases the GIL, and to get it back can take milliseconds
-                take_columns(space.array, starts + delivered * widths, widths, rest, left, left_starts[first:last])
+                copy_columns(space.array, starts + delivered * widths, widths, more, left, left_starts[first:last])
         self._staged, self._delivered = np.empty(0, np.uint8), []
         return done, left

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquet_loader.common import KERNELS, RaggedOrder, join_columns, order_ragged, take_columns, take_ragged
+from parquet_loader.common import (
+    KERNELS,
+    RaggedOrder,
+    copy_columns,
+    join_columns,
+    order_after,
+    order_ragged,
+    take_columns,
+    take_ragged,
+)
 from parquet_loader.common.native import permute
 
 
@@ -42,6 +51,27 @@ def test_columns_are_put_into_any_order(dtype: type[np.integer[Any]]) -> None:
         width = column.shape[1]
         assert np.array_equal(out[end - 500 * width : end].reshape(500, width), column[rows])
         assert not out[end - 500 * width - 3 : end - 500 * width].any()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 300])
+def test_the_first_rows_of_columns_are_copied(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    widths = np.array([1, 4, 0, 52, 255])
+    starts = np.concatenate([[0], np.cumsum(300 * widths + 5)])
+    source, out = rng.integers(0, 256, starts[-1]).astype(np.uint8), np.zeros(rows * widths.sum() + 3, np.uint8)
+    ends = np.cumsum(rows * widths)
+    copy_columns(source, starts[:-1], widths, rows, out, ends - rows * widths)
+    for start, width, end in zip(starts, widths, ends, strict=False):
+        assert np.array_equal(out[end - rows * width : end], source[start : start + rows * width])
+    assert not out[ends[-1] :].any()
+
+
+@given(carried=st.integers(0, 300), count=st.integers(0, 2000), is_wide=st.booleans())
+def test_carried_rows_come_before_the_order_of_others(carried: int, count: int, is_wide: bool) -> None:
+    order = np.random.default_rng(count).permutation(count)
+    indices = order_after(carried, order, 2**32 if is_wide else count)
+    assert indices.dtype == (np.int64 if is_wide else np.uint32)
+    assert indices.tolist() == [*range(carried), *(order + carried).tolist()]
 
 
 @given(

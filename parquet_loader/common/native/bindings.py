@@ -61,6 +61,10 @@ def _load(path: Path) -> tuple[Any, str]:
     library.buffers_trim.restype = None
     library.columns_take.argtypes = (pointer, pointer, number, pointer, number, pointer, ctypes.c_int, number)
     library.columns_take.restype = None
+    library.columns_copy.argtypes = (pointer, pointer, number, number, pointer)
+    library.columns_copy.restype = None
+    library.order_after.argtypes = (number, pointer, number, pointer)
+    library.order_after.restype = None
     library.columns_join.argtypes = (pointer, number, number, number, pointer)
     library.columns_join.restype = None
     library.ragged_take.argtypes = (pointer, number, pointer, pointer, number, pointer, pointer)

@@ -63,6 +63,40 @@ def take_columns(
     KERNELS.columns_take(*data, len(widths), rows.ctypes.data, len(rows), out_data, is_large, loaded_rows)
 
 
+def copy_columns(
+    source: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    widths: npt.NDArray[np.int64],
+    rows: int,
+    out: npt.NDArray[np.uint8],
+    out_starts: npt.NDArray[np.int64],
+) -> None:
+    """Copy the first rows of columns; arguments as in `take_columns`."""
+    if KERNELS is None:
+        for start, width, out_start in zip(starts.tolist(), widths.tolist(), out_starts.tolist(), strict=True):
+            out[out_start : out_start + rows * width] = source[start : start + rows * width]
+        return
+    sources, targets = starts + source.ctypes.data, out_starts + out.ctypes.data
+    KERNELS.columns_copy(sources.ctypes.data, widths.ctypes.data, len(widths), rows, targets.ctypes.data)
+
+
+def order_after(carried: int, order: npt.NDArray[np.int64], read: int) -> npt.NDArray[Any]:
+    """Return the order of carried rows followed by others: ``[rows]``, uint32 if that is wide enough, else int64.
+
+    Args:
+        carried: Number of carried rows.
+        order: The order of the others, contiguous, all less than `read`.
+        read: Number of rows that the window reads.
+    """
+    indices = np.empty(carried + len(order), np.uint32 if carried + read < 2**32 else np.int64)
+    if KERNELS is not None and indices.dtype == np.uint32:
+        KERNELS.order_after(carried, order.ctypes.data, len(order), indices.ctypes.data)
+        return indices
+    indices[:carried] = np.arange(carried)
+    np.add(order, carried, out=indices[carried:], casting="unsafe")
+    return indices
+
+
 def addresses_of(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return the addresses of the rows of an array, int64 ``[rows]``; the array must outlive them."""
     found: npt.NDArray[np.int64] = np.arange(len(rows)) * rows.strides[0] + rows.ctypes.data

@@ -153,6 +153,18 @@ EXPORT void columns_take(
   }
 }
 
+/* Copies the first `rows` rows of columns. */
+EXPORT void columns_copy(
+    const uint8_t *const *columns, const int64_t *widths, int64_t column_count, int64_t rows, uint8_t *const *outs) {
+  for (int64_t c = 0; c < column_count; c++) memcpy(outs[c], columns[c], (size_t)(rows * widths[c]));
+}
+
+/* Writes the order of rows of which the first `carried` stay first: their numbers, and then `order` counted after them. */
+EXPORT void order_after(int64_t carried, const int64_t *order, int64_t count, uint32_t *out) {
+  for (int64_t i = 0; i < carried; i++) out[i] = (uint32_t)i;
+  for (int64_t i = 0; i < count; i++) out[carried + i] = (uint32_t)(order[i] + carried);
+}
+
 /* Copies rows that differ in length. Row i is `sizes[i]` bytes from offset `begins[i]` of `in`, which has `in_bytes` bytes,
  * to offset `places[i]` of `out`; `places` ascend. If `in` is NULL, `begins` are addresses, from each of which SHORT_ROW
  * bytes can be read. If `sizes` is NULL, row i ends at `places[i + 1]`, and `places` has one more number. Bytes between two
