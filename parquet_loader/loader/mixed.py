@@ -26,6 +26,8 @@ MIXTURE_METHOD = "strides-1"
 STATE_VERSION = 1
 # The most batches of an epoch, whose order takes about 32 bytes a batch while it is made.
 _MOST_BATCHES = 10**8
+# Weights from here to the inverse can be multiplied and divided by numbers of batches as floats.
+_LEAST_WEIGHT = 1e-100
 # When an epoch begins, loaders begin to read if they deliver one of its next batches, of which there are so many.
 _BEGUN_AHEAD = 100
 
@@ -94,7 +96,7 @@ def tempered(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
         weights = {name: power / sum(powers.values()) for name, power in powers.items()}
     except (OverflowError, ZeroDivisionError):
         weights = dict.fromkeys(sizes, 0.0)
-    if not all(0 < weight <= 1 for weight in weights.values()):
+    if not all(_LEAST_WEIGHT <= weight <= 1 for weight in weights.values()):
         raise ConfigurationError(
             f"temperature={temperature!r}: too small for sizes from {min(sizes.values()):,} to "
             f"{max(sizes.values()):,}, of which only the largest would be drawn; choose a larger one"
@@ -530,9 +532,15 @@ def _checked_weights(
             f"weights: expected a weight for each of {sorted(parts)}, found weights for {sorted(weights)}"
         )
     for name, weight in weights.items():
-        if not is_number(weight) or not 0 < weight < float("inf"):
-            raise ConfigurationError(f"weights: {name!r} has {weight!r}: expected a number greater than 0")
+        if not _is_weight(weight):
+            raise ConfigurationError(
+                f"weights: {name!r} has {weight!r}: expected a number greater than 0 (1e-100 to 1e100)"
+            )
     return {name: float(weights[name]) for name in parts}
+
+
+def _is_weight(value: Any) -> bool:
+    return is_number(value) and _LEAST_WEIGHT <= float(value) <= 1 / _LEAST_WEIGHT
 
 
 def _checked_stages(
@@ -551,7 +559,7 @@ def _checked_stages(
             shares = {
                 name: float(weights[name])
                 for name in names
-                if name in weights and not isinstance(weights[name], bool) and 0 <= weights[name] < float("inf")
+                if name in weights and (_is_weight(weights[name]) or (is_number(weights[name]) and not weights[name]))
             }
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
@@ -560,8 +568,8 @@ def _checked_stages(
             ) from error
         if not is_known or len(shares) < len(weights) or not any(shares.values()):
             raise ConfigurationError(
-                f"stages[{number}]: weights={dict(weights)!r:.80}; expected numbers from 0 on, not all 0, for some of "
-                f"{list(names)}"
+                f"stages[{number}]: weights={dict(weights)!r:.80}; expected 0 or numbers from 1e-100 to 1e100, not all "
+                f"0, for some of {list(names)}"
             )
         steps = check_int(f"stages[{number}]: steps", steps, 1, _MOST_BATCHES)
         found.append((steps, {name: share for name, share in shares.items() if share}))

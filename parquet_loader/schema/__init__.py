@@ -53,7 +53,7 @@ from parquet_loader.schema.media import Audio, Video
 from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls
 from parquet_loader.schema.ragged import Ragged, object_array, row_objects, split_ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
-from parquet_loader.schema.schema import METADATA_KEY, Schema
+from parquet_loader.schema.schema import METADATA_KEY, Schema, check_schema
 
 __all__ = [
     "METADATA_KEY",
@@ -77,6 +77,7 @@ __all__ = [
     "Video",
     "are_file_references",
     "arrow_type_of",
+    "check_schema",
     "companion_of",
     "complete_schema",
     "constant",

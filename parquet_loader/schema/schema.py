@@ -303,6 +303,19 @@ def _check_masks(fields: Mapping[str, Field]) -> None:
             )
 
 
+def check_schema(schema: Any, *, is_optional: bool = True) -> None:
+    """Check the `schema` argument of a writer.
+
+    Raises:
+        ConfigurationError: It is no `Schema`, nor None if it `is_optional`.
+    """
+    if isinstance(schema, Schema) or (is_optional and schema is None):
+        return
+    found, expected = " ".join(repr(schema).split()), "a Schema or None" if is_optional else "a Schema"
+    example = "Schema({'x': Scalar('float32')})"
+    raise ConfigurationError(f"schema={found:.60}: expected {expected}; make one by {example}")
+
+
 def _check_aliases(fields: Mapping[str, Field]) -> None:
     owners = {member: name for name, field in fields.items() if isinstance(field, Group) for member in field.fields}
     owners |= {name: name for name in fields}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from parquet_loader.common import PathLike, check_int, is_number, parse_bytes, remove_file, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, SourceError, WriteError
 from parquet_loader.loader.live_source import Follower
-from parquet_loader.schema import Schema
+from parquet_loader.schema import Schema, check_schema
 from parquet_loader.store.atomic_publish import AtomicPublish
 from parquet_loader.store.epochs import StoreFollower, StoreView
 from parquet_loader.store.eviction_queue import clear_evictions
@@ -95,8 +95,7 @@ class SampleStore:
         evict: Eviction | None = None,
         options: StoreOptions | None = None,
     ) -> None:
-        if schema is not None and not isinstance(schema, Schema):
-            raise ConfigurationError(f"schema={schema!r:.60}: expected a Schema or None")
+        check_schema(schema)
         if options is not None and not isinstance(options, StoreOptions):
             raise ConfigurationError(f"options={options!r:.60}: expected StoreOptions or None")
         scheme, separator, _ = str(path).partition("://")

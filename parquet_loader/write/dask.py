@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, ShowProgress, named, needs_package, no_progress
 from parquet_loader.errors import ConfigurationError, WriteError
-from parquet_loader.schema import Schema, complete_schema, slices_of, to_table
+from parquet_loader.schema import Schema, check_schema, complete_schema, slices_of, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, flatten, run_job
 from parquet_loader.write.jobs.store_job import Store, schema_of
@@ -87,6 +87,7 @@ def write_dask(
     Example:
         >>> write_dask(frame, "train", SAMPLES, shuffle=True, seed=1)
     """
+    check_schema(schema)
     runner = _DaskRunner(data, scheduler, retries)
     schema = schema or schema_of(path)
     if schema is None or schema.extra == "infer":

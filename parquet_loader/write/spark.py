@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, ShowProgress, named, no_progress
 from parquet_loader.errors import ConfigurationError, MissingPackageError, ParquetLoaderError, SchemaError
-from parquet_loader.schema import Group, Image, Schema, Tensor, infer_schema, to_table
+from parquet_loader.schema import Group, Image, Schema, Tensor, check_schema, infer_schema, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
 from parquet_loader.write.jobs.job_runner import PartitionTask, StepTask, run_job
 from parquet_loader.write.jobs.job_shuffle import Chunk
@@ -95,6 +95,7 @@ def write_spark(
             f"write_spark: expected a Spark DataFrame (pyspark 3.5 or newer), found {named(df)}; "
             "write_dataset(data, path) writes what is in memory"
         )
+    check_schema(schema)
     vectors = [field.name for field in df.schema if type(field.dataType).__name__ == "VectorUDT"]
     df = _with_arrays(df, vectors)
     schema = schema or schema_of(path) or _infer(df, vectors)

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import WRITER_KEYWORDS, PathLike, explains_keywords, named, resolve
 from parquet_loader.errors import ConfigurationError, SchemaError, WriteError
-from parquet_loader.schema import Schema
+from parquet_loader.schema import Schema, check_schema
 from parquet_loader.write.options import WriteOptions
 from parquet_loader.write.os_errors import storage_errors
 from parquet_loader.write.packer import Packer
@@ -87,10 +87,7 @@ class DatasetWriter:
             raise ConfigurationError(
                 f"path is {named(path)}; expected a str or os.PathLike, as in write_dataset(data, path)"
             )
-        if schema is not None and not isinstance(schema, Schema):
-            found = " ".join(repr(schema).split())
-            example = "Schema({'x': Scalar('float32')})"
-            raise ConfigurationError(f"schema={found:.60}: expected a Schema or None; make one by {example}")
+        check_schema(schema)
         if mode not in ("error", "append", "overwrite"):
             raise ConfigurationError(f"mode={mode!r}: expected 'error', 'append' or 'overwrite'")
         self.options = options or WriteOptions()

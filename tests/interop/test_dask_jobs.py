@@ -18,6 +18,7 @@ import pytest
 
 from parquet_loader import (
     BatchedDataLoader,
+    ConfigurationError,
     DataError,
     Scalar,
     Schema,
@@ -114,6 +115,11 @@ def test_a_partition_without_rows_may_have_columns_of_any_type(tmp_path: Path) -
     for name, shuffle in (("in order", False), ("shuffled", True)):
         write_dask(frame, tmp_path / name, shuffle=shuffle, scheduler="threads")
         assert sorted(ids(tmp_path / name)) == list(range(10))
+
+
+def test_a_dict_is_no_schema(tmp_path: Path, frame: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"schema=\{'id': 'int64'\}: expected a Schema or None"):
+        write_dask(frame, tmp_path / "out", {"id": "int64"})  # type: ignore[arg-type]
 
 
 def test_a_lazy_frame_is_refused_by_name(tmp_path: Path) -> None:

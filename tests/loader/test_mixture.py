@@ -177,6 +177,8 @@ def test_what_is_another_mixture_is_refused(roots: dict[str, str]) -> None:
         for weights, stop, reason in (
             ({"a": 1, "b": 1}, "repeat", "expected a weight for each of"),
             ({"a": 1, "b": 0, "c": 1}, "repeat", "'b' has 0: expected a number greater than 0"),
+            ({"a": 1, "b": 5e-324, "c": 1}, "first_exhausted", "'b' has 5e-324: expected a number greater than 0"),
+            ({"a": 1, "b": 1, "c": 1e308}, "repeat", r"'c' has 1e\+308: expected .*to 1e100"),
             ({"a": 1, "b": 1, "c": 1}, "never", "stop='never'"),
         ):
             with pytest.raises(ConfigurationError, match=reason):
@@ -430,7 +432,7 @@ def test_weights_and_stages_of_numpy_are_those_of_python(roots: dict[str, str]) 
 
 def test_weights_that_make_an_epoch_endless_are_refused(roots: dict[str, str]) -> None:
     loaders = {name: BatchedDataLoader(root, 8) for name, root in roots.items()}
-    weights = {name: 1e-300 if name == "a" else 1.0 for name in loaders}
+    weights = {name: 1e-90 if name == "a" else 1.0 for name in loaders}
     with MixedLoader(loaders, weights, stop="repeat") as mixed:
         with pytest.raises(ConfigurationError, match=r"stop='repeat': with weights=.* more than 100,000,000 batches"):
             len(mixed)

@@ -33,7 +33,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import PathLike, is_local, list_below, resolve, uninterrupted
 from parquet_loader.errors import ConfigurationError, UnfinishedCommitError, WriteError
-from parquet_loader.schema import Schema
+from parquet_loader.schema import Schema, check_schema
 from parquet_loader.write.jobs.commit import (
     JOURNAL,
     Journal,
@@ -148,8 +148,7 @@ class WriteJob:
         file_id: str | None = None,
         nests: bool = True,
     ) -> None:
-        if not isinstance(schema, Schema):
-            raise ConfigurationError(f"schema={schema!r:.60}: expected a Schema")
+        check_schema(schema, is_optional=False)
         if mode not in ("error", "append", "overwrite"):
             raise ConfigurationError(f"mode={mode!r}: expected 'error', 'append' or 'overwrite'")
         self._began_s = time.monotonic()

@@ -42,7 +42,7 @@ from parquet_loader.dataset import (
 )
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, WriteError
 from parquet_loader.read import Filters, RowFilter, as_expression
-from parquet_loader.schema import Schema
+from parquet_loader.schema import Schema, check_schema
 from parquet_loader.source import (
     Selection,
     Snapshot,
@@ -146,8 +146,7 @@ def rewrite_dataset(
     check_split(split)
     check_choice("objective", objective, ("speed", "size"))
     check_int("seed", seed, 0, 2**64 - 1)
-    if schema is not None and not isinstance(schema, Schema):
-        raise ConfigurationError(f"schema={schema!r:.80}: expected a parquet_loader.Schema")
+    check_schema(schema)
     if pack is not None and not isinstance(pack, bool) and not hasattr(pack, "items"):
         raise ConfigurationError(f"pack={pack!r:.80}: expected True, or a mapping from a group's name to column names")
     limit = parse_bytes(memory_limit)
