@@ -18,14 +18,17 @@ static inline int is_as_listed(const ListedFile *listed, const struct stat *foun
 #else
   const struct timespec *changed = &found->st_mtim;
 #endif
-  const int64_t mtime_ns = (int64_t)changed->tv_sec * 1000000000 + changed->tv_nsec;
-  return S_ISREG(found->st_mode) && found->st_size == listed->size && mtime_ns == listed->mtime_ns;
+  const uint64_t mtime_ns = (uint64_t)changed->tv_sec * 1000000000 + (uint64_t)changed->tv_nsec;  /* modulo 2^64, as is `listed` */
+  return S_ISREG(found->st_mode) && found->st_size == listed->size && mtime_ns == (uint64_t)listed->mtime_ns;
 }
 
-/* Opens a file; returns 0, or the error's number. Does not wait for a writer if a named pipe has replaced the file. */
+/* Opens a file; returns 0, or the error's number. A file that is not regular is left closed: to open a named pipe would
+ * wait for its writer. */
 static inline int open_listed(const ListedFile *listed, FileBytes *source, int *is_same) {
   struct stat found;
-  do source->file = open(listed->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (stat(listed->path, &found)) return errno;
+  if (!S_ISREG(found.st_mode)) return 0;
+  do source->file = open(listed->path, O_RDONLY | O_CLOEXEC);
   while (source->file < 0 && errno == EINTR);
   if (source->file < 0 || fstat(source->file, &found)) return errno;
   source->size = found.st_size;
