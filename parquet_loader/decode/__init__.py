@@ -56,7 +56,7 @@ from parquet_loader.decode.nested_lists import (
     joined_lists,
     ragged_rows,
 )
-from parquet_loader.decode.opened_chunks import ChunkPlan, OpenChunks, open_chunks
+from parquet_loader.decode.opened_chunks import ChunkPlan, OpenChunks, PlanPattern, open_chunks
 from parquet_loader.decode.page_file import (
     BeyondNanosecondsError,
     PageFileSchema,

@@ -6,18 +6,19 @@ The result of the decision is a `ChunkPlan`, which callers keep for the next epo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import pyarrow as pa
 
+from parquet_loader.common import IntArray
 from parquet_loader.decode.native.column_reader import Fills, NativeChunks
 from parquet_loader.decode.native.decodable import DecodableChunks, decodable_columns, is_known_bytes
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import bounds_of_chunks
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
 from parquet_loader.decode.routes import ColumnRoute, broken_groups
-from parquet_loader.source import ReadableChunk, RowGroupFooter
+from parquet_loader.source import ChunkPattern, ReadableChunk, RowGroupFooter
 
 # Smaller column chunks are left to Arrow, which reads many in one call.
 RAW_BYTES = 2**18
@@ -61,6 +62,57 @@ class ChunkPlan:
         object.__setattr__(self, "is_native", are_some and not self.raw and not self.arrow)
 
 
+@dataclass(frozen=True, slots=True)
+class PlanPattern:
+    """A plan that serves other row groups with the same columns: only offsets, sizes and numbers of rows differ.
+
+    Measured with 39 columns, it saves 0.3 ms of Python for each row group that is read for the first time.
+
+    Attributes:
+        plan: The plan of the first row group: kernels decode all columns, which are flat.
+        chunks: Its column chunks.
+        straight, kernel: The number in `chunks` of each chunk of `ChunkPlan.straight` and `ChunkPlan.kernel`.
+    """
+
+    plan: ChunkPlan
+    chunks: ChunkPattern
+    straight: Sequence[int]
+    kernel: Sequence[int]
+
+    @classmethod
+    def of(cls, plan: ChunkPlan, routes: Sequence[ColumnRoute], footer: RowGroupFooter) -> PlanPattern | None:
+        """Return the pattern of a plan; None if the plans of other row groups may differ in more.
+
+        Args:
+            plan: The plan.
+            routes: The routes of which it consists.
+            footer: The footer's entries for its columns.
+        """
+        parts = plan.straight, plan.kernel
+        are_flat = all(len(chunks) == 1 for chunks in footer.chunks.values())
+        have_lists = any(part.lines[:, 10:12].any() for part in parts)
+        # The pages of a column may take a route of their own in a larger row group.
+        may_be_pages = any(route.window == "pages" for route in routes)
+        if footer.pattern is None or not plan.is_native or not are_flat or have_lists or may_be_pages:
+            return None
+        numbers = {name: number for number, name in enumerate(footer.chunks)}
+        return cls(plan, footer.pattern, *([numbers[name] for name in part.names] for part in parts))
+
+    def plan_at(self, places: IntArray, rows: int) -> ChunkPlan:
+        """Return the plan of another row group.
+
+        Args:
+            places: See `Metadata.places_like`.
+            rows: Rows of the row group.
+        """
+        return replace(
+            self.plan,
+            straight=self.plan.straight.moved(places[self.straight], rows),
+            kernel=self.plan.kernel.moved(places[self.kernel], rows),
+            stored_bytes=int((places[:, 1] - places[:, 0]).sum()),
+        )
+
+
 class OpenChunks:
     """Open column chunks of one row group. Used by one thread at a time; the caller of `open_chunks` closes it.
 
@@ -75,6 +127,7 @@ class OpenChunks:
         lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take.
         is_as_listed: Whether kernels read all chunks, of the listed file; after `close`: whether it is still there,
             unchanged.
+        pattern: The pattern of a new plan, if it has one.
     """
 
     def __init__(
@@ -87,6 +140,7 @@ class OpenChunks:
         self.kernel: NativeChunks | None = None
         self.lists: Mapping[str, int] = {}
         self.is_as_listed = False
+        self.pattern: PlanPattern | None = None
         try:
             if plan.raw:
                 assert isinstance(source, str)
@@ -123,6 +177,7 @@ def open_chunks(
     rows: int,
     known: ChunkPlan | None = None,
     listed: tuple[int, int] = (-1, -1),
+    like: tuple[PlanPattern, IntArray] | None = None,
 ) -> OpenChunks:
     """Open column chunks of a row group, and check the page headers of those that are left to Arrow.
 
@@ -132,17 +187,21 @@ def open_chunks(
         routes: The routes of their columns.
         windows: Which of the routes to the window may be taken; see `ColumnRoute.window`. Lists of any length also need
             ``"lists"``, which is for row groups whose rows are written to one window in one step.
-        footer: The footer's entries for these columns; None if `known` is given.
+        footer: The footer's entries for these columns; None if `known` or `like` is given.
         schema: The Arrow schema of the file.
         rows: Rows of the row group.
         known: The plan of an earlier call, if the file does not change.
         listed: The size in bytes and the modification time in nanoseconds with which the file was listed, for
             `OpenChunks.is_as_listed`.
+        like: A pattern of these columns, and the places for `PlanPattern.plan_at`.
 
     Raises:
         FalseClaimError, MetadataError: a column chunk cannot be read.
         OSError, MemoryError: it cannot be opened.
     """
+    if like is not None:
+        pattern, places = like
+        known = pattern.plan_at(places, rows)
     if known is not None:
         return OpenChunks(known, source, None, listed)
     assert footer is not None
@@ -192,7 +251,9 @@ def open_chunks(
         if arrow and source is not None:
             check_pages(source, bounds_of_chunks(footer, arrow))
         plan = ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes, masks, groups)
-        return OpenChunks(plan, source, file, listed)
+        opened = OpenChunks(plan, source, file, listed)
+        opened.pattern = PlanPattern.of(plan, routes, footer)
+        return opened
     except BaseException:
         if file is not None:
             file.close()

@@ -44,7 +44,7 @@ BEHIND_CHUNK_BYTES = 100
 # The most bytes that one compressed byte can expand to, by the format of each codec; Brotli and others have no bound.
 _EXPANSION = {"UNCOMPRESSED": 1, "SNAPPY": 64, "LZ4": 256, "LZ4_HADOOP": 256, "GZIP": 1040, "ZSTD": 2**15}
 # Smaller pages are accepted whatever the footer says: some writers store a wrong `total_uncompressed_size`.
-_SMALL_PAGE_BYTES = 16 * 2**20
+SMALL_PAGE_BYTES = 16 * 2**20
 _ENTRY_BYTES = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 
 
@@ -148,7 +148,7 @@ def bounds_of_chunks(footer: RowGroupFooter, names: Iterable[str]) -> IntArray:
 
 def most_bytes_of_page(chunk: ReadableChunk) -> int:
     """Return the most bytes of a decompressed page, by the footer."""
-    return max(_SMALL_PAGE_BYTES, chunk.encoded_bytes)
+    return max(SMALL_PAGE_BYTES, chunk.encoded_bytes)
 
 
 def bounds_of(chunk: ReadableChunk) -> ChunkBounds:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from parquet_loader.common import IntArray, ReadOptions, RemoteOptions, check_private
-from parquet_loader.decode import ChunkPlan, ColumnRoute, OpenChunks, open_chunks
+from parquet_loader.decode import ChunkPlan, ColumnRoute, OpenChunks, PlanPattern, open_chunks
 from parquet_loader.errors import DataError, SourceError
 from parquet_loader.read.cache import CacheStats, LocalCache, RowGroupCache, is_worth_it
 from parquet_loader.read.chunk_locations import CachedFile, ChunkLocation, FetchedChunks, OwnFile, StreamedChunks
@@ -142,6 +142,7 @@ class ColumnChunkSource:
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
         self._plans = BoundedMemo[tuple[int, ColumnSelection], ChunkPlan]()
+        self._patterns = BoundedMemo[ColumnSelection, PlanPattern]()
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
@@ -344,11 +345,14 @@ class ColumnChunkSource:
         # A cached copy may be damaged and then fetched again, so its pages are not memoized.
         key = (row_group.index, selection) if keeps_plan and isinstance(location, OwnFile) else None
         known = None if key is None else self._plans.get(key)
+        pattern = self._patterns.get(selection) if known is None and location.source is not None else None
+        places = None if pattern is None else self._snapshot.places_like(row_group, pattern.chunks)
+        like = None if pattern is None or places is None else (pattern, places)
         footer: RowGroupFooter | None = None
-        if known is None or not known.is_native:
+        if like is None and (known is None or not known.is_native):
             # A file that has been replaced is not opened: a named pipe in its place would never answer.
             self.check_unchanged(row_group)
-        if known is None or known.arrow:
+        if like is None and (known is None or known.arrow):
             arrow = selection.needs_arrow if known is None else bool(known.arrow)
             footer = self._snapshot.footer_of(row_group, selection.columns, chunks=known is None, arrow=arrow)
         schema = self._snapshot.stored_schemas[row_group.schema_number]
@@ -356,7 +360,7 @@ class ColumnChunkSource:
         if isinstance(location, OwnFile) and row_group.file.mtime_ns is not None:
             listed = row_group.file.size_bytes, row_group.file.mtime_ns
         chunks = open_chunks(
-            location.source, selection.routes, selection.windows, footer, schema, row_group.rows, known, listed
+            location.source, selection.routes, selection.windows, footer, schema, row_group.rows, known, listed, like
         )
         with closing(chunks), ExitStack() as stack:
             plan = chunks.plan
@@ -370,6 +374,8 @@ class ColumnChunkSource:
                 stack.enter_context(file)
             if not chunks.is_as_listed:
                 self.check_unchanged(row_group)  # before a value is read, and before the plan is memoized
+            if chunks.pattern is not None and keeps_plan and pattern is None:
+                self._patterns.keep(selection, chunks.pattern, memo_bytes(len(selection.columns)))
             if key is not None and known is None:
                 pages = sum(len(column_pages.starts) for column_pages in plan.raw.values())
                 self._plans.keep(key, plan, memo_bytes(len(selection.columns) + 4 * len(plan.raw), pages))

@@ -11,7 +11,7 @@ from parquet_loader.source.footer_reading import read_file_schema, read_footer
 from parquet_loader.source.footers import FooterCache
 from parquet_loader.source.listing import Selection, Source, list_files, selection_of
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
-from parquet_loader.source.metadata import ColumnChunk, Metadata, ReadableChunk, RowGroupFooter
+from parquet_loader.source.metadata import ChunkPattern, ColumnChunk, Metadata, ReadableChunk, RowGroupFooter
 from parquet_loader.source.opening import open_snapshot
 from parquet_loader.source.remote.concurrency import ConcurrencyLimit
 from parquet_loader.source.remote.fetcher import Fetcher

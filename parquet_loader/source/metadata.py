@@ -63,6 +63,7 @@ _MOST = 2**40
 FILE_NUMBERS, GROUP_NUMBERS, CHUNK_NUMBERS = 12, 3, 21
 _FEW_GROUPS, _FEW_CHUNKS = 8, 256
 _ELSEWHERE, _ENCRYPTED = 1, 2
+_KIND = [0, 1, 2, 8]  # physical type, codec, encodings and flags of a `ColumnChunk`
 _TYPE_ORDER = b"\x1c\x00\x00"  # a union whose field 1 is an empty struct
 _NO_CHUNK = (-1, -1, 0, 0, 0, 0, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, 0, -1, -1, 0, -1)
 
@@ -153,6 +154,21 @@ class ReadableChunk(NamedTuple):
     nulls: int | None
 
 
+class ChunkPattern(NamedTuple):
+    """Column chunks of one row group, to which others are compared.
+
+    Attributes:
+        elements, created_by: The schema elements and the writer of their file.
+        leaves: The leaf of each, int64 ``[chunks]``.
+        entries: The footer's entries, int64 ``[chunks, 21]``.
+    """
+
+    elements: bytes
+    created_by: str
+    leaves: IntArray
+    entries: IntArray
+
+
 @dataclass(frozen=True, slots=True)
 class RowGroupFooter:
     """The footer's entries for some columns of one row group, as plain values.
@@ -164,6 +180,7 @@ class RowGroupFooter:
         chunks: The column chunks at and below each name, or the error why one cannot be read; empty if they were not
             requested.
         has_clear_names: Whether all leaf columns of the file have different paths.
+        pattern: The entries of `chunks`, for `Metadata.places_like`; None without them.
     """
 
     metadata: Metadata
@@ -171,6 +188,7 @@ class RowGroupFooter:
     stored_bytes: int
     chunks: Mapping[str, tuple[ReadableChunk | MetadataError, ...]]
     has_clear_names: bool
+    pattern: ChunkPattern | None = None
 
 
 class Numbers(NamedTuple):
@@ -303,6 +321,30 @@ class Metadata:
             nulls,
         )
 
+    def places_like(self, row_group: int, pattern: ChunkPattern) -> IntArray | None:
+        """Return the start, end and bytes before compression of flat column chunks, int64 ``[chunks, 3]``.
+
+        Args:
+            row_group: The row group's number in the file.
+            pattern: Chunks of the same columns that `check` accepted.
+
+        Returns:
+            None if `check` may refuse one, or if they differ from the pattern in more: in the file's schema or writer,
+            in type, codec, encodings, or in having nulls.
+        """
+        if self.schema.elements != pattern.elements or self.created_by != pattern.created_by:
+            return None
+        entries, rows = self.chunks(row_group)[pattern.leaves], self.row_group_rows[row_group]
+        values, encoded, stored, data_at, dictionary_at, nulls = entries[:, [3, 4, 5, 6, 7, 9]].T
+        starts = np.where((dictionary_at > 0) & (dictionary_at < data_at), dictionary_at, data_at)
+        is_like = (
+            np.array_equal(entries[:, _KIND], pattern.entries[:, _KIND])
+            and np.array_equal(np.sign(nulls), np.sign(pattern.entries[:, 9]))
+            and bool(((values == rows) & (nulls <= rows) & (encoded >= 0) & (encoded <= _MOST)).all())
+            and bool(((starts >= 0) & (stored >= 0) & (stored <= self.file_bytes - starts)).all())
+        )
+        return np.stack([starts, starts + stored, encoded], axis=1) if is_like else None
+
     def of_row_group(self, row_group: int, columns: tuple[str, ...], *, chunks: bool, arrow: bool) -> RowGroupFooter:
         """Return the entries for some columns of a row group.
 
@@ -316,8 +358,14 @@ class Metadata:
         found = dict[str, tuple[ReadableChunk | MetadataError, ...]]()
         for name in columns if chunks else ():
             found[name] = tuple(self._readable_or_not(row_group, leaf) for leaf in below[name])
+        numbers = np.array([leaf for name in found for leaf in below[name]], np.int64)
         return RowGroupFooter(
-            self, self.arrow if arrow else None, self.stored_bytes(row_group, leaves), found, has_clear_names
+            self,
+            self.arrow if arrow else None,
+            self.stored_bytes(row_group, leaves),
+            found,
+            has_clear_names,
+            ChunkPattern(self.schema.elements, self.created_by, numbers, self.chunks(row_group)[numbers]),
         )
 
     def _readable_or_not(self, row_group: int, column: int) -> ReadableChunk | MetadataError:

@@ -12,7 +12,7 @@ from parquet_loader.common import Digests, IntArray, scalar
 from parquet_loader.errors import SourceError
 from parquet_loader.source.files import ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache
-from parquet_loader.source.metadata import RowGroupFooter
+from parquet_loader.source.metadata import ChunkPattern, RowGroupFooter
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.tables.deleted_rows import DeletedRows
 from parquet_loader.source.tables.table_version import TableInfo
@@ -217,6 +217,10 @@ class Snapshot:
         """
         footer = self.footers.get(row_group.file_number)
         return footer.of_row_group(row_group.number, columns, chunks=chunks, arrow=arrow)
+
+    def places_like(self, row_group: RowGroupRef, pattern: ChunkPattern) -> IntArray | None:
+        """See `Metadata.places_like`; raises as `footer_of`."""
+        return self.footers.get(row_group.file_number).places_like(row_group.number, pattern)
 
     def partition_values(self, file: int) -> dict[str, pa.Scalar]:
         """Return one file's values of the partition columns."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import LOADED_CODECS
-from parquet_loader.decode.page_headers import most_bytes_of_page
+from parquet_loader.decode.page_headers import SMALL_PAGE_BYTES, most_bytes_of_page
 from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
@@ -95,6 +95,17 @@ class DecodableChunks(NamedTuple):
     types: list[pa.DataType]
     lines: npt.NDArray[np.int64]
     nullable: list[bool]
+
+    def moved(self, places: npt.NDArray[np.int64], rows: int) -> DecodableChunks:
+        """Return the chunks of the same flat columns in another row group.
+
+        Args:
+            places: See `Metadata.places_like`.
+            rows: Rows of the row group.
+        """
+        lines = self.lines.copy()
+        lines[:, :2], lines[:, 2], lines[:, 13] = places[:, :2], rows, np.maximum(SMALL_PAGE_BYTES, places[:, 2])
+        return self._replace(lines=lines)
 
 
 def decodable_chunks(footer: Metadata, row_group: int, names: Iterable[str], schema: pa.Schema) -> DecodableChunks:
