@@ -1,6 +1,7 @@
 """Opens the column chunks of one row group: each on the first of its column's routes that it can take.
 
-The result of the decision is a `ChunkPlan`, which callers keep for the next epoch if the file does not change.
+The result of the decision is a `ChunkPlan`, which callers keep for the next epoch if the file does not change. Most row
+groups of a data set differ only in places and sizes, so a `PlanPattern` makes their plans from the first one.
 """
 
 from __future__ import annotations
