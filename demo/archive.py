@@ -8,8 +8,8 @@ training needs random records, and each costs a request.
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -81,10 +81,8 @@ class Server:
     protocol = "s3"
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-        self._command = [find_rclone(), "serve", self.protocol, str(folder), "--addr", self.endpoint]
+        self.endpoint = ""  # known when the server has started
+        self._command = [find_rclone(), "serve", self.protocol, str(folder), "--addr", "127.0.0.1:0"]
         if self.protocol == "s3":
             self._command += ["--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
         self._command += ["--config", os.devnull, "--vfs-read-chunk-size", "64Ki"]
@@ -95,7 +93,9 @@ class Server:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._last_words.append(line)
-            if "Starting s3 server" in line or "HTTP Server started" in line:
+            started = re.search(r"(?:Starting s3 server|HTTP Server started) on \[http://(.+)/\]", line)
+            if started:
+                self.endpoint = started[1]
                 break
         else:
             raise RuntimeError(f"rclone did not start: {''.join(self._last_words)}")
