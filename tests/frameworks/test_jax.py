@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import textwrap
@@ -32,6 +31,7 @@ from parquet_loader import (
 )
 from parquet_loader.schema import Field
 from tests.support.datasets import write_numbered
+from tests.support.ports import unused_port
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install '.[frameworks]'")
 jax_transfers = pytest.importorskip("parquet_loader.collate.jax_transfers")
@@ -44,13 +44,6 @@ def run(script: str, *arguments: str, devices: int = 1) -> subprocess.Popen[str]
     environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
 
 
 def result_of(process: subprocess.Popen[str]) -> Any:
@@ -565,7 +558,7 @@ ON_PROCESSES = """
 def on_processes(
     data: str, processes: int, batch_size: int, *, devices: int = 1, state: Any = None, replicas: int = 1
 ) -> list[Any]:
-    port = str(free_port())
+    port = str(unused_port())
     arguments = [str(processes), str(batch_size), json.dumps(state), str(replicas)]
     started = [run(ON_PROCESSES, data, port, str(n), *arguments, devices=devices) for n in range(processes)]
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -31,6 +30,7 @@ from parquet_loader import (
 )
 from tests.support.datasets import write_numbered
 from tests.support.field_kinds import KINDS, kind_rows
+from tests.support.ports import unused_port
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 NUMPY = OutputOptions(format="numpy")
@@ -402,12 +402,7 @@ STRATEGY_WORKER = """
 
 def train_workers(count: int, path: Path, most: int = 0, state: Any = None) -> tuple[list[list[int]], list[Any]]:
     """Return the rows of each step of all workers of a strategy, and the workers' states."""
-    ports = []
-    for _ in range(count):
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            ports.append(found.getsockname()[1])
-    workers = [f"127.0.0.1:{port}" for port in ports]
+    workers = [f"127.0.0.1:{unused_port()}" for _ in range(count)]
     started = []
     for index in range(count):
         place = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})

@@ -8,7 +8,6 @@ import json
 import os
 import runpy
 import signal
-import socket
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tests.support.ports import unused_port
 from tests.support.processes import forkserver
 
 HANG_S = 280
@@ -41,7 +41,9 @@ def run(rank):
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{{folder}}/{{rank}}.{{name}}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     os.environ["RANK"] = str(rank)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={timeout_s}))
+    # In a file: the server of a first group might still answer ranks that make another one.
+    group = dict(init_method=f"file://{{folder}}/ranks", rank=rank, world_size=count)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={timeout_s}), **group)
     failed = False
     try:
         main(rank, count)
@@ -83,13 +85,12 @@ class Ended:
 
 def run_on_ranks(count: int, root: str, script: str, folder: Path, timeout_s: int = 240) -> list[Ended]:
     """Run a script on that many ranks; `timeout_s` is the time limit of their collectives."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     file = folder / "script.py"
+    (folder / "ranks").unlink(missing_ok=True)
     file.write_text(SCRIPT.format(script=textwrap.indent(textwrap.dedent(script), "    "), timeout_s=timeout_s))
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-    code = _run([str(file), root, str(folder), str(count)], os.environ | group, trains="DistributedData" in script)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}  # for scripts that make another group
+    environment = os.environ | address | {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    code = _run([str(file), root, str(folder), str(count)], environment, trains="DistributedData" in script)
     assert code == 0, f"the process that starts the ranks ended with {code}"
     return [
         Ended(code, *((folder / f"{rank}.{name}").read_text() for name in ("out", "err")))
