@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import selectors
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, OutputOptions, RemoteError, RemoteOptions, SourceError
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteError, RemoteOptions, SourceError
 from parquet_loader.errors import OpenFilesError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
@@ -28,6 +30,7 @@ from parquet_loader.source.remote.request_scheduler import RequestScheduler
 
 FILE = SourceFile("bucket/a", 10**9, None)
 NUMPY = OutputOptions(format="numpy")
+UNHEDGED = ReadOptions(remote=RemoteOptions(hedge=False))
 
 Answer = Callable[[ByteRange, Callable[[], None]], Awaitable[None]]
 
@@ -55,10 +58,34 @@ class Scripted:
         pass
 
 
+class Leaping(selectors.DefaultSelector):
+    """Time passes only if there is nothing to do, and then at once."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(timeout and 0)
+        if not ready:
+            self.now_s += timeout or 0
+        return ready
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """An event loop in which the speed of this machine counts for nothing."""
+
+    def __init__(self) -> None:
+        self._leaping = Leaping()
+        super().__init__(self._leaping)
+
+    def time(self) -> float:
+        return self._leaping.now_s
+
+
 @contextmanager
 def fetching(client: Scripted, **options: Any) -> Iterator[Fetcher]:
     settings = RemoteOptions(**{"hedge": False, **options})
-    with Fetcher(RequestScheduler(lambda plain: client, settings, backoff_s=0.001)) as fetcher:
+    requests = RequestScheduler(lambda plain: client, settings, backoff_s=0.001)
+    with mock.patch.object(asyncio.events, "new_event_loop", LeapingLoop), Fetcher(requests) as fetcher:
         yield fetcher
 
 
@@ -212,7 +239,8 @@ def test_a_pass_begins_without_waiting_for_a_footer(tmp_path: Path) -> None:
 def test_a_footer_that_several_want_is_asked_for_once(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.arange(1000)}), tmp_path / "a.parquet", row_group_size=100)
     home = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    with BatchedDataLoader("a.parquet", 10, filesystem=home, output_options=NUMPY) as loader:
+    options: dict[str, Any] = {"output_options": NUMPY, "read_options": UNHEDGED}
+    with BatchedDataLoader("a.parquet", 10, filesystem=home, **options) as loader:
         for _ in range(3):
             loader._dataset.snapshot.footers.clear()
             assert sum(len(batch["x"]) for batch in loader) == 1000
