@@ -197,8 +197,8 @@ def test_a_second_of_ctrl_c_does_not_wait_for_a_stopped_reader(wide: str) -> Non
         batches = iter(made)
         next(batches)
         os.kill(made._reading._child.process.pid, signal.SIGSTOP)
-        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
             for _ in batches:
                 pass
         except KeyboardInterrupt:
@@ -220,8 +220,8 @@ def test_ctrl_c_in_the_middle_of_a_message_is_heard(wide: str) -> None:
         made = loader(sys.argv[1], window_rows=5000)
         batches = iter(made)
         made._reading._child.channel._end = ours
-        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
             next(batches)
         except KeyboardInterrupt:
             print("interrupted")

@@ -46,7 +46,7 @@ def ids(batches: Any) -> list[list[int]]:
 
 
 def assert_nothing_runs() -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     threads = [t for t in threading.enumerate() if t.name.startswith("parquet_loader")]
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -171,7 +171,7 @@ class Gate:
 
     def __call__(self, columns: dict[str, Any], rng: Any) -> dict[str, Any]:
         self.reached.set()
-        assert self.opened.wait(30)
+        assert self.opened.wait(60)
         return columns
 
 
@@ -188,11 +188,15 @@ def test_a_thread_that_waits_for_a_batch_hears_that_another_began(root: str) -> 
 
         first = threading.Thread(target=consume, name="first")
         first.start()
-        assert gate.reached.wait(30)
-        releasing = threading.Timer(0.05, gate.opened.set)  # ending waits for the transform that runs
+        assert gate.reached.wait(60)
+
+        def release() -> None:
+            first.join(60)  # before the transform that runs ends
+            gate.opened.set()
+
+        releasing = threading.Thread(target=release)
         releasing.start()
-        whole = ids(loader)
-        first.join(30)
+        whole = ids(loader)  # ends the first epoch, and so waits for that transform
         releasing.join()
     (message,) = said
     assert "iter(loader) was called again (in thread 'MainThread')" in message
@@ -209,7 +213,7 @@ def test_of_threads_that_iterate_at_once_all_but_the_last_raise(root: str, isola
         errors: list[BaseException] = []
 
         def consume() -> None:
-            barrier.wait(30)
+            barrier.wait(60)
             try:
                 rows.append(sum(len(batch["id"]) for batch in loader))
             except BaseException as error:
