@@ -37,7 +37,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-SECONDS_TO_END = 15.0
+SECONDS_TO_END = 60.0
 
 
 # What pyarrow says if a test writes or reads data beyond an old version; current versions know them all.

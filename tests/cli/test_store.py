@@ -66,7 +66,7 @@ def test_watch_shows_what_writers_add_until_ctrl_c(store: SampleStore) -> None:
             if json.loads(line)["rows"] == 200:
                 break
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(30) == 0
+        assert watching.wait(60) == 0
     finally:
         watching.kill()
         watching.communicate()

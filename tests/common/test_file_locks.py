@@ -28,7 +28,7 @@ def test_a_child_forked_while_a_thread_writes_does_not_wait_for_that_thread(tmp_
     child = os.fork()
     if not child:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(20)
+        signal.alarm(60)
         lock.write(b"child ", 0)
         lock.resize(0)
         os._exit(1 if lock.has_its_name or lock.is_here else 0)

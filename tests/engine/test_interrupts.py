@@ -89,7 +89,7 @@ def test_ctrl_c_that_does_not_wake_the_main_thread_is_noticed_while_it_waits(
             heard.wait(0.01)
         heard.wait(0.1)  # the main thread has the GIL, and blocks
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # as if it came just before the wait
-        noticed.append(heard.wait(30))
+        noticed.append(heard.wait(60))
         (tmp_path / "go").touch()
 
     before = signal.signal(signal.SIGINT, lambda *_: heard.set())
@@ -102,6 +102,6 @@ def test_ctrl_c_that_does_not_wake_the_main_thread_is_noticed_while_it_waits(
             assert sum(1 for _ in batches) == 30
     finally:
         (tmp_path / "go").touch()
-        interrupting.join(30)
+        interrupting.join(60)
         signal.signal(signal.SIGINT, before)
     assert noticed == [True]

@@ -251,7 +251,7 @@ def test_a_killed_reading_process_raises_at_once_and_the_next_pass_starts_anothe
         assert len(list(loader)) == 30
         (idle,) = children()
         idle.kill()
-        idle.wait(5)
+        idle.wait(60)
         assert len(list(loader)) == 30
 
 
@@ -263,7 +263,7 @@ def test_a_reading_process_that_ends_while_an_epoch_begins_is_named(root: str, m
         assert loader._reading is not None
         child = loader._reading._child
         assert child is not None
-        assert child.process.wait(30) == -signal.SIGKILL
+        assert child.process.wait(60) == -signal.SIGKILL
         with monkeypatch.context() as patched:
             patched.setattr(child.process, "poll", lambda: None)  # it was asked just before
             with pytest.raises(ReadingProcessError, match="killed by SIGKILL"):
@@ -333,7 +333,7 @@ def test_a_killed_process_that_ends_late_is_no_error_of_close(
     del iterator
     assert late
     for process in late:
-        assert process.wait(30) in (0, -signal.SIGKILL)  # the end of its socket ends it, too
+        assert process.wait(60) in (0, -signal.SIGKILL)  # the end of its socket ends it, too
 
 
 def test_a_thousand_columns_do_not_take_a_thousand_files(tmp_path: Path) -> None:
@@ -439,8 +439,8 @@ def test_a_script_without_a_main_guard_and_however_it_ends(tmp_path: Path, endin
         assert read_line(process) == str(3 * sum(range(300)))
         (child,) = read_line(process).split()
         with contextlib.suppress(psutil.NoSuchProcess):  # it may have gone with its parent already
-            psutil.Process(int(child)).wait(10)
-        process.wait(10)
+            psutil.Process(int(child)).wait(60)
+        process.wait(60)
         assert process.returncode == code
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -473,7 +473,7 @@ class InWorkers(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
 def test_it_works_inside_the_workers_of_a_torch_data_loader(tmp_path: Path) -> None:
     batches = list(torch.utils.data.DataLoader(InWorkers(numbered(tmp_path)), batch_size=None, num_workers=2))
     assert sorted(int(i) for b in batches for i in b["id"]) == sorted([*range(300), *range(300)])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while left := children():
         assert time.monotonic() < deadline, left
         psutil.wait_procs(left, 1)

@@ -26,7 +26,7 @@ def output_of(script: str, path: Path, folder: Path | None = None) -> str:
     known = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     known.pop("PYTHONUNBUFFERED", None)
     command = [sys.executable, str(path / "script.py"), numbered(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=55, env=known, check=False, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=known, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -186,15 +186,15 @@ def test_who_waited_for_a_frame_to_be_written_does_not_wait_for_its_writer_to_en
 
     def write(place: str) -> None:
         begun.set()
-        may_end.wait(30)
+        may_end.wait(60)
         os.mkdir(place)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(kept._acquire, path, write)
-        assert begun.wait(30)
+        assert begun.wait(60)
         second = pool.submit(kept._acquire, path, write)  # there is no frame yet, or it is there: both must do
         may_end.set()
-        locks = [first.result(30), second.result(30)]
+        locks = [first.result(60), second.result(60)]
     for lock in locks:
         lock.close()
 

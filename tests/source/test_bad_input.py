@@ -41,7 +41,7 @@ def no_thread_is_left() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("parquet_loader"):
-            thread.join(1)
+            thread.join(60)
             assert not thread.is_alive(), f"{thread.name} outlived its loader"
 
 

@@ -435,7 +435,7 @@ def test_rows_that_pass_are_counted_with_one_request_a_file_many_at_a_time(bucke
 BY_HTTP = """
 from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions
 url, connections = sys.argv[1:]
-options = ReadOptions(remote=RemoteOptions(connections=connections or None, deadline_s=10.0))
+options = ReadOptions(remote=RemoteOptions(connections=connections or None, deadline_s=60.0))
 loader = BatchedDataLoader(url, 64, output_options=OutputOptions(format="numpy"), read_options=options)
 """
 

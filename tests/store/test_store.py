@@ -81,9 +81,9 @@ def test_nothing_is_seen_before_it_is_published_and_flush_publishes(store: Sampl
 def test_a_slow_writer_publishes_by_age(store: SampleStore) -> None:
     with store.writer(roll_s=0.05) as writer:
         writer.write(rows(0, 3))
-        assert store.wait(rows=3, timeout_s=20) == 3
+        assert store.wait(rows=3, timeout_s=60) == 3
         writer.write(rows(3, 3))
-        assert store.wait(rows=6, timeout_s=20) == 6
+        assert store.wait(rows=6, timeout_s=60) == 6
         assert writer.done.files == 2
 
 
@@ -125,7 +125,7 @@ def test_a_held_file_stays_and_the_writer_waits_drops_or_fails(tmp_path: Path) -
 
         waiting = store.writer()
         thread = start_until_it_waits(lambda: waiting.write(rows(3000, 1000)), waiting)
-    thread.join(20)
+    thread.join(60)
     waiting.close()
     assert not thread.is_alive()
     assert numbers(tmp_path)[-1] == 3999
@@ -203,7 +203,7 @@ def test_abort_ends_a_wait_for_room(tmp_path: Path) -> None:
 
     thread = start_until_it_waits(write, writer)
     writer.abort()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     assert "aborted while it waited" in str(failed[0])
 

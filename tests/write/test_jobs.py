@@ -387,7 +387,7 @@ def test_a_forked_child_neither_keeps_nor_releases_a_lease(tmp_path: Path) -> No
                 assert not is_dead
             process.stdin.write("\n")
             process.stdin.flush()
-            process.wait(30)
+            process.wait(60)
             with lease.dead_lease(local, path) as is_dead:
                 assert is_dead, "the child lives, and has no copy of the lock"
         finally:
