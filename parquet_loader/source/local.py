@@ -6,6 +6,7 @@ import heapq
 import os
 import re
 import stat
+from contextlib import suppress
 
 from parquet_loader.errors import SourceError
 from parquet_loader.source.file_types import hive_pairs, is_hidden, kind_of, name_regex
@@ -151,7 +152,8 @@ class _Walk:
                         elif entry.is_dir():
                             folders.append((entry.path, real_path, after))
                         elif self._end in after and entry.is_file():
-                            self._found.append(_entry(entry.path, entry.stat(), real_path, is_linked=is_linked))
+                            with suppress(FileNotFoundError):  # removed meanwhile
+                                self._found.append(_entry(entry.path, entry.stat(), real_path, is_linked=is_linked))
             except FileNotFoundError:  # removed meanwhile
                 if folder == self._base:
                     raise

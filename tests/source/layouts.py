@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 UUID = "2a36ed9c-4a8e-4f4c-a5d2-6a3e7a5b7d9f"
 
@@ -17,6 +21,20 @@ def put(path: Path, first: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"id": range(first, first + 10)}), path)
     return path
+
+
+def remove_amid_listing(patch: pytest.MonkeyPatch, path: Path) -> None:
+    """Remove a file when its directory has been listed, and before anyone looks at the file."""
+    scandir = os.scandir
+
+    def listed(folder: str) -> Any:
+        with scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        if Path(folder) == path.parent:
+            path.unlink(missing_ok=True)
+        return contextlib.nullcontext(found)
+
+    patch.setattr(os, "scandir", listed)
 
 
 def _text(path: Path, text: str = "{}") -> None:

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from parquet_loader import BatchedDataLoader, OutputOptions, SourceError
-from tests.source.layouts import put
+from tests.source.layouts import put, remove_amid_listing
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -148,3 +148,13 @@ def test_plain_links_to_directories_and_files_elsewhere_are_followed(tmp_path: P
     assert load(tmp_path / "set") == list(range(20))
     (tmp_path / "linked").symlink_to("set")
     assert load(tmp_path / "linked") == list(range(20))
+
+
+@pytest.mark.parametrize("below", ["day=1", ""])
+def test_a_file_that_is_removed_while_its_directory_is_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    put(tmp_path / below / "a.parquet")
+    put(tmp_path / below / "b.parquet", 10)
+    remove_amid_listing(monkeypatch, tmp_path / below / "a.parquet")
+    assert load(tmp_path) == list(range(10, 20))

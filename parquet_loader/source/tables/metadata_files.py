@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Self
 
 import numpy as np
@@ -60,9 +61,14 @@ class MetadataFiles:
         """
         try:
             if self._fetcher is None:
+                files: list[ListedFile] = []
                 with os.scandir(folder) as entries:
-                    seen = [(entry.path, entry.stat()) for entry in entries if entry.is_file()]
-                return [ListedFile(path, found.st_size, found.st_mtime_ns) for path, found in seen]
+                    for entry in entries:
+                        with suppress(FileNotFoundError):  # removed meanwhile
+                            if entry.is_file():
+                                found = entry.stat()
+                                files.append(ListedFile(entry.path, found.st_size, found.st_mtime_ns))
+                return files
             assert self._store is not None
             lister = lister_for(self._store, self._fetcher)
             return lister.each(lister.below, [folder])[0]

@@ -34,6 +34,7 @@ from parquet_loader import (
     Text,
 )
 from parquet_loader.source import roaring_bytes, roaring_positions
+from tests.source.layouts import remove_amid_listing
 from tests.source.tables.delta_logs import (
     add,
     arrow_of,
@@ -458,6 +459,16 @@ def many_versions(path: Path, count: int = 6) -> None:
     commit(path, 0, protocol(), metadata(X), add(path, "0", numbers(0)))
     for version in range(1, count):
         commit(path, version, add(path, str(version), numbers(version)))
+
+
+def test_a_file_that_is_removed_while_the_log_is_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many_versions(tmp_path, 3)
+    old = tmp_path / "_delta_log" / f"{0:020}.crc"
+    old.touch()
+    remove_amid_listing(monkeypatch, old)
+    assert xs(tmp_path) == [0, 1, 2]
 
 
 def test_a_missing_commit_is_named(tmp_path: Path) -> None:
