@@ -175,7 +175,7 @@ NEED_KERNELS = ("compression", "nullable", "lists", "slow_columns")
 
 
 def doctor(path: Path, options: str) -> tuple[int, dict[str, Any]]:
-    given = options.split() if "--seconds" in options else [*options.split(), "--seconds", "0.3"]
+    given = options.split() if "--seconds" in options else [*options.split(), "--seconds", "60"]
     done = run_here("doctor", path, "--json", *given)
     assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)
