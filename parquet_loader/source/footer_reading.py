@@ -55,6 +55,7 @@ def read_footer(
         raise _empty(file)
     try:
         if fetcher is None:
+            _check_listed(filesystem, file)  # a named pipe in its place would never answer
             with filesystem.open_input_file(file.path) as opened:
                 raw = _footer_bytes(opened)
         else:
@@ -65,10 +66,14 @@ def read_footer(
     except _PARSE_ERRORS as error:
         raise _unreadable(file, error) from error
     footer = checked_footer(raw, file, names)
+    _check_listed(filesystem, file)
+    return footer
+
+
+def _check_listed(filesystem: pafs.FileSystem, file: SourceFile) -> None:
     changed = changed_since(filesystem, file) if is_local(filesystem) else None
     if changed:
         raise SourceError(f"{file.name}: the file {changed.replace('its footer was read', 'it was listed')}")
-    return footer
 
 
 async def fetch_footer(fetcher: Fetcher, file: SourceFile, names: FooterNames | None) -> Footer:

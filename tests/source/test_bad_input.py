@@ -30,6 +30,7 @@ from parquet_loader.errors import (
     SourceError,
     TransformError,
 )
+from parquet_loader.loader.batched import parts_of
 from tests.support import oracle
 from tests.support.datasets import Layout, write_layout, write_numbered
 from tests.support.examples import grid
@@ -864,6 +865,18 @@ def test_a_file_that_changes_between_epochs_is_an_error(
         assert sum(len(batch["id"]) for batch in loader) == 1000
         change(tmp_path / "9.parquet")  # the first window is read ahead
         with pytest.raises(SourceError, match=rf"9\.parquet, row group 0: the file {found}"):
+            list(loader)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_not_opened_to_read_a_footer_again(tmp_path: Path) -> None:
+    for number in range(10):
+        pq.write_table(pa.table({"id": np.arange(100)}), tmp_path / f"{number}.parquet")
+    with BatchedDataLoader(tmp_path, 10, window_rows=100, num_threads=1) as loader:
+        assert len(loader) == 100
+        parts_of(loader).dataset.reader.snapshot.footers.limit(1)
+        _replace_with_pipe(tmp_path / "9.parquet")
+        with pytest.raises(SourceError, match=r"9\.parquet: the file has vanished since it was listed"):
             list(loader)
 
 
