@@ -73,7 +73,8 @@ def read_footer(
 def _check_listed(filesystem: pafs.FileSystem, file: SourceFile) -> None:
     changed = changed_since(filesystem, file) if is_local(filesystem) else None
     if changed:
-        raise SourceError(f"{file.name}: the file {changed.replace('its footer was read', 'it was listed')}")
+        found = changed.replace("its footer was read", "it was listed")
+        raise SourceError(f"{file.name}: the file {found}; make a new loader to read it")
 
 
 async def fetch_footer(fetcher: Fetcher, file: SourceFile, names: FooterNames | None) -> Footer:
