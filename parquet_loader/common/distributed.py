@@ -64,7 +64,7 @@ class Ranks:
 
 @contextmanager
 def broadcasting_errors(ranks: Ranks | None) -> Iterator[None]:
-    """Raise an error of the block on all ranks, because the others wait for this one; None: there are no others."""
+    """Raise an error of the block on all ranks: the others wait for this one. `ranks` is None if there is one rank."""
     try:
         yield
     except BaseException as error:

@@ -358,14 +358,18 @@ class Metadata:
         found = dict[str, tuple[ReadableChunk | MetadataError, ...]]()
         for name in columns if chunks else ():
             found[name] = tuple(self._readable_or_not(row_group, leaf) for leaf in below[name])
-        numbers = np.array([leaf for name in found for leaf in below[name]], np.int64)
+        pattern = None
+        if chunks:
+            numbers = np.array([leaf for name in columns for leaf in below[name]], np.int64)
+            entries = self.chunks(row_group)[numbers]
+            pattern = ChunkPattern(self.schema.elements, self.created_by, numbers, entries)
         return RowGroupFooter(
             self,
             self.arrow if arrow else None,
             self.stored_bytes(row_group, leaves),
             found,
             has_clear_names,
-            ChunkPattern(self.schema.elements, self.created_by, numbers, self.chunks(row_group)[numbers]),
+            pattern,
         )
 
     def _readable_or_not(self, row_group: int, column: int) -> ReadableChunk | MetadataError:

@@ -111,7 +111,8 @@ class NativeChunks:
         source: A path, or the file's bytes in memory.
         known: The column chunks to read.
         fills: Replaces nulls in `read_into` and `read_alive`, which refuse nulls of other columns.
-        listed: The size in bytes and the modification time in nanoseconds with which a file was listed.
+        listed: The size in bytes and the modification time in nanoseconds with which a file was listed; (-1, -1) if
+            they are not known.
 
     Attributes:
         names: The columns, without those that could not be decoded.

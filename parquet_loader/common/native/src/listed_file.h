@@ -18,7 +18,8 @@ static inline int is_as_listed(const ListedFile *listed, const struct stat *foun
 #else
   const struct timespec *changed = &found->st_mtim;
 #endif
-  const uint64_t mtime_ns = (uint64_t)changed->tv_sec * 1000000000 + (uint64_t)changed->tv_nsec;  /* modulo 2^64, as is `listed` */
+  /* Modulo 2^64, like the time in `listed`. */
+  const uint64_t mtime_ns = (uint64_t)changed->tv_sec * 1000000000 + (uint64_t)changed->tv_nsec;
   return S_ISREG(found->st_mode) && found->st_size == listed->size && mtime_ns == (uint64_t)listed->mtime_ns;
 }
 

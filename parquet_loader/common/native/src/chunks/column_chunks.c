@@ -41,10 +41,10 @@ EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
   }
 }
 
-/* Opens column chunks to be read forward: of the file at `path`, which stays in use until `chunks_close`, or of the `size`
- * bytes at `base`. `size` and `mtime_ns` are those of the file when it was listed. `problem` is set to 1 if the file differs
- * from that, else to 0. If it cannot be opened, or if there is no memory, the result is NULL and `problem` the error's
- * number or 0. Each of `count` lines has 14 numbers:
+/* Opens column chunks to be read forward: of the file at `path`, or of the `size` bytes at `base`. The text of `path` is
+ * used until `chunks_close`. `size` and `mtime_ns` are those of the file when it was listed; `problem` is set to 1 if the
+ * file differs from that, else to 0. Returns NULL if the file cannot be opened, with the error's number in `problem`, or if
+ * there is no memory, with 0. Each of `count` lines has 14 numbers:
  *
  *  0  offset of the chunk in the file
  *  1  offset of its end
