@@ -20,7 +20,7 @@ pytest.importorskip("rich")
 from parquet_loader import write_dataset
 from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.loader.layout.facts import examine
-from parquet_loader.loader.layout.rules import layout_findings
+from parquet_loader.loader.layout.rules import layout_findings, rewrite_command
 from tests.support.command_line import run_here
 
 RNG = np.random.default_rng(0)
@@ -230,6 +230,30 @@ def test_notes_say_what_may_be_missing_and_leave_the_status_0(tmp_path: Path) ->
         ("narrow_columns", "page_index", "statistics"), "note"
     )
     assert status == 0
+
+
+def test_columns_of_nulls_in_some_files_are_not_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write(data, pa.table({"x": [1.5], "n": [1], "s": [{"a": 1, "b": 2}]}))
+    write(data, pa.table({"x": pa.nulls(1), "n": ["a"], "s": [{"a": None, "b": 2}]}))
+    (problem,) = examine(str(data), trial_s=0).problems
+    assert problem.column is None
+    assert problem.reason.startswith("column 'n' differs")
+    write(data, pa.table({"x": [1.5], "n": [1], "t": pa.nulls(1)}))
+    assert [problem.column for problem in examine(str(data), trial_s=0).problems] == ["t", None]
+    (first, _) = [finding for finding in layout_findings(examine(str(data), trial_s=0)) if finding.level == "error"]
+    assert first.remedy == "Leave out 't': BatchedDataLoader(..., columns=[...])."
+
+
+def test_the_command_to_rewrite_keeps_the_split_and_makes_no_partition(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        tiny_row_groups(tmp_path / f"split={split}")
+    source = str(tmp_path)
+    assert rewrite_command(examine(source, split="train", trial_s=0)) == (
+        f"parquet-loader rewrite {source} {source}-fast --split train"
+    )
+    source = str(tmp_path / "split=train")
+    assert rewrite_command(examine(source, trial_s=0)) == f"parquet-loader rewrite {source} TARGET"
 
 
 def test_findings_are_printed_with_the_command_and_the_gain(tmp_path: Path) -> None:

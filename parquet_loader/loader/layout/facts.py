@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from parquet_loader.common import (
     PROBLEM,
@@ -31,7 +34,7 @@ from parquet_loader.loader.layout.dictionaries import mixed_encodings
 from parquet_loader.loader.stats import LoaderStats, ShuffleFigures, StorageFigures
 from parquet_loader.plan import mixing_score
 from parquet_loader.read import count_nulls
-from parquet_loader.schema import describe, infer_fields, policy_of
+from parquet_loader.schema import describe, infer_fields, nodes, policy_of
 from parquet_loader.source import Snapshot, open_snapshot, selection_of, with_unischema
 
 # A trial reads whole windows of thousands of rows: two of them tell sorted data from data in random order.
@@ -74,7 +77,7 @@ class LayoutFacts:
 
     Attributes:
         source: The source, quoted for a shell.
-        target: A path for a rewritten copy, quoted for a shell.
+        target: A path for a rewritten copy, quoted for a shell, and the option for the split.
         ranks, batch_size, memory_limit_bytes, num_threads: Arguments of the planned loader.
         rows: Rows that are not deleted.
         file_bytes: int64 ``[files]``, sizes of the files.
@@ -189,8 +192,8 @@ def examine(
     problems, names = problems_of(snapshot)
     with_rows = np.flatnonzero(snapshot.row_group_rows > 0)
     facts = LayoutFacts(
-        source=" ".join(map(shlex.quote, [source] if isinstance(source, str) else source)),
-        target=_target(source),
+        source=shlex.join([source] if isinstance(source, str) else source),
+        target=_target(source) + (f" --split {shlex.quote(split)}" if split else ""),
         ranks=ranks,
         batch_size=batch_size,
         memory_limit_bytes=memory_limit_bytes,
@@ -299,13 +302,20 @@ def _try(loader: BatchedDataLoader, plan: EpochPlan, seconds: float) -> Trial:
     return Trial(min(1.0, max(share, 1e-9)), stats.cpu_s["read"], stats)
 
 
+def _nodes_of(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
+    return chain.from_iterable(nodes(column.type, column.name) for column in schema)
+
+
 def _refused(snapshot: Snapshot) -> dict[str, str]:
     """Return the columns whose types no tensor can hold, each with the reason."""
     found: dict[str, str] = {}
-    for schema in snapshot.schemas:
-        for column in schema if not is_carrying(schema) else ():
+    inferred = [schema for schema in snapshot.schemas if not is_carrying(schema)]
+    typed = {name for schema in inferred for name, type_ in _nodes_of(schema) if not pa.types.is_null(type_)}
+    for schema in inferred:
+        wanted = {name for name, type_ in _nodes_of(schema) if not pa.types.is_null(type_) or name not in typed}
+        for column in schema:
             try:
-                infer_fields(column)
+                infer_fields(column, is_wanted=wanted.__contains__)
             except SchemaError as error:
                 found.setdefault(column.name, str(error).removeprefix(f"column {column.name!r}").lstrip(": "))
     return found
@@ -315,7 +325,8 @@ def _target(source: str | list[str]) -> str:
     """Return a name for a rewritten copy next to the source."""
     path = source if isinstance(source, str) else ""
     path = path.rstrip("/" + os.sep)
-    if not path or any(c in path for c in "*?[") or path in (".", ".."):
+    # Next to a partition's directory, the copy would be another partition of the same data set.
+    if not path or any(c in path for c in "*?[=") or path in (".", ".."):
         return "TARGET"
     stem = path.removesuffix(".parquet")
     return shlex.quote(f"{stem}-fast")

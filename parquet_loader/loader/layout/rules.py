@@ -138,7 +138,7 @@ def _refused(facts: LayoutFacts) -> Iterator[LayoutFinding]:
     nulls = [p for p in facts.problems if p.nulls]
     if types:
         others = [column.column.name for column in facts.delivered]
-        columns = f"columns={others[:20]}" if len(others) <= 20 else "columns=[...]"
+        columns = f"columns={others[:20]}" if 0 < len(others) <= 20 else "columns=[...]"
         yield LayoutFinding(
             "refused_types",
             "error",
