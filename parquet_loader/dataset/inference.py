@@ -21,7 +21,7 @@ from parquet_loader.schema import (
     slices_of,
     with_nulls,
 )
-from parquet_loader.source import Snapshot, Source, VersionedSource, open_snapshot, table_source
+from parquet_loader.source import Selection, Snapshot, Source, VersionedSource, open_snapshot, table_source
 
 
 def schema_of_source(
@@ -35,7 +35,8 @@ def schema_of_source(
     if hasattr(source, "__arrow_c_stream__") or isinstance(source, Mapping):
         raise ConfigurationError(f"Schema.infer: the source is {named(source)}; Schema.from_frame(frame) takes it")
     check_source(source)
-    return _lenient(open_snapshot(source, filesystem), nulls, columns)
+    selection = Selection(has_options=False)
+    return _lenient(open_snapshot(source, filesystem, selection=selection), nulls, columns)
 
 
 def _lenient(snapshot: Snapshot, nulls: Nulls | None, columns: Sequence[str] | None) -> Schema:

@@ -56,6 +56,7 @@ def found_schema(
     numbers = np.flatnonzero(files_by_schema(snapshot)).tolist() or [0]
     features = _shared_features([snapshot.schemas[number] for number in numbers])
     known = {number: _fields_of(snapshot, number, is_wanted, features) for number in numbers}
+    of_folders = {column.name: infer_fields(column) for column in snapshot.partition_schema if is_wanted(column.name)}
     found: dict[str, dict[Field | None, list[int]]] = {}
     for number in numbers:
         for name, field in known[number].items():
@@ -63,7 +64,7 @@ def found_schema(
     for number in numbers:
         for name, variants in found.items():
             if name not in known[number] and type_at(snapshot.schemas[number], name) is None:
-                variants.setdefault(None, []).append(number)
+                variants.setdefault(of_folders.get(name, {}).get(name), []).append(number)
     different = {name: variants for name, variants in found.items() if len(variants) > 1}
     if different:
         raise _differ(snapshot, different)

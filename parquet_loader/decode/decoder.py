@@ -237,7 +237,8 @@ class Decoder:
                 return (
                     f"there is no column {name!r}. "
                     f"{nearest(name, [*self._file_schema.names, *self._partition_schema.names])} "
-                    "A field with missing=<value> reads files that lack it"
+                    "A field with missing=<value> reads files that lack it, "
+                    "and one with aliases=<names> files with other names for it"
                 )
             return None
         if isinstance(field, Group):

@@ -23,6 +23,7 @@ from parquet_loader import (
     Scalar,
     Schema,
     SchemaError,
+    SourceError,
     Tensor,
     Text,
     write_dataset,
@@ -321,7 +322,30 @@ def test_all_columns_that_do_not_fit_a_schema_are_listed(tmp_path: Path) -> None
     assert message.startswith("3 columns do not fit the schema: ")
     assert "(and 1 more), column 'id': the type int64 cannot be read as Text()" in message
     assert "a.parquet: there is no column 'weight'. Did you mean" in message
+    assert "one with aliases=<names> files with other names for it" in message
     assert "(and 1 more): there is no column 'gone'" in message
+
+
+def test_a_partition_that_some_files_store_too_is_one_column(tmp_path: Path) -> None:
+    for day, stored in ((1, {"x": [1], "day": ["1"], "k": ["a"]}), (2, {"x": [2], "k": ["a"]})):
+        folder = tmp_path / "x" / f"k=a{day}" / f"day=d{day}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table(stored), folder / "0.parquet")
+    batch = load(tmp_path / "x")
+    assert batch["day"].to_list() == ["1", "d2"]
+    assert batch["k"].to_list() == ["a", "a"]
+    assert load(tmp_path / "x", columns=["day"]).keys() == {"day"}
+    pq.write_table(pa.table({"x": [3], "day": [3]}), tmp_path / "x" / "k=a1" / "day=d1" / "1.parquet")
+    with pytest.raises(SchemaError, match=r"column 'day' differs: .*0.parquet.* have Text.*1.parquet has Scalar"):
+        load(tmp_path / "x")
+
+
+def test_an_inferred_schema_has_no_split_to_choose(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        pq.write_table(pa.table({"x": [1]}), tmp_path / f"{name}.parquet")
+    with pytest.raises(SourceError, match=r"mixes the splits .*; pass the directory or files of one of them"):
+        Schema.infer(tmp_path)
+    assert Schema.infer(tmp_path / "train.parquet") == Schema({"x": Scalar("int64")})
 
 
 def test_nulls_of_partitions_are_counted(tmp_path: Path) -> None:
