@@ -92,6 +92,8 @@ LOADER_KEYWORDS = _IN_OPTIONS | {
     "buffer_size": "window_rows=<n> sets how many rows are shuffled together",
     "shuffle_buffer": "window_rows=<n> sets how many rows are shuffled together",
     "dtype": "schema=Schema({<name>: Scalar(<type>)}) sets types",
+    # Other loaders of this library
+    "episodes": "EpisodeLoader(source, batch_size, episodes=Episodes(<column>)) takes it",
 }
 """Replacements for keywords of other loaders that `BatchedDataLoader` does not have."""
 

@@ -631,7 +631,10 @@ def test_rows_that_are_not_in_order_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b\.parquet, row group 0, row 2: column 'frame' is 2, and 2 in the row bef"):
         EpisodeLoader(str(tmp_path), 1, episodes=episodes)
     pq.write_table(pa.table({"episode": ["x", "y", "y"], "frame": [1, 2, 3]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"b\.parquet, row group 0, row 0: column 'frame' is 1, and 1 in the row bef"):
+    with pytest.raises(DataError, match=r"b\.parquet, row group 0, row 0: column 'frame' is 1, and 1 in .* remove one"):
+        EpisodeLoader(str(tmp_path), 1, episodes=episodes)
+    pq.write_table(pa.table({"episode": ["x", "y", "y"], "frame": [0, 2, 3]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"row 0: column 'frame' is 0, and 1 in .* sort the files by 'episode' and"):
         EpisodeLoader(str(tmp_path), 1, episodes=episodes)
 
 
@@ -732,8 +735,9 @@ def test_unknown_arguments_are_named_with_similar_ones(folder: Path) -> None:
 
 def test_nulls_in_the_column_of_episodes_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"episode": [0, None, 1]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="is null"):
+    with pytest.raises(DataError, match=r"'episode', row 1: is null.*; each row needs 'episode' to have") as no:
         EpisodeLoader(str(tmp_path), 1, episodes=Episodes("episode"))
+    assert "mask" not in str(no.value)  # which the next error would refuse
     with pytest.raises(SchemaError, match="replaces nulls"):
         EpisodeLoader(
             str(tmp_path), 1, episodes=Episodes("episode"), schema=Schema({"episode": Scalar("int64", fill=0)})

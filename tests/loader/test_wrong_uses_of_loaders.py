@@ -161,6 +161,7 @@ def test_a_path_given_to_from_pandas_is_sent_to_the_loader(path: str) -> None:
         ("logical_shards", "shard_options=ShardOptions(logical_shards=<value>)"),
         ("row_numbers", "output_options=OutputOptions(row_numbers=<value>)"),
         ("deadline_s", "remote=RemoteOptions(deadline_s=<value>)"),
+        ("episodes", "EpisodeLoader(source, batch_size, episodes=Episodes(<column>))"),
         ("suffle", "Did you mean 'shuffle'"),
     ],
 )

@@ -14,7 +14,7 @@ from parquet_loader.common import IntArray, OutputOptions, format_bytes
 from parquet_loader.dataset import ListedDataset, settings_of, with_columns, without_filters
 from parquet_loader.errors import ConfigurationError, DataError, MemoryLimitError, SchemaError
 from parquet_loader.loader.column_scan import ColumnScan, PassingRows, ScanOptions
-from parquet_loader.read import as_expression
+from parquet_loader.read import REFUSES_NULLS, as_expression
 from parquet_loader.schema import Category, Scalar, Schema, Text, policy_of
 
 # Rows of a batch when the column is read.
@@ -89,7 +89,16 @@ def _read_runs(listed: ListedDataset, by: str, order: str | None, options: ScanO
 
         def read() -> pa.Table:
             batches = ((at, pa.table(batch).slice(0, rows)) for at, rows, batch in scan.batches())
-            return _joined([_runs_of(batch, by, order, at, scan.rows) for at, batch in batches])
+            try:
+                return _joined([_runs_of(batch, by, order, at, scan.rows) for at, batch in batches])
+            except DataError as error:
+                found, refuses_nulls, _ = str(error).partition(f"; {REFUSES_NULLS}")
+                if not refuses_nulls:
+                    raise
+                raise DataError(
+                    f"{found}; each row needs {' and '.join(map(repr, columns))} to have its place in an episode: "
+                    "write the files without the rows that have nulls there"
+                ) from error
 
         runs = _joined(scan.gather(read, _packed, _unpacked))
     if order is not None and len(runs):
@@ -153,10 +162,14 @@ def _runs_of(batch: pa.Table, by: str, order: str | None, at: int, passing: Pass
 
 
 def _not_ordered(by: str, order: str, value: Any, found: Any, row: int, passing: PassingRows) -> DataError:
+    remedy = (
+        f"{order!r} has to rise from row to row of an episode: remove one of the two, or leave out order={order!r}"
+        if found[0] == found[1]
+        else f"the rows of an episode have to be in rising order: sort the files by {by!r} and {order!r}"
+    )
     return DataError(
         f"{passing.name(row)}: column {order!r} is {found[1]}, and {found[0]} in the row before, of "
-        f"the same episode ({by} {value}); the rows of an episode have to be in rising order: sort the files by "
-        f"{by!r} and {order!r}"
+        f"the same episode ({by} {value}); {remedy}"
     )
 
 
