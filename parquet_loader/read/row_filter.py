@@ -31,7 +31,8 @@ def _lazily(name: str) -> Any:
     return importlib.import_module(f"pyarrow.{name}")
 
 
-_OPERATORS = ("==", "=", "!=", "<", "<=", ">", ">=", "in", "not in")
+_MEMBERSHIPS = ("in", "not in")
+_OPERATORS = ("==", "=", "!=", "<", "<=", ">", ">=", *_MEMBERSHIPS)
 Filters: TypeAlias = pc.Expression | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]
 """A boolean expression, or pyarrow's list form of one: tuples that all hold, or lists of which one holds."""
 
@@ -47,6 +48,17 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
     """
     if filters is None or isinstance(filters, pc.Expression):
         return filters
+    for column, operator, value in _terms(filters):
+        if operator in _MEMBERSHIPS and isinstance(value, str | bytes):
+            raise ConfigurationError(
+                f"filters={filters!r:.80}: {operator!r} takes a list of values; write ({column!r}, {operator!r}, "
+                f"[{value!r}])"
+            )
+        if operator in _OPERATORS and operator not in _MEMBERSHIPS and value is None:
+            raise ConfigurationError(
+                f"filters={filters!r:.80}: no row passes a comparison with None; "
+                f"pc.field({column!r}).is_null() and .is_valid() select rows by nulls"
+            )
     try:
         if isinstance(filters, list | tuple):
             given = [filters] if _is_term(filters) else list(filters)

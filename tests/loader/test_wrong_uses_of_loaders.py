@@ -297,6 +297,18 @@ def test_an_unknown_operator_of_a_filter_is_named(path: str, filters: Any) -> No
         BatchedDataLoader(path, 2, filters=filters)
 
 
+@pytest.mark.parametrize("operator", ["in", "not in"])
+def test_a_word_is_not_a_list_of_the_values_of_a_filter(path: str, operator: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"takes a list of values; write \('b', '{operator}', \['no'\]\)"):
+        BatchedDataLoader(path, 2, filters=[[("a", "<", 1)], [("b", operator, "no")]])
+
+
+@pytest.mark.parametrize("operator", ["==", "!=", "<"])
+def test_a_filter_does_not_compare_with_none(path: str, operator: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"no row passes a comparison with None; pc.field\('a'\).is_null\(\)"):
+        BatchedDataLoader(path, 2, filters=("a", operator, None))
+
+
 @pytest.mark.parametrize("unit", ["D", "s", "us", "ns"])
 def test_a_filter_takes_times_of_numpy(tmp_path: Path, unit: str) -> None:
     days = np.arange("2020-01-01", "2020-01-11", dtype="M8[D]")
