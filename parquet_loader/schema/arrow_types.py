@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -49,13 +50,14 @@ def arrow_type_of(spec: str | pa.DataType | np.dtype[Any] | type) -> pa.DataType
             return pa.type_for_alias(text)
         except ValueError:
             pass
-    try:
-        return pa.from_numpy_dtype(np.dtype(spec))
-    except (TypeError, pa.ArrowNotImplementedError):
-        raise ConfigurationError(
-            f"{spec!r} names no Arrow or numpy type; use a name such as 'float32', 'int64', 'bool', "
-            "'timestamp[us]', 'date32' or 'decimal128(10, 2)'"
-        ) from None
+    # numpy reads None as float64, and anything that has a dtype, such as a field or an array, as that dtype.
+    if isinstance(spec, type) or not (spec is None or hasattr(spec, "dtype")):
+        with suppress(TypeError, pa.ArrowNotImplementedError):
+            return pa.from_numpy_dtype(np.dtype(spec))
+    raise ConfigurationError(
+        f"{spec!r} names no Arrow or numpy type; use a name such as 'float32', 'int64', 'bool', "
+        "'timestamp[us]', 'date32' or 'decimal128(10, 2)'"
+    )
 
 
 _KINDS = {

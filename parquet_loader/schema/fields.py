@@ -202,6 +202,12 @@ class RaggedList(FieldBase):
 
     def __post_init__(self) -> None:
         if not isinstance(self.item, Tensor | Text | Bytes | RaggedList | Scalar):
+            if isinstance(self.item, FieldBase):
+                codes = "; read words as Text() and look up their codes in transform, or write codes to the files"
+                raise ConfigurationError(
+                    f"RaggedList: the item is {type(self.item).__name__}(...); lists hold numbers, Scalar, Tensor, "
+                    f"Text, Bytes or RaggedList{codes if isinstance(self.item, Category) else ''}"
+                )
             object.__setattr__(self, "item", Scalar(self.item))
         if self.item.null == "mask":
             raise ConfigurationError("RaggedList: nulls inside a list have no mask; give the item fill=<value>")

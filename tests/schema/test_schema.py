@@ -25,8 +25,10 @@ from hypothesis import strategies as st
 from parquet_loader.errors import ConfigurationError, SchemaError
 from parquet_loader.schema import (
     METADATA_KEY,
+    Audio,
     Bytes,
     Category,
+    Encoded,
     Group,
     Image,
     RaggedList,
@@ -246,6 +248,19 @@ def test_fields_that_make_no_sense_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [None, Scalar("int8"), Category([10, 20]), Image((2, 2, 3)), np.zeros(2)], ids=str)
+def test_a_value_that_has_a_dtype_is_no_type(given: Any) -> None:
+    for make in (Scalar, lambda type_: Tensor(type_, (2,)), lambda type_: Encoded(type_, (2,), "npy")):
+        with pytest.raises(ConfigurationError, match="names no Arrow or numpy type"):
+            make(given)
+
+
+@pytest.mark.parametrize("item", [Category([10, 20]), Group(["a"], "int8"), Image((2, 2, 3)), Audio(8000)], ids=str)
+def test_lists_of_other_fields_are_refused(item: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"the item is {type(item).__name__}\(\.\.\.\); lists hold numbers"):
+        RaggedList(item)
 
 
 def test_decimal_fills_are_floats() -> None:
