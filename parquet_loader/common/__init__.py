@@ -43,6 +43,7 @@ from parquet_loader.common.native.bindings import (
     NO_MEMORY,
     PROBLEM,
     SYSTEM,
+    failed_read,
     kernels_remedy,
     trim_buffers,
     warn_if_missing,

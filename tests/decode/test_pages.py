@@ -34,6 +34,7 @@ from parquet_loader.common.native.bindings import IS_BUILT
 from parquet_loader.decode import NativeChunks, page_header
 from parquet_loader.decode import opened_chunks as reading
 from parquet_loader.decode import plain_pages as pages
+from parquet_loader.decode.native.page_list import pages_between
 from parquet_loader.decode.plain_pages import (
     IS_POSSIBLE,
     RawColumn,
@@ -235,6 +236,15 @@ def test_reads_that_give_less_than_was_asked_for_go_on(
         assert array_of(column, pa.binary(5000), 300).equals(values(pa.binary(5000), 300))
     expected = np.frombuffer(values(pa.binary(5000), 300).buffers()[1], np.uint8).reshape(300, 5000)
     assert np.array_equal(out[places], expected)
+
+
+def test_a_read_that_fails_says_why(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)  # opens, but cannot be read
+    try:
+        with pytest.raises(IsADirectoryError, match=os.strerror(errno.EISDIR)):
+            pages_between(folder, 1000, 4, 1000, 10)
+    finally:
+        os.close(folder)
 
 
 @pytest.mark.parametrize("which", ["the system's", "Python's"])

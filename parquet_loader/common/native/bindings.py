@@ -30,7 +30,7 @@ def _load(path: Path) -> tuple[Any, str]:
         reason = "it was not compiled when the package was installed"
         return None, reason if has_compiler else f"{reason}, and there is no C compiler"
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path), use_errno=True)
         library.kernels_digest.restype = ctypes.c_char_p
         if library.kernels_digest() != digest().encode():
             return None, "it was compiled from the source of another version"
@@ -111,6 +111,12 @@ LOADED_CODECS: int = 0 if KERNELS is None else KERNELS.codecs_load()
 
 IS_BUILT = KERNELS is not None
 """Whether the kernels can be used."""
+
+
+def failed_read() -> OSError:
+    """Return the error of the read for which a kernel has just returned `SYSTEM`, with the cause of the system."""
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
 
 
 def trim_buffers() -> None:

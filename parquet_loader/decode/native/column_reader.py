@@ -10,7 +10,6 @@ if all levels, runs and lengths in it are consistent; otherwise Arrow decodes th
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, READ_BEHIND, SYSTEM, IntArray
+from parquet_loader.common import KERNELS, READ_BEHIND, SYSTEM, IntArray, failed_read
 from parquet_loader.decode.native.decodable import BYTE_ARRAY, VIEW_BYTES, WIDE_DECIMALS, DecodableChunks
 from parquet_loader.decode.native.list_reader import ListReader
 
@@ -339,7 +338,7 @@ class NativeChunks:
         code = KERNELS.chunks_read(self._chunks, rows, *gone, *pointers, self._refused_address)
         self._position += rows
         if code == SYSTEM:
-            raise OSError(errno.EIO, "the system could not read the file")
+            raise failed_read()
         if code:
             before = self.names
             self.names = [name for name, refused in zip(self._all_names, self._refused, strict=True) if not refused]

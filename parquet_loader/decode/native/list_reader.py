@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import FULL, KERNELS, SYSTEM
+from parquet_loader.common import FULL, KERNELS, SYSTEM, failed_read
 
 # At most this many elements are allocated before a page proves that they exist, because a footer may claim any number.
 FIRST_ELEMENTS = 1 << 20
@@ -60,7 +58,7 @@ class ListReader:
         state[2], state[4:6] = out.ctypes.data, (rows, elements)
         code = KERNELS.lists_read(chunks, self._number, state.ctypes.data)
         if code == SYSTEM:
-            raise OSError(errno.EIO, "the system could not read the file")
+            raise failed_read()
         self._elements_left = self._rows_left = 0
         if code or state[8]:  # null rows; the kernel refuses null elements, because it gets no memory for them
             return None
@@ -96,7 +94,7 @@ class ListReader:
                 values.resize(capacity * self._width)
                 are_values.resize(capacity)
         if code == SYSTEM:
-            raise OSError(errno.EIO, "the system could not read the file")
+            raise failed_read()
         elements, null_rows, null_elements = state[7:].tolist()
         is_large = pa.types.is_large_list(self._type)
         if code or (elements > _MOST_INT32 and not is_large):

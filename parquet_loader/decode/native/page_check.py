@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from io import FileIO
 
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM, IntArray
+from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM, IntArray, failed_read
 from parquet_loader.decode.page_headers import FIRST_READ_BYTES, FalseClaim, FalseClaimError, walks
 
 
@@ -38,7 +37,7 @@ def _check(descriptor: int, address: int | None, nbytes: int, bounds: IntArray, 
     lines, report = np.ascontiguousarray(bounds), np.zeros(5, np.int64)
     code = KERNELS.pages_check(descriptor, address, nbytes, lines.ctypes.data, len(lines), report.ctypes.data)
     if code == SYSTEM:
-        raise OSError(errno.EIO, "the system could not read the file")
+        raise failed_read()
     if code == NO_MEMORY:
         raise MemoryError
     if code:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM, IntArray
+from parquet_loader.common import KERNELS, NO_MEMORY, SYSTEM, IntArray, failed_read
 from parquet_loader.decode.page_headers import BEHIND_CHUNK_BYTES, DATA_PAGE, DATA_PAGE_V2, Peek, header_at
 
 # Numbers of a page: offset of the header, its bytes, kind, bytes after the header, values, and rows of a page of
@@ -42,7 +41,7 @@ def pages_between(source: int | pa.Buffer | Peek, size: int, start: int, stop: i
             descriptor, address, size, start, stop, values, lines.ctypes.data, len(lines), count.ctypes.data
         )
         if code == SYSTEM:
-            raise OSError(errno.EIO, "the system could not read the file")
+            raise failed_read()
         if code == NO_MEMORY:
             raise MemoryError
         if code:
