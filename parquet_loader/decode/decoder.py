@@ -24,6 +24,7 @@ from parquet_loader.decode.converters import (
     without_extensions,
 )
 from parquet_loader.decode.encoded_columns import ValueProblem
+from parquet_loader.decode.native.decodable import stored_type
 from parquet_loader.decode.routes import ColumnSource
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.schema import (
@@ -437,6 +438,8 @@ def _column_source(
     """
     is_top = stored is not None and "." not in stored and len(file_schema.get_all_field_indices(stored)) == 1
     own = file_schema.field(stored) if is_top else None
+    if own is not None:
+        own = own.with_type(stored_type(own.type))
     if own is None or not isinstance(part, Category):
         known = Scalar | Tensor | Group | Text | Bytes | RaggedList | Image | Audio | Video | Encoded
         mask = mask_of(column, field).name if isinstance(field, Text | Bytes) and policy_of(field) == "mask" else ""

@@ -218,7 +218,7 @@ def test_text_that_is_not_utf8_names_its_row_and_does_not_matter_if_bytes_are_as
 
 
 @grid(
-    "field, nulls, encoding, filters",
+    "field, nulls, encoding, filters, categorical",
     [
         pytest.param(field, id=repr(field))
         for field in (Text(fill="a filler of more bytes than a number"), Text(null="mask"), Text(null="mask", fill="-"))
@@ -226,11 +226,16 @@ def test_text_that_is_not_utf8_names_its_row_and_does_not_matter_if_bytes_are_as
     [pytest.param(nulls, id=str(nulls)) for nulls in (0.0, 0.2, 1.0)],
     [pytest.param(encoding, id=encoding) for encoding in ENCODINGS],
     [pytest.param(None, id="all rows"), pytest.param([("n", ">", 20)], id="filter")],
-    everyday=lambda field, nulls, encoding, filters: nulls == 0.2 and (filters is None) == (field.null == "mask"),
+    [pytest.param(False, id="text"), pytest.param(True, id="categorical")],
+    everyday=lambda field, nulls, encoding, filters, categorical: (
+        nulls == 0.2 and (filters is None) == (field.null == "mask") and categorical <= (encoding == "dictionary")
+    ),
 )
-def test_nulls_are_filled_or_masked(tmp_path: Path, field: Text, nulls: float, encoding: str, filters: Any) -> None:
+def test_nulls_are_filled_or_masked(
+    tmp_path: Path, field: Text, nulls: float, encoding: str, filters: Any, categorical: bool
+) -> None:
     array = words(3000, 200, 20, nulls)
-    table = pa.table({"a": array, "n": range(3000)})
+    table = pa.table({"a": array.dictionary_encode() if categorical else array, "n": range(3000)})
     coded = encoding == "dictionary"
     options: dict[str, Any] = {"use_dictionary": coded, "column_encoding": None if coded else {"a": encoding}}
     pq.write_table(

@@ -48,6 +48,11 @@ def is_known_bytes(type_: pa.DataType) -> bool:
     return bool(t.is_string(type_) or t.is_binary(type_) or t.is_large_string(type_) or t.is_large_binary(type_))
 
 
+def stored_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values that pages store: text or bytes, if Arrow reads them as a dictionary."""
+    return type_.value_type if pa.types.is_dictionary(type_) and is_known_bytes(type_.value_type) else type_
+
+
 def is_known_codec(name: str) -> bool:
     """Whether the kernels decompress a codec on this machine: gzip and zstd need the system's libraries."""
     codec = _CODECS.get(name.upper())
@@ -154,7 +159,7 @@ def decodable_columns(
             reasons[name] = "it has several leaves, or its name is not clear"
             continue
         (chunk,), indices = chunks, schema.get_all_field_indices(name)
-        type_ = schema.field(indices[0]).type if len(indices) == 1 else pa.null()
+        type_ = stored_type(schema.field(indices[0]).type) if len(indices) == 1 else pa.null()
         if not isinstance(chunk, ReadableChunk):  # a `MetadataError`
             reasons[name] = str(chunk)
             continue
