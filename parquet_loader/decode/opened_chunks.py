@@ -223,11 +223,11 @@ def open_chunks(
         to_window = _in_whole_groups(to_window, routes) if source is not None else []
         texts = {r.stored for r in to_window if r.source.column is not None and r.source.column.kind == "text"}
         demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
-        floats = [r.stored for r in to_window if r.source.is_nearest_float]
+        numbers = {r.stored: r.source.converted for r in to_window if r.source.converted is not None}
 
         def decodable(some: Sequence[ColumnRoute]) -> DecodableChunks:
             return decodable_columns(
-                footer, [r.stored for r in some], schema, rows, demands, floats=floats, texts=texts
+                footer, [r.stored for r in some], schema, rows, demands, numbers=numbers, texts=texts
             )
 
         straight = decodable(to_window)

@@ -17,7 +17,13 @@ import pyarrow as pa
 
 from parquet_loader.common import IS_BUILT, PROBLEM, ReadOptions
 from parquet_loader.decode.columns import Column, number_type
-from parquet_loader.decode.native.decodable import RowDemand, is_known_bytes, is_known_list, is_known_type
+from parquet_loader.decode.native.decodable import (
+    RowDemand,
+    can_convert,
+    is_known_bytes,
+    is_known_list,
+    is_known_type,
+)
 from parquet_loader.decode.plain_pages import IS_POSSIBLE
 
 # Rows at least this wide are copied to their slots as soon as they are decoded; narrower ones are ordered a window at a
@@ -99,20 +105,28 @@ class ColumnSource:
 
     @property
     def is_as_decoded(self) -> bool:
-        """Whether values are delivered as kernels decode them: booleans as bytes, decimals as the nearest float64."""
+        """Whether values are delivered as kernels decode them: booleans as bytes, numbers in the delivered type."""
         column, field = self.column, self.field
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
         is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
         is_same = (self._is_of_type and not self.mask) or is_bits or self.is_same_time or self.are_lists
-        return is_same or self.is_list_of_row or self.is_nearest_float or self.are_byte_arrays
+        return is_same or self.is_list_of_row or self.converted is not None or self.are_byte_arrays
 
     @property
-    def is_nearest_float(self) -> bool:
-        """Whether the file holds decimals of up to 128 bits that are delivered as float64, which kernels convert."""
+    def converted(self) -> pa.DataType | None:
+        """The type in which kernels deliver numbers of another type, alone or in rows; None for all other values."""
         column, field = self.column, self.field
-        if column is None or field is None or column.dtype != np.float64 or column.shape:
-            return False
-        return bool(pa.types.is_decimal128(field.type) and 0 <= field.type.scale <= 38)
+        if column is None or column.dtype is None or field is None or column.kind != "fixed":
+            return None
+        if column.dtype == np.bool_ or (column.shape and not self.is_list_of_row):
+            return None
+        stored, delivered = field.type, number_type(column.dtype)
+        if column.shape:
+            stored = stored.value_type
+        type_, t = self.type, pa.types
+        is_number = type_ is None or t.is_integer(type_) or t.is_floating(type_)
+        are_decimals = type_ is not None and t.is_decimal(type_) and t.is_decimal(stored)
+        return delivered if (is_number or are_decimals) and can_convert(stored, delivered) else None
 
     @property
     def is_same_time(self) -> bool:
@@ -150,7 +164,8 @@ class ColumnSource:
         assert column.dtype is not None
         size = math.prod(column.shape)
         is_as_long = not pa.types.is_fixed_size_list(field.type) or field.type.list_size == size
-        return bool(is_as_long and field.type.value_type == number_type(column.dtype))
+        stored, delivered = field.type.value_type, number_type(column.dtype)
+        return bool(is_as_long and (stored == delivered or can_convert(stored, delivered)))
 
     @property
     def demand(self) -> RowDemand | None:

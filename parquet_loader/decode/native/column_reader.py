@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, READ_BEHIND, SYSTEM, IntArray, failed_read
-from parquet_loader.decode.native.decodable import BYTE_ARRAY, VIEW_BYTES, WIDE_DECIMALS, DecodableChunks
+from parquet_loader.decode.native.decodable import BYTE_ARRAY, VIEW_BYTES, DecodableChunks
 from parquet_loader.decode.native.list_reader import ListReader
 
 
@@ -172,8 +172,7 @@ class NativeChunks:
     def _widths(self) -> list[int]:
         """The bytes of a row of each column, without columns of lists of any length."""
         lines = self._lines
-        of_converted = np.where(lines[:, 12] == WIDE_DECIMALS, 16, 8)
-        widths: IntArray = np.where(lines[:, 12] == 0, lines[:, 4], of_converted) * np.maximum(1, self._list_values)
+        widths: IntArray = lines[:, 14] * np.maximum(1, self._list_values)
         found: list[int] = np.where(lines[:, 11] == 0, widths, 0).tolist()
         return found
 

@@ -16,8 +16,10 @@ from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
 _LEVELS = {"RLE", "BIT_PACKED"}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
-# Conversions, as in `decimals.h` and `timestamps.h`; the scale is added to the second.
-WIDE_DECIMALS, _NEAREST_DECIMALS, _INT96_TIMESTAMPS = 1, 2, 64
+# Conversions, as in `decimals.h`, `timestamps.h` and `casts.h`; the scale is added to the second.
+_WIDE_DECIMALS, _NEAREST_DECIMALS, _INT96_TIMESTAMPS, _CASTS = 1, 2, 64, 128
+_CAST_TYPES = tuple(pa.from_numpy_dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
+_CAST_TYPES += pa.float32(), pa.float64()
 # Further encodings of a physical type.
 _MORE_ENCODINGS = {
     "INT32": {"DELTA_BINARY_PACKED"},
@@ -67,6 +69,20 @@ def is_known_list(type_: pa.DataType) -> bool:
     return bool(t.is_integer(type_.value_type) or t.is_float32(type_.value_type) or t.is_float64(type_.value_type))
 
 
+def can_convert(stored: pa.DataType, delivered: pa.DataType) -> bool:
+    """Whether the kernels convert numbers of one type to another one."""
+    if pa.types.is_decimal128(stored):
+        return delivered in (pa.float32(), pa.float64()) and 0 <= stored.scale <= 38
+    return stored in _CAST_TYPES and delivered in _CAST_TYPES and stored != delivered
+
+
+def _conversion(stored: pa.DataType, delivered: pa.DataType) -> int:
+    """Return the number of a conversion that `can_convert` allows."""
+    if pa.types.is_decimal128(stored):
+        return _NEAREST_DECIMALS + int(stored.scale)
+    return _CASTS + len(_CAST_TYPES) * _CAST_TYPES.index(stored) + _CAST_TYPES.index(delivered)
+
+
 class RowDemand(NamedTuple):
     """The condition under which a kernel decodes rows to their slots.
 
@@ -92,7 +108,7 @@ class DecodableChunks(NamedTuple):
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 14]``, the description of each for `chunks_open` of `chunks/column_chunks.c`.
+        lines: int64 ``[columns, 15]``, the description of each for `chunks_open` of `chunks/column_chunks.c`.
         nullable: For each, whether it may have nulls, because the footer does not exclude them.
     """
 
@@ -134,7 +150,7 @@ def decodable_columns(
     rows: int,
     demands: Mapping[str, RowDemand] | None = None,
     refused: dict[str, str] | None = None,
-    floats: Collection[str] = (),
+    numbers: Mapping[str, pa.DataType] | None = None,
     texts: Collection[str] = (),
 ) -> DecodableChunks:
     """Return the column chunks of a row group that the kernels can probably decode.
@@ -146,7 +162,8 @@ def decodable_columns(
         rows: Rows of the row group.
         demands: The conditions of columns whose rows are decoded to their slots.
         refused: Receives the reason for each column that is not returned.
-        floats: Columns of decimals that become the nearest float64.
+        numbers: The types of numbers that are delivered in another type, see `can_convert`; of rows, if these are
+            lists.
         texts: Columns for which the kernels check that values are UTF-8.
     """
     reasons: dict[str, str] = {} if refused is None else refused
@@ -186,15 +203,19 @@ def decodable_columns(
             reasons[name] = _why_not(type_, chunk)
         else:
             of_lists = (rows, elements) if elements else (list_values, 0)
-            conversion = WIDE_DECIMALS if pa.types.is_decimal128(type_) else 0
-            if conversion and name in floats:
-                type_, conversion = pa.float64(), _NEAREST_DECIMALS + type_.scale
+            conversion, out = 0, line[4]
+            delivered = (numbers or {}).get(name)
+            if delivered is not None:
+                stored = type_.value_type if list_values else type_
+                conversion, out, type_ = _conversion(stored, delivered), delivered.bit_width // 8, delivered
+            elif pa.types.is_decimal128(type_):
+                conversion, out = _WIDE_DECIMALS, type_.bit_width // 8
             elif chunk.leaf.physical_type == "INT96":
-                conversion = _INT96_TIMESTAMPS
+                conversion, out = _INT96_TIMESTAMPS, 8
             types[name] = type_
-            known[name] = (*line, int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk))
+            known[name] = (*line, int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk), out)
             nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
-    lines = np.array([*known.values()], np.int64).reshape(-1, 14)
+    lines = np.array([*known.values()], np.int64).reshape(-1, 15)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
 
 

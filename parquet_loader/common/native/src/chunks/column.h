@@ -7,6 +7,7 @@
 
 #include "../buffers.h"
 #include "../codecs.h"
+#include "../pages/casts.h"
 #include "../pages/decimals.h"
 #include "../pages/delta.h"
 #include "../pages/levels.h"
@@ -31,7 +32,7 @@ typedef struct {
   int64_t rows;         /* rows after the current page; levels if there are `lists` */
   int64_t width, kept;  /* bytes of a value in the file, and how many low bytes of it are decoded */
   int64_t out;          /* bytes of a delivered value: `kept`, unless values are converted */
-  int64_t conversion;   /* see `decimals.h` and `timestamps.h` */
+  int64_t conversion;   /* see `decimals.h`, `timestamps.h` and `casts.h` */
   int codec, physical;
   int optional;         /* the definition level of a value */
   int64_t list_values;  /* values per row if rows are lists of one length, else 0 */
@@ -72,10 +73,12 @@ static inline int is_as_stored(const Column *column) {
 
 static inline int is_byte_array(const Column *column) { return column->physical >= BYTE_ARRAY; }
 
-/* Converts `count` stored values, of which `width` bytes each were decoded, to `out`. */
-static inline int converted(const Column *column, int64_t width, const uint8_t *in, int64_t count, uint8_t *out) {
+/* Converts `count` decoded values of `kept` bytes to `out`. */
+static inline int converted(const Column *column, const uint8_t *in, int64_t count, uint8_t *out) {
+  const int is_big_endian = column->physical == BYTES;
+  if (column->conversion >= CASTS) return cast_numbers(in, count, column->conversion, out);
   if (column->conversion == INT96_TIMESTAMPS) return convert_int96(in, count, out);
-  return convert_decimals(in, width, column->physical == BYTES, count, column->conversion, out);
+  return convert_decimals(in, column->kept, is_big_endian, count, column->conversion, out, column->out);
 }
 
 /* Column chunks of one row group, open for a forward read. */

@@ -54,8 +54,9 @@ static int read_dictionary(RowGroup *group, Column *column, const Header *header
   if (column->conversion && (code = reserve(into, nbytes))) return code;
   int64_t at = column->at + header->nbytes;
   if ((code = unpacked(group, column->codec, at, page_bytes, into->bytes, nbytes))) return code;
+  if (column->kept < column->width) narrow(into->bytes, column->width, values, column->kept, into->bytes);
   if (column->conversion) {
-    if ((code = converted(column, column->width, into->bytes, values, column->dictionary.bytes))) return code;
+    if ((code = converted(column, into->bytes, values, column->dictionary.bytes))) return code;
   } else if (is_array) {
     const uint8_t *entries = into->bytes;
     if ((code = reserve(&column->entry_views, values * (int64_t)sizeof(View)))) return code;
@@ -64,8 +65,6 @@ static int read_dictionary(RowGroup *group, Column *column, const Header *header
     if ((code = plain_views(&entries, entries + nbytes, values, is_text, views))) return code;
     if (entries != into->bytes + nbytes) return OTHER;
     number_views(values, views);
-  } else if (column->kept < column->width) {
-    narrow(into->bytes, column->width, values, column->kept, into->bytes);
   }
   column->entries = values;
   column->entry_bytes = is_array ? nbytes - 4 * values : 0;

@@ -54,7 +54,7 @@ int read_values(RowGroup *group, Column *column, int64_t count, uint8_t *out) {
   for (int64_t done = 0; done < count; done += BLOCK, out += BLOCK * column->out) {
     int64_t few = count - done < BLOCK ? count - done : BLOCK;
     int code = decode_values(group, column, few, some);
-    if (code == OK) code = converted(column, column->kept, some, few, out);
+    if (code == OK) code = converted(column, some, few, out);
     if (code) return code;
   }
   return OK;

@@ -125,7 +125,8 @@ FOR_EACH_TARGET static int nearest_all(
 #endif
 }
 
-int convert_decimals(const uint8_t *in, int64_t width, int is_big_endian, int64_t count, int64_t kind, uint8_t *out) {
+int convert_decimals(
+    const uint8_t *in, int64_t width, int is_big_endian, int64_t count, int64_t kind, uint8_t *out, int64_t out_width) {
   if (kind == WIDE_DECIMALS) {
     for (int64_t i = 0; i < count; i++) {
       Wide wide = wide_of(in + width * i, width, is_big_endian);
@@ -135,9 +136,13 @@ int convert_decimals(const uint8_t *in, int64_t width, int is_big_endian, int64_
   }
   for (int64_t done = 0; done < count; done += AT_ONCE) {
     double values[AT_ONCE];
+    float narrow[AT_ONCE];  /* a decimal of 38 digits is less than the largest float32 */
     int64_t some = count - done < AT_ONCE ? count - done : AT_ONCE;
     if (nearest_all(in + width * done, width, is_big_endian, some, kind - NEAREST_DECIMALS, values)) return OTHER;
-    memcpy(out + sizeof *values * (size_t)done, values, sizeof *values * (size_t)some);
+    if (out_width == sizeof *narrow)
+      for (int64_t i = 0; i < some; i++) narrow[i] = (float)values[i];
+    const void *wanted = out_width == sizeof *narrow ? (const void *)narrow : values;
+    memcpy(out + out_width * done, wanted, (size_t)(out_width * some));
   }
   return OK;
 }
