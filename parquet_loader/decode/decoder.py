@@ -442,7 +442,9 @@ def _column_source(
         own = own.with_type(stored_type(own.type))
     if own is None or not isinstance(part, Category):
         known = Scalar | Tensor | Group | Text | Bytes | RaggedList | Image | Audio | Video | Encoded
-        mask = mask_of(column, field).name if isinstance(field, Text | Bytes) and policy_of(field) == "mask" else ""
+        mask = ""
+        if isinstance(field, Scalar | Text | Bytes) and policy_of(field) == "mask":
+            mask = mask_of(column, field).name
         is_plain = isinstance(field, known) and (mask or policy_of(field) != "mask")
         canonical = column_of(column, field) if field is not None and is_plain else None
         refuses = field is not None and policy_of(field) == "refuse"
@@ -465,12 +467,15 @@ def _column_source(
 
 def _fill_of(field: Field | None) -> bytes | None:
     """Return the bytes of a row that replaces a null; None if nulls are refused, or rows are too wide."""
-    if isinstance(field, Text | Bytes) and policy_of(field) != "refuse":
-        return field.fill.encode() if isinstance(field.fill, str) else field.fill or b""
-    size = field.size if isinstance(field, Tensor) else 1
-    if not isinstance(field, Scalar | Tensor) or policy_of(field) != "fill" or size * field.dtype.itemsize > 8:
+    if field is None or policy_of(field) == "refuse":
         return None
-    return np.full(size, field.fill, field.dtype).tobytes()
+    if isinstance(field, Text | Bytes):
+        return field.fill.encode() if isinstance(field.fill, str) else field.fill or b""
+    if isinstance(field, Scalar):
+        return np.full(1, field.fill or 0, field.dtype).tobytes()
+    if isinstance(field, Tensor) and field.size * field.dtype.itemsize <= 8 and policy_of(field) == "fill":
+        return np.full(field.size, field.fill, field.dtype).tobytes()
+    return None
 
 
 def parts_of(name: str, field: Field) -> Iterable[tuple[str, Field]]:

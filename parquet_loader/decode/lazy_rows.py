@@ -25,10 +25,13 @@ class StraightTargets(NamedTuple):
         addresses: int64 ``[columns]``, the address of memory for the rows of each column; not checked.
         slots: For each column, the target of each row, counted in rows from the address; None keeps the order. Empty
             means None for all.
+        masks: int64 ``[columns]``, the address of memory for the mask of each column of numbers, a byte for each row; 0
+            without one. None means 0 for all.
     """
 
     addresses: npt.NDArray[np.int64]
     slots: Sequence[IntArray | None] = ()
+    masks: npt.NDArray[np.int64] | None = None
 
 
 Target = tuple[str, npt.NDArray[np.uint8], IntArray | slice]
@@ -66,7 +69,8 @@ class DeferredColumns:
         straight: Columns that kernels decode to given addresses, forward only; or None.
         straight_names: Their names.
         deleted: The deleted rows among them, which are not counted; or None.
-        masks: The masks of columns of `straight`: for each, the column, and the address in the view of a null.
+        masks: The masks of columns of `straight`: for each, the column, and the address in the view of a null; 0 for a
+            column of numbers.
         lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take; if
             there are any, these rows are all rows of the row group.
         groups: Groups of numbers, with their members, which are columns of `straight`.
@@ -107,12 +111,12 @@ class DeferredColumns:
             alive = None if self.deleted is None or not rows else self.deleted.alive(first, rows)
             if straight is not None:
                 assert self.straight is not None
-                addresses, straight_slots = straight
+                addresses, straight_slots, masks = straight
                 if alive is None:
-                    self.straight.read_into(at, rows, addresses, straight_slots)
+                    self.straight.read_into(at, rows, addresses, straight_slots, masks)
                 else:
                     slots_of_all = [None if own is None else _slots_of_all(alive, own) for own in straight_slots]
-                    self.straight.read_alive(alive, addresses, slots_of_all)
+                    self.straight.read_alive(alive, addresses, slots_of_all, masks)
             for name, out, slots in targets:
                 if alive is None:
                     self.columns[name].read(at, out, slots)

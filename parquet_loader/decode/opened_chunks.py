@@ -36,8 +36,7 @@ class ChunkPlan:
         kernel: Chunks that a kernel decodes to arrays.
         arrow: Names to pass to Arrow; the page headers of these chunks are checked.
         stored_bytes: Bytes of all of them in the file.
-        masks: The masks of straight columns of byte arrays: for each, the column, and the address in the view of a
-            null.
+        masks: The masks of straight columns: for each, the column, and the address in a null's view; 0 for numbers.
         groups: The groups of which straight columns are members, with these.
         left: Columns that stay in the file until their rows are written: raw and straight ones, their masks, and
             groups instead of their members.
@@ -242,8 +241,8 @@ def open_chunks(
         given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
         byte_arrays = {n for n, type_ in zip(straight.names, straight.types, strict=True) if is_known_bytes(type_)}
         fills = Fills.of_columns(straight.names, given, byte_arrays)
-        masked = {r.source.mask: r.stored for r in to_window if r.source.mask and r.stored in byte_arrays}
-        masks = {mask: (name, fills.viewed[name].ctypes.data) for mask, name in masked.items()}
+        nulls = {name: null.ctypes.data for name, null in fills.viewed.items()}
+        masks = {r.source.mask: (r.stored, nulls.get(r.stored, 0)) for r in whole if r.source.mask}
         left = {*raw, *straight.names}
         others = [route for route in routes if route.stored and route.stored not in left]
         kernel_names = [r.stored for r in others if r.decoder == "kernel"] if source is not None else []

@@ -75,9 +75,9 @@ class ColumnSource:
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
             as for categories, masks, and columns of another name.
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
-        fill: The bytes of a delivered row that replaces a null; None if nulls are refused, if numbers are masked, or if
-            rows are wider than a number and not byte arrays.
-        mask: The mask that is delivered with byte arrays; "" without one.
+        fill: The bytes of a delivered row that replaces a null; None if nulls are refused, or if rows are wider than a
+            number and not byte arrays.
+        mask: The mask that is delivered with a number or byte array; "" without one.
         refuses_nulls: Whether a null is an error.
         type: The type of a field of numbers, with the unit of times; else None.
         group: The group of which it is a member, if kernels may decode its members to be interleaved; else "".
@@ -109,7 +109,7 @@ class ColumnSource:
         column, field = self.column, self.field
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
         is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
-        is_same = (self._is_of_type and not self.mask) or is_bits or self.is_same_time or self.are_lists
+        is_same = self._is_of_type or is_bits or self.is_same_time or self.are_lists
         return is_same or self.is_list_of_row or self.converted is not None or self.are_byte_arrays
 
     @property

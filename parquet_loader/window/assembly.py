@@ -222,7 +222,8 @@ class Assembly:
         for name, out, slots in targets:
             if name in deferred.masks:
                 column, null = deferred.masks[name]
-                masks[column] = out[slots], null
+                if null:
+                    masks[column] = out[slots], null
             elif name in parts:
                 join_rows(parts[name], out, slots)
             elif name not in done:
@@ -291,7 +292,13 @@ class Assembly:
             elif direct.holds(name):  # lists of any length have no address here
                 addresses[number] = direct.address(name, first)
         slots = [direct.slots(name, first, count) for name in names] if self._wide else []
-        return StraightTargets(addresses, slots)
+        of_numbers = {column: mask for mask, (column, null) in deferred.masks.items() if not null}
+        masks = None
+        if of_numbers:
+            masks = np.zeros(len(names), np.int64)
+            masked = [number for number, name in enumerate(names) if name in of_numbers]
+            masks[masked] = self._narrow.addresses(first, [of_numbers[names[number]] for number in masked])
+        return StraightTargets(addresses, slots, masks)
 
     def leave_out(self, number: int) -> None:
         """Leave out a slice that cannot be read, including rows of it that are written already."""

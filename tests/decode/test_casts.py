@@ -131,6 +131,7 @@ def test_columns_groups_and_rows_are_delivered_in_the_types_of_the_schema(tmp_pa
             "b": pa.array(rng.integers(0, 100, 3000), pa.int16()),
             "row": pa.array([[i, i + 0.5, i + 1 / 3] for i in range(3000)]),
             "money": pa.array(np.arange(3000) * 10).cast(pa.decimal128(38, 2)),
+            "some": pa.array(np.arange(3000) / 3, mask=np.arange(3000) % 7 == 0),
         }
     )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=700, data_page_size=3000, write_batch_size=60)
@@ -141,6 +142,7 @@ def test_columns_groups_and_rows_are_delivered_in_the_types_of_the_schema(tmp_pa
             "g": Group({"a": Scalar("float32"), "b": Scalar("float32")}),
             "row": Tensor("float32", (3,)),
             "money": Scalar("float32"),
+            "some": Scalar("float32", null="mask", fill=-1),
         }
     )
     found, first = batches(tmp_path, schema, filters=filters), 21 if filters else 0
@@ -152,9 +154,14 @@ def test_columns_groups_and_rows_are_delivered_in_the_types_of_the_schema(tmp_pa
     rows = np.array(table["row"].to_pylist()[first:])
     np.testing.assert_array_equal(found["row"], rows.astype(np.float32))
     np.testing.assert_array_equal(found["money"], np.arange(first, 3000, dtype=np.float32) * 10)
+    valid = np.arange(first, 3000) % 7 != 0
+    np.testing.assert_array_equal(found["some_valid"], valid)
+    some = np.where(valid, np.arange(first, 3000) / 3, -1)
+    np.testing.assert_array_equal(found["some"], some.astype(np.float32))
     assert {name: array.dtype.name for name, array in found.items()} == {
-        **dict.fromkeys(["x", "g", "row", "money"], "float32"),
+        **dict.fromkeys(["x", "g", "row", "money", "some"], "float32"),
         "few": "uint8",
+        "some_valid": "bool",
     }
 
 

@@ -644,6 +644,9 @@ def test_deleted_rows_are_left_out(
         whole = [np.zeros((rows, width), np.uint8) for width in widths]
         assert chunks.names == names
         whole_chunks.read_into(0, rows, np.array([out.ctypes.data for out in whole], np.int64))
+    masks = []
+    if seed % 3 == 0 and LISTS not in types:
+        masks = [array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8).reshape(-1, 1) for array in arrays]
     with NativeChunks(source, chunks, replaced) as native_chunks:
         at = 0
         for passed, count in spans:
@@ -651,10 +654,11 @@ def test_deleted_rows_are_left_out(
             at = min(first + count, len(alive))
             if first >= at:
                 break
-            outs = [np.full((at - first + 2, width), 0xA5, np.uint8) for width in widths]
+            outs = [np.full((at - first + 2, width), 0xA5, np.uint8) for width in (*widths, *[1] * len(masks))]
             places = np.array([out[1:].ctypes.data for out in outs], np.int64)
-            native_chunks.read_alive(deleted.alive(first, at - first), places)
-            for out, expected in zip(outs, whole, strict=True):
+            of_masks = places[len(types) :] if masks else None
+            native_chunks.read_alive(deleted.alive(first, at - first), places[: len(types)], masks=of_masks)
+            for out, expected in zip(outs, whole + masks, strict=True):
                 assert np.array_equal(out[1:-1], expected[alive[first:at]])
                 assert (out[[0, -1]] == 0xA5).all(), "nothing is written before or behind the rows"
 
@@ -699,9 +703,9 @@ def test_what_turns_out_to_be_not_as_expected_is_arrows_from_there_on(
     calls = itertools.count()
     read_into = NativeChunks.read_into
 
-    def lied_to(self: NativeChunks, first: int, rows: int, places: Any, slots: Any) -> None:
+    def lied_to(self: NativeChunks, first: int, rows: int, *places: Any) -> None:
         is_wrong = next(calls) % 8 == call
-        read_into(self, first, rows // 2 if is_wrong else rows, places, slots)
+        read_into(self, first, rows // 2 if is_wrong else rows, *places)
         if is_wrong:
             raise NotDecodedError(self.names if call % 2 else self.names[:1])
 

@@ -275,7 +275,12 @@ class NativeChunks:
             KERNELS.chunks_release(self._chunks)
 
     def read_into(
-        self, first: int, rows: int, addresses: npt.NDArray[np.int64], slots: Sequence[IntArray | None] = ()
+        self,
+        first: int,
+        rows: int,
+        addresses: npt.NDArray[np.int64],
+        slots: Sequence[IntArray | None] = (),
+        masks: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Read the rows from row `first` of the row group on, each column to its own address.
 
@@ -287,6 +292,8 @@ class NativeChunks:
             addresses: int64 ``[columns]``, the address of memory for that many values of each; not checked.
             slots: For each column, the target of each row, counted in rows from the address, not checked; None keeps
                 the order. Empty means None for all.
+            masks: int64 ``[columns]``, the address of memory for a byte a row: 1 for a value, 0 for a null; 0 for a
+                column without a mask or with slots. None means 0 for all.
 
         Raises:
             NotDecodedError: pages of some columns cannot be decoded; the rows of the others were written.
@@ -294,24 +301,29 @@ class NativeChunks:
         """
         if first > self._position:
             self._read(first - self._position, None)
-        self._read(rows, addresses, fillers=self._fillers, slots=slots)
+        self._read(rows, addresses, defined=masks, fillers=self._fillers, slots=slots)
 
     def read_alive(
-        self, alive: AliveRows, addresses: npt.NDArray[np.int64], slots: Sequence[IntArray | None] = ()
+        self,
+        alive: AliveRows,
+        addresses: npt.NDArray[np.int64],
+        slots: Sequence[IntArray | None] = (),
+        masks: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Read rows of the row group, each column to its own address, and skip deleted ones.
 
         Args:
             alive: The rows, at least one, not before the position of the reader.
-            addresses, slots: As in `read_into`; deleted rows also have slots.
+            addresses, slots, masks: As in `read_into`; deleted rows also have slots.
 
         Raises:
             As `read_into` does.
         """
         if not len(alive.deleted):
-            self.read_into(alive.first, alive.stop - alive.first, addresses, slots)
+            self.read_into(alive.first, alive.stop - alive.first, addresses, slots, masks)
             return
-        self._read(alive.stop - self._position, addresses, alive, fillers=self._fillers, slots=slots)
+        rows = alive.stop - self._position
+        self._read(rows, addresses, alive, defined=masks, fillers=self._fillers, slots=slots)
 
     def _read(
         self,

@@ -114,7 +114,8 @@ EXPORT void *chunks_open(
  *
  * `outs`, `defined`, `fillers` and `slots` may be NULL for all columns. If `deleted` is not NULL, the first `begin` rows are
  * skipped and the others are written without the deleted ones. Their numbers are sorted, and `position` is the number of
- * the next row. Then each column has `outs` and no `defined`, and neither row `begin` nor the last row is deleted.
+ * the next row. Then each column has `outs`, and neither row `begin` nor the last row is deleted. A column with `slots` has no
+ * `defined`.
  *
  * OTHER: a column was newly refused; the others were read. SYSTEM: nothing more can be read. */
 EXPORT int chunks_read(
@@ -145,7 +146,7 @@ EXPORT int chunks_read(
       code = read_rows(group, column, begin * each, NULL, NULL, NULL);
       if (code == OK) code = read_to_slots(group, column, rows - begin, each, out, slots[i], filler);
     } else if (deleted) {
-      code = read_runs(group, column, &runs, out, filler);
+      code = read_runs(group, column, &runs, out, flags, filler);
     } else {
       code = read_rows(group, column, rows * each, out, flags, filler);
     }

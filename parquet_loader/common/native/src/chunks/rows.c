@@ -133,11 +133,13 @@ static int fetch_runs(
   return OK;
 }
 
-int read_runs(RowGroup *group, Column *column, const Runs *runs, uint8_t *out, const uint8_t *filler) {
+int read_runs(
+    RowGroup *group, Column *column, const Runs *runs, uint8_t *out, uint8_t *defined, const uint8_t *filler) {
   const int64_t width = column->out, most = SCRATCH_BYTES / width + 1, last = runs->end * runs->each;
   uint8_t *const begin = out;
   const int in_pieces = runs->pieces && runs->each == 1 && width <= 16 && (width & (width - 1)) == 0;
   int64_t at = 0, number = 0, piece = 0;
+  uint8_t flags[SCRATCH_BYTES + 1];
   int code = reserve(&group->scratch, most * width);
   while (code == OK && at < last) {
     while (run_start(runs, number) == run_stop(runs, number)) number++;
@@ -152,11 +154,11 @@ int read_runs(RowGroup *group, Column *column, const Runs *runs, uint8_t *out, c
       continue;
     }
     int64_t stop = at + column->left < last ? at + column->left : last;
-    int is_whole = column->values_left == column->left && is_as_stored(column);
+    int is_whole = column->values_left == column->left && is_as_stored(column) && !defined;
     if (is_whole && column->kind == IN_FILE && width >= READ_APART) {
       code = fetch_runs(group, column, runs, number, at, stop, &out);
       if (code == OK) code = read_rows(group, column, stop - at, NULL, NULL, NULL);
-    } else if (in_pieces && column->kind == CODED && column->values_left == column->left) {
+    } else if (in_pieces && column->kind == CODED && column->values_left == column->left && !defined) {
       uint8_t *to = begin + rows_before(runs, piece, at) * width;
       code = look_up_rows(column, stop - at, to, runs, at, &piece);
       column->left = column->values_left -= stop - at;
@@ -164,11 +166,14 @@ int read_runs(RowGroup *group, Column *column, const Runs *runs, uint8_t *out, c
       const int is_there = is_whole && column->kind == IN_MEMORY;
       const uint8_t *in = is_there ? column->next : group->scratch.bytes;
       if (!is_there && stop > at + most) stop = at + most;
-      code = read_rows(group, column, stop - at, is_there ? NULL : group->scratch.bytes, NULL, filler);
+      code = read_rows(group, column, stop - at, is_there ? NULL : group->scratch.bytes, defined ? flags : NULL, filler);
       if (is_there) column->is_viewed = 1;
       if (code) break;
-      if (in_pieces) piece = compact_pieces(runs, piece, at, stop, in, width, begin, 0);
+      const int64_t own = piece;
+      if (in_pieces) piece = compact_pieces(runs, own, at, stop, in, width, begin, 0);
       else out = compact(runs, number, at, stop, in, width, out);
+      if (defined && in_pieces) compact_pieces(runs, own, at, stop, flags, 1, defined, 0);
+      else if (defined) defined = compact(runs, number, at, stop, flags, 1, defined);
     }
     number = first_run_behind(runs, number, stop);
     at = stop;

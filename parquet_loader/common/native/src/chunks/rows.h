@@ -17,6 +17,7 @@ int read_to_slots(
     RowGroup *group, Column *column, int64_t rows, int64_t each, uint8_t *out, const int64_t *slots, const uint8_t *filler);
 
 /* As `read_rows`, for the rows of runs. The values between runs are skipped, or decoded and left out. */
-int read_runs(RowGroup *group, Column *column, const Runs *runs, uint8_t *out, const uint8_t *filler);
+int read_runs(
+    RowGroup *group, Column *column, const Runs *runs, uint8_t *out, uint8_t *defined, const uint8_t *filler);
 
 #endif
