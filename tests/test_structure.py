@@ -164,6 +164,7 @@ MAY_ASK_FOR_KERNELS = {
     "decode.native.list_reader",
     "decode.native.page_check",
     "decode.native.page_list",
+    "decode.native.vocabulary",
     "decode.routes",
     "plan.packing",
     "source.metadata",

@@ -25,6 +25,7 @@ from parquet_loader.decode.converters import (
 )
 from parquet_loader.decode.encoded_columns import ValueProblem
 from parquet_loader.decode.native.decodable import stored_type
+from parquet_loader.decode.native.vocabulary import Vocabulary
 from parquet_loader.decode.routes import ColumnSource
 from parquet_loader.errors import DataError, SchemaError, nearest
 from parquet_loader.schema import (
@@ -440,29 +441,31 @@ def _column_source(
     own = file_schema.field(stored) if is_top else None
     if own is not None:
         own = own.with_type(stored_type(own.type))
-    if own is None or not isinstance(part, Category):
-        known = Scalar | Tensor | Group | Text | Bytes | RaggedList | Image | Audio | Video | Encoded
-        mask = ""
-        if isinstance(field, Scalar | Text | Bytes) and policy_of(field) == "mask":
-            mask = mask_of(column, field).name
-        is_plain = isinstance(field, known) and (mask or policy_of(field) != "mask")
-        canonical = column_of(column, field) if field is not None and is_plain else None
-        refuses = field is not None and policy_of(field) == "refuse"
-        type_ = field.type if isinstance(field, Scalar) else None
-        return ColumnSource(
-            column,
-            stored,
-            own,
-            canonical,
-            fill=_fill_of(field),
-            refuses_nulls=refuses,
-            type=type_,
-            mask=mask,
-            group=group,
-        )
-    # Arrow may deliver words as a dictionary; then each word is looked up once.
-    is_text = own.type in (pa.string(), pa.large_string())
-    return ColumnSource(column, stored, own, words=len(part.vocabulary) if is_text else 0)
+    known = Scalar | Tensor | Group | Text | Bytes | RaggedList | Image | Audio | Video | Encoded | Category
+    mask = ""
+    if isinstance(field, Scalar | Text | Bytes | Category) and policy_of(field) == "mask":
+        mask = mask_of(column, field).name
+    is_plain = isinstance(field, known) and (mask or policy_of(field) != "mask")
+    vocabulary, words = None, 0
+    if isinstance(part, Category) and own is not None and own.type in (pa.string(), pa.large_string()):
+        words = len(part.vocabulary)  # Arrow may deliver words as a dictionary; then each word is looked up once
+        if field is not None and not part.is_integer:
+            vocabulary = Vocabulary(part.words, -1 if part.unknown is None else part.code(part.unknown))
+    if isinstance(part, Category) and vocabulary is None:
+        is_plain, mask = False, ""
+    return ColumnSource(
+        column,
+        stored,
+        own,
+        column_of(column, field) if field is not None and is_plain else None,
+        words=words,
+        fill=_fill_of(field),
+        refuses_nulls=field is not None and policy_of(field) == "refuse",
+        type=field.type if isinstance(field, Scalar) else None,
+        mask=mask,
+        group=group,
+        vocabulary=vocabulary,
+    )
 
 
 def _fill_of(field: Field | None) -> bytes | None:
@@ -471,8 +474,9 @@ def _fill_of(field: Field | None) -> bytes | None:
         return None
     if isinstance(field, Text | Bytes):
         return field.fill.encode() if isinstance(field.fill, str) else field.fill or b""
-    if isinstance(field, Scalar):
-        return np.full(1, field.fill or 0, field.dtype).tobytes()
+    if isinstance(field, Scalar | Category):
+        value = field.fill if isinstance(field, Scalar) or field.fill is None else field.code(field.fill)
+        return np.full(1, value or 0, field.dtype).tobytes()
     if isinstance(field, Tensor) and field.size * field.dtype.itemsize <= 8 and policy_of(field) == "fill":
         return np.full(field.size, field.fill, field.dtype).tobytes()
     return None

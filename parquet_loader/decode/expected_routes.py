@@ -54,9 +54,9 @@ def chunk_routes(
         elif route.window and route.source.column is not None and holds_rows(route.source.column):
             no_raw[route.stored] = "it is a list" if route.source.is_list_of_row else "it is nullable"
     to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
-    demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
+    forms = {r.stored: r.source.form for r in to_window}
     not_straight, not_kernel = dict[str, str](), dict[str, str]()
-    straight = set(decodable_columns(footer, [r.stored for r in to_window], schema, rows, demands, not_straight).names)
+    straight = set(decodable_columns(footer, [r.stored for r in to_window], schema, rows, forms, not_straight).names)
     broken = broken_groups(straight, routes)
     apart = {r.stored for r in to_window if r.source.group in broken}
     not_straight |= dict.fromkeys(straight & apart, OF_BROKEN_GROUP)

@@ -220,14 +220,10 @@ def open_chunks(
         to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
         to_window = [r for r in to_window if "kernel" in windows and ("lists" in windows or not r.source.are_lists)]
         to_window = _in_whole_groups(to_window, routes) if source is not None else []
-        texts = {r.stored for r in to_window if r.source.column is not None and r.source.column.kind == "text"}
-        demands = {r.stored: r.source.demand for r in to_window if r.source.demand is not None}
-        numbers = {r.stored: r.source.converted for r in to_window if r.source.converted is not None}
+        forms = {r.stored: r.source.form for r in to_window}
 
         def decodable(some: Sequence[ColumnRoute]) -> DecodableChunks:
-            return decodable_columns(
-                footer, [r.stored for r in some], schema, rows, demands, numbers=numbers, texts=texts
-            )
+            return decodable_columns(footer, [r.stored for r in some], schema, rows, forms)
 
         straight = decodable(to_window)
         there = set(straight.names)

@@ -19,11 +19,13 @@ from parquet_loader.common import IS_BUILT, PROBLEM, ReadOptions
 from parquet_loader.decode.columns import Column, number_type
 from parquet_loader.decode.native.decodable import (
     RowDemand,
+    WindowForm,
     can_convert,
     is_known_bytes,
     is_known_list,
     is_known_type,
 )
+from parquet_loader.decode.native.vocabulary import Vocabulary
 from parquet_loader.decode.plain_pages import IS_POSSIBLE
 
 # Rows at least this wide are copied to their slots as soon as they are decoded; narrower ones are ordered a window at a
@@ -73,7 +75,7 @@ class ColumnSource:
         stored: The name passed to the Parquet reader; None if the files have no such column.
         field: The file's column, if it is a top-level column; else None.
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
-            as for categories, masks, and columns of another name.
+            as for columns of another name.
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
         fill: The bytes of a delivered row that replaces a null; None if nulls are refused, or if rows are wider than a
             number and not byte arrays.
@@ -81,6 +83,7 @@ class ColumnSource:
         refuses_nulls: Whether a null is an error.
         type: The type of a field of numbers, with the unit of times; else None.
         group: The group of which it is a member, if kernels may decode its members to be interleaved; else "".
+        vocabulary: The vocabulary of a category of text, if kernels may look up the words; else None.
     """
 
     name: str
@@ -93,6 +96,7 @@ class ColumnSource:
     type: pa.DataType | None = None
     mask: str = ""
     group: str = ""
+    vocabulary: Vocabulary | None = None
 
     @property
     def is_as_stored(self) -> bool:
@@ -110,7 +114,8 @@ class ColumnSource:
         is_boolean = column is not None and column.dtype == np.bool_ and not column.shape
         is_bits = is_boolean and field is not None and pa.types.is_boolean(field.type)
         is_same = self._is_of_type or is_bits or self.is_same_time or self.are_lists
-        return is_same or self.is_list_of_row or self.converted is not None or self.are_byte_arrays
+        is_converted = self.converted is not None or self.vocabulary is not None
+        return is_same or is_converted or self.is_list_of_row or self.are_byte_arrays
 
     @property
     def converted(self) -> pa.DataType | None:
@@ -168,13 +173,19 @@ class ColumnSource:
         return bool(is_as_long and (stored == delivered or can_convert(stored, delivered)))
 
     @property
-    def demand(self) -> RowDemand | None:
-        """The condition on the footer under which a kernel decodes byte arrays or rows of numbers to the window."""
+    def form(self) -> WindowForm:
+        """How a kernel delivers the column to the window."""
+        column = self.column
+        if column is None:
+            return WindowForm()
         if self.are_byte_arrays:
-            return RowDemand(0, self.refuses_nulls, self.fill is not None)
-        if self.column is None or not self.column.shape or (self.fill is not None and not self.is_list_of_row):
-            return None
-        return RowDemand(math.prod(self.column.shape), self.refuses_nulls)
+            demand = RowDemand(0, self.refuses_nulls, self.fill is not None)
+            return WindowForm(demand, is_text=column.kind == "text")
+        if self.vocabulary is not None:
+            return WindowForm(number=column.arrow_type, vocabulary=self.vocabulary)
+        if column.shape and (self.fill is None or self.is_list_of_row):
+            return WindowForm(RowDemand(math.prod(column.shape), self.refuses_nulls), self.converted)
+        return WindowForm(number=self.converted)
 
     @property
     def is_always_as_stored(self) -> bool:
@@ -264,7 +275,7 @@ def _route(
         return None, None, "the files have no such column"
     if field is None:
         return None, "arrow", "it is not a top-level column"
-    if is_known_bytes(field.type) and not source.are_byte_arrays:
+    if is_known_bytes(field.type) and not source.are_byte_arrays and source.vocabulary is None:
         return None, "arrow", "its values are converted"
     if not (is_known_type(field.type) or is_known_list(field.type) or is_known_bytes(field.type)):
         return None, "arrow", f"{field.type} is not a number, text, bytes, or a list of numbers"

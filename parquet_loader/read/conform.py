@@ -57,7 +57,7 @@ class Conform:
                 continue
             field = None if source.field is None else self._stored.field(changed)
             stored = self._readable(source.stored)
-            found.append(replace(source, stored=stored, field=field, column=None, words=0))
+            found.append(replace(source, stored=stored, field=field, column=None, words=0, vocabulary=None))
         return tuple(found)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from parquet_loader.decode import (
     is_known_codec,
 )
 from parquet_loader.decode.native.column_reader import Fills
-from parquet_loader.decode.native.decodable import RowDemand, decodable_columns
+from parquet_loader.decode.native.decodable import RowDemand, WindowForm, decodable_columns
 from parquet_loader.source import Metadata
 from tests.support.examples import examples, grid
 from tests.support.footers import metadata_of
@@ -40,9 +40,8 @@ def known(
 ) -> DecodableChunks:
     footer = footer or metadata_of(path)
     described = footer.of_row_group(group, ("a",), chunks=True, arrow=False)
-    demands, texts = {"a": RowDemand(0, refuses_nulls=False, fills_nulls=fills)}, ["a"] if is_text else []
-    rows = int(footer.row_group_rows[group])
-    return decodable_columns(described, ["a"], footer.schema.arrow, rows, demands, texts=texts)
+    form = WindowForm(RowDemand(0, refuses_nulls=False, fills_nulls=fills), is_text=is_text)
+    return decodable_columns(described, ["a"], footer.schema.arrow, int(footer.row_group_rows[group]), {"a": form})
 
 
 def viewed(views: np.ndarray[Any, np.dtype[np.int64]]) -> list[bytes]:

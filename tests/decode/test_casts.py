@@ -26,7 +26,7 @@ from parquet_loader.decode import NativeChunks, NotDecodedError
 from parquet_loader.decode.converters import convert
 from parquet_loader.decode.encoded_columns import ValueProblem
 from parquet_loader.decode.native.column_reader import Fills
-from parquet_loader.decode.native.decodable import decodable_columns
+from parquet_loader.decode.native.decodable import WindowForm, decodable_columns
 from tests.support.examples import examples
 from tests.support.footers import metadata_of
 
@@ -86,7 +86,7 @@ def test_kernels_cast_numbers_as_arrow_does_or_leave_them_to_it(
     )
     footer, type_ = metadata_of(path), pa.from_numpy_dtype(delivered)
     described = footer.of_row_group(0, ("x",), chunks=True, arrow=False)
-    chunks = decodable_columns(described, ["x"], footer.schema.arrow, len(array), numbers={"x": type_})
+    chunks = decodable_columns(described, ["x"], footer.schema.arrow, len(array), {"x": WindowForm(number=type_)})
     assert chunks.names == ["x"]
     field = Scalar(delivered, fill=5)
     out = np.zeros(len(array), delivered)

@@ -1250,8 +1250,8 @@ def test_kernels_write_the_float_that_is_nearest_to_a_decimal(
     )
     footer, out = metadata_of(path), np.zeros(len(fitting))
     described = footer.of_row_group(0, ("x",), chunks=True, arrow=False)
-    numbers_of = {"x": pa.float64()}
-    chunks = decodable.decodable_columns(described, ["x"], footer.schema.arrow, len(fitting), numbers=numbers_of)
+    forms = {"x": decodable.WindowForm(number=pa.float64())}
+    chunks = decodable.decodable_columns(described, ["x"], footer.schema.arrow, len(fitting), forms)
     fills = column_reader.Fills.of_columns(["x"], {"x": np.float64(-0.5).tobytes()})
     with NativeChunks(str(path), chunks, fills) as native_chunks:
         half = len(fitting) // 2

@@ -90,7 +90,9 @@ WIDE = Tensor("float32", (1000,))
         (RaggedList("int32"), pa.list_(pa.int32()), True, "kernel to window", ""),
         (RaggedList("int64"), pa.list_(pa.int32()), True, "kernel", "its values are converted"),
         (RaggedList("int32", null="mask"), pa.list_(pa.int32()), True, "kernel", "its values are converted"),
-        (Category(["a", "b"]), pa.string(), True, "arrow", None),
+        (Category(["a", "b"]), pa.string(), True, "kernel to window", ""),
+        (Category(["a", "b"], null="mask"), pa.large_string(), True, "kernel to window", ""),
+        (Category([1, 2]), pa.int64(), True, "kernel", "its values are converted"),
         (Category(["a", "b"]), pa.int8(), True, "kernel", None),
     ],
 )

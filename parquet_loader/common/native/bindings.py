@@ -53,6 +53,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.chunks_dictionaries.restype = None
     library.views_measure.argtypes = (pointer, number, number, pointer)
     library.views_measure.restype = None
+    library.vocabulary_fill.argtypes = (pointer, number)
+    library.vocabulary_fill.restype = None
     library.views_stage.argtypes = (pointer, number, number)
     library.views_stage.restype = None
     library.chunks_close.argtypes = (pointer,)

@@ -130,7 +130,7 @@ class NativeChunks:
         fills: Fills | None = None,
         listed: tuple[int, int] = (-1, -1),
     ) -> None:
-        self.names, self._types, lines, self._nullable = known
+        self.names, self._types, lines, self._nullable, self._vocabularies = known
         self._fills = fills  # keeps the memory of `_fillers`
         self._fillers = None if fills is None else fills.addresses
         self._all_names = self.names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,14 +10,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import LOADED_CODECS
+from parquet_loader.decode.native.vocabulary import Vocabulary
 from parquet_loader.decode.page_headers import SMALL_PAGE_BYTES, most_bytes_of_page
 from parquet_loader.source import Metadata, ReadableChunk, RowGroupFooter
 
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "GZIP": 3, "ZSTD": 4}
 _LEVELS = {"RLE", "BIT_PACKED"}
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT", *_LEVELS}
-# Conversions, as in `decimals.h`, `timestamps.h` and `casts.h`; the scale is added to the second.
-_WIDE_DECIMALS, _NEAREST_DECIMALS, _INT96_TIMESTAMPS, _CASTS = 1, 2, 64, 128
+# As in `conversions/conversions.h`; the scale is added to the second, and the types of a cast to the last one.
+_WIDE_DECIMALS, _NEAREST_DECIMALS, _INT96_TIMESTAMPS, _WORD_CODES, _CASTS = 1, 2, 64, 65, 128
 _CAST_TYPES = tuple(pa.from_numpy_dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
 _CAST_TYPES += pa.float32(), pa.float64()
 # Further encodings of a physical type.
@@ -102,20 +103,42 @@ class RowDemand(NamedTuple):
         return has_none or self.fills_nulls or (chunk.nulls is None and self.refuses_nulls)
 
 
+class WindowForm(NamedTuple):
+    """How a kernel delivers a column to the window.
+
+    Attributes:
+        demand: The condition under which rows or byte arrays are decoded; None for numbers.
+        number: The type of numbers that are delivered in another type than the file's, see `can_convert`; of rows, if
+            these are lists. The integer type of codes. None for all others.
+        is_text: Whether the kernel checks that byte arrays are UTF-8.
+        vocabulary: Gives the codes of byte arrays that are words of a category; else None.
+    """
+
+    demand: RowDemand | None = None
+    number: pa.DataType | None = None
+    is_text: bool = False
+    vocabulary: Vocabulary | None = None
+
+
+_AS_STORED = WindowForm()
+
+
 class DecodableChunks(NamedTuple):
     """Column chunks of a row group that the kernels can probably decode.
 
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 15]``, the description of each for `chunks_open` of `chunks/column_chunks.c`.
+        lines: int64 ``[columns, 16]``, the description of each for `chunks_open` of `chunks/column_chunks.c`.
         nullable: For each, whether it may have nulls, because the footer does not exclude them.
+        vocabularies: The vocabularies whose addresses are in `lines`.
     """
 
     names: list[str]
     types: list[pa.DataType]
     lines: npt.NDArray[np.int64]
     nullable: list[bool]
+    vocabularies: tuple[Vocabulary, ...] = ()
 
     def moved(self, places: npt.NDArray[np.int64], rows: int) -> DecodableChunks:
         """Return the chunks of the same flat columns in another row group.
@@ -148,10 +171,8 @@ def decodable_columns(
     names: Iterable[str],
     schema: pa.Schema,
     rows: int,
-    demands: Mapping[str, RowDemand] | None = None,
+    forms: Mapping[str, WindowForm] | None = None,
     refused: dict[str, str] | None = None,
-    numbers: Mapping[str, pa.DataType] | None = None,
-    texts: Collection[str] = (),
 ) -> DecodableChunks:
     """Return the column chunks of a row group that the kernels can probably decode.
 
@@ -160,11 +181,8 @@ def decodable_columns(
         names: The columns that are read.
         schema: The file's Arrow schema.
         rows: Rows of the row group.
-        demands: The conditions of columns whose rows are decoded to their slots.
+        forms: How columns are delivered to the window; None for arrays.
         refused: Receives the reason for each column that is not returned.
-        numbers: The types of numbers that are delivered in another type, see `can_convert`; of rows, if these are
-            lists.
-        texts: Columns for which the kernels check that values are UTF-8.
     """
     reasons: dict[str, str] = {} if refused is None else refused
     types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
@@ -180,7 +198,8 @@ def decodable_columns(
         if not isinstance(chunk, ReadableChunk):  # a `MetadataError`
             reasons[name] = str(chunk)
             continue
-        list_values, demand = 0, (demands or {}).get(name)
+        list_values, form = 0, (forms or {}).get(name, _AS_STORED)
+        demand = form.demand
         if demand is not None and not demand.allows(chunk):
             reasons[name] = "the footer does not say that it has no nulls"
             continue
@@ -192,31 +211,43 @@ def decodable_columns(
             if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
                 reasons[name] = "the footer does not say that all lists have one length and no nulls"
                 continue
-        elif demand is None and is_known_bytes(type_):
+        elif demand is None and form.vocabulary is None and is_known_bytes(type_):
             reasons[name] = "the kernels decode text and bytes only to the window"
             continue
         elif chunk.leaf.path != name or not (is_known_type(type_) or is_known_bytes(type_)):
             reasons[name] = f"{type_} is not a number, text, bytes, or a list of numbers"
             continue
-        line = _line(type_, chunk, rows, list_values, elements, is_text=name in texts)
+        line = _line(type_, chunk, rows, list_values, elements, is_text=form.is_text)
         if line is None:
             reasons[name] = _why_not(type_, chunk)
         else:
             of_lists = (rows, elements) if elements else (list_values, 0)
-            conversion, out = 0, line[4]
-            delivered = (numbers or {}).get(name)
-            if delivered is not None:
-                stored = type_.value_type if list_values else type_
-                conversion, out, type_ = _conversion(stored, delivered), delivered.bit_width // 8, delivered
+            conversion, out, vocabulary = 0, line[4], 0
+            if form.number is not None:
+                conversion, out = _WORD_CODES, form.number.bit_width // 8
+                if form.vocabulary is None:
+                    conversion = _conversion(type_.value_type if list_values else type_, form.number)
+                else:
+                    vocabulary = form.vocabulary.address
+                type_ = form.number
             elif pa.types.is_decimal128(type_):
                 conversion, out = _WIDE_DECIMALS, type_.bit_width // 8
             elif chunk.leaf.physical_type == "INT96":
                 conversion, out = _INT96_TIMESTAMPS, 8
             types[name] = type_
-            known[name] = (*line, int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk), out)
+            known[name] = (
+                *line,
+                int(always_compressed),
+                *of_lists,
+                conversion,
+                most_bytes_of_page(chunk),
+                out,
+                vocabulary,
+            )
             nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
-    lines = np.array([*known.values()], np.int64).reshape(-1, 15)
-    return DecodableChunks(list(known), [types[name] for name in known], lines, nullable)
+    lines = np.array([*known.values()], np.int64).reshape(-1, 16)
+    vocabularies = tuple(form.vocabulary for form in (forms or {}).values() if form.vocabulary is not None)
+    return DecodableChunks(list(known), [types[name] for name in known], lines, nullable, vocabularies)
 
 
 def _why_not(type_: pa.DataType, chunk: ReadableChunk) -> str:

@@ -7,12 +7,13 @@
 
 #include "../buffers.h"
 #include "../codecs.h"
-#include "../pages/casts.h"
-#include "../pages/decimals.h"
+#include "../conversions/casts.h"
+#include "../conversions/decimals.h"
+#include "../conversions/timestamps.h"
+#include "../conversions/words.h"
 #include "../pages/delta.h"
 #include "../pages/levels.h"
 #include "../pages/lists.h"
-#include "../pages/timestamps.h"
 
 /* How the values of a page are stored. */
 enum {
@@ -32,7 +33,8 @@ typedef struct {
   int64_t rows;         /* rows after the current page; levels if there are `lists` */
   int64_t width, kept;  /* bytes of a value in the file, and how many low bytes of it are decoded */
   int64_t out;          /* bytes of a delivered value: `kept`, unless values are converted */
-  int64_t conversion;   /* see `decimals.h`, `timestamps.h` and `casts.h` */
+  int64_t conversion;   /* see `conversions.h` */
+  const Vocabulary *vocabulary;  /* WORD_CODES */
   int codec, physical;
   int optional;         /* the definition level of a value */
   int64_t list_values;  /* values per row if rows are lists of one length, else 0 */
@@ -55,11 +57,11 @@ typedef struct {
   int is_literal;
   uint32_t repeated;
   const uint8_t *run;
-  const uint8_t *words;  /* CODED: `entries` decoded values of `out` bytes, by code */
+  const uint8_t *words; /* CODED: `entries` decoded values of `out` bytes, by code */
   Delta delta;          /* DIFFERENCES, MEASURED */
   int64_t stride;       /* STREAMS: bytes from one byte of a value to its next one */
   int64_t most_page_bytes;  /* limit for a decompressed page, by the footer */
-  Buffer entry_views;   /* byte arrays: views of the dictionary's entries */
+  Buffer entry_views;   /* byte arrays: views of the dictionary's entries, or their codes */
   int64_t entry_bytes;  /* byte arrays: bytes of all of the dictionary's entries */
   Buffer views, joined; /* DELTA_BYTE_ARRAY: views of the page's values, and the values themselves */
   int checks_text;      /* each value of the page has to be checked, because some byte is not ASCII */
@@ -78,6 +80,7 @@ static inline int converted(const Column *column, const uint8_t *in, int64_t cou
   const int is_big_endian = column->physical == BYTES;
   if (column->conversion >= CASTS) return cast_numbers(in, count, column->conversion, out);
   if (column->conversion == INT96_TIMESTAMPS) return convert_int96(in, count, out);
+  if (column->conversion == WORD_CODES) return words_to_codes(column->vocabulary, in, count, column->out, out);
   return convert_decimals(in, column->kept, is_big_endian, count, column->conversion, out, column->out);
 }
 

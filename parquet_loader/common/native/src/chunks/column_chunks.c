@@ -34,7 +34,7 @@ EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
   RowGroup *group = chunks;
   for (int64_t i = 0; i < group->count; i++, out += 3) {
     const Column *column = &group->columns[i];
-    const int is_there = is_byte_array(column) && column->entries >= 0;
+    const int is_there = is_byte_array(column) && column->entries >= 0 && !column->vocabulary;
     out[0] = is_there ? (int64_t)(uintptr_t)column->entry_views.bytes : 0;
     out[1] = is_there ? column->entries : 0;
     out[2] = is_there ? column->entry_bytes : 0;
@@ -44,7 +44,7 @@ EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
 /* Opens column chunks to be read forward: of the file at `path`, or of the `size` bytes at `base`. The text of `path` is
  * used until `chunks_close`. `size` and `mtime_ns` are those of the file when it was listed; `problem` is set to 1 if the
  * file differs from that, else to 0. Returns NULL if the file cannot be opened, with the error's number in `problem`, or if
- * there is no memory, with 0. Each of `count` lines has 15 numbers:
+ * there is no memory, with 0. Each of `count` lines has 16 numbers:
  *
  *  0  offset of the chunk in the file
  *  1  offset of its end
@@ -58,9 +58,10 @@ EXPORT void chunks_dictionaries(void *chunks, int64_t *out) {
  *  9  whether pages of version 2 are always compressed
  * 10  values per row if rows are lists of one length without nulls, 0 if rows are values; with number 11: rows
  * 11  definition level of an element if rows are lists of any length, else 0
- * 12  conversion of the values, see `decimals.h`, `timestamps.h` and `casts.h`
+ * 12  conversion of the values, see `conversions.h`
  * 13  limit for the bytes of a decompressed page of byte arrays
  * 14  bytes of a delivered value
+ * 15  address of the vocabulary of byte arrays that become codes, else 0
  */
 EXPORT void *chunks_open(
     const char *path, int64_t size, int64_t mtime_ns, const uint8_t *base, const int64_t *lines, int64_t count,
@@ -79,11 +80,11 @@ EXPORT void *chunks_open(
     *problem = !is_same;
   }
   group->count = count;
-  for (int64_t i = 0; i < count; i++, lines += 15) {
+  for (int64_t i = 0; i < count; i++, lines += 16) {
     Column *column = &group->columns[i];
     column->at = lines[0], column->end = lines[1], column->rows = lines[2];
     column->width = lines[3], column->kept = lines[4], column->conversion = lines[12];
-    column->out = lines[14];
+    column->out = lines[14], column->vocabulary = ADDRESS(const Vocabulary, lines[15]);
     column->codec = (int)lines[5], column->optional = (int)lines[6];
     column->encodings = lines[7], column->physical = (int)lines[8], column->always_compressed = (int)lines[9];
     column->most_page_bytes = lines[13] < INT32_MAX ? lines[13] : INT32_MAX;

@@ -50,12 +50,13 @@ static int read_dictionary(RowGroup *group, Column *column, const Header *header
   if (nbytes > page_bytes * most_expansion(column->codec)) return OTHER;
   int64_t most = column->out > column->width ? column->out : column->width;
   if ((code = reserve(&column->dictionary, is_array ? nbytes : values * most))) return code;
-  Buffer *into = column->conversion ? &column->page : &column->dictionary;  /* `page` is free: no data page was read */
-  if (column->conversion && (code = reserve(into, nbytes))) return code;
+  const int are_converted = column->conversion && !is_array;
+  Buffer *into = are_converted ? &column->page : &column->dictionary;  /* `page` is free: no data page was read */
+  if (are_converted && (code = reserve(into, nbytes))) return code;
   int64_t at = column->at + header->nbytes;
   if ((code = unpacked(group, column->codec, at, page_bytes, into->bytes, nbytes))) return code;
   if (column->kept < column->width) narrow(into->bytes, column->width, values, column->kept, into->bytes);
-  if (column->conversion) {
+  if (are_converted) {
     if ((code = converted(column, into->bytes, values, column->dictionary.bytes))) return code;
   } else if (is_array) {
     const uint8_t *entries = into->bytes;
@@ -64,7 +65,9 @@ static int read_dictionary(RowGroup *group, Column *column, const Header *header
     const int is_text = column->physical == TEXT && !is_all_ascii(entries, nbytes);
     if ((code = plain_views(&entries, entries + nbytes, values, is_text, views))) return code;
     if (entries != into->bytes + nbytes) return OTHER;
-    number_views(values, views);
+    uint8_t *bytes = column->entry_views.bytes;
+    if (!column->vocabulary) number_views(values, views);
+    else if ((code = converted(column, bytes, values, bytes))) return code;
   }
   column->entries = values;
   column->entry_bytes = is_array ? nbytes - 4 * values : 0;

@@ -38,16 +38,16 @@
 }
 
 #define TO_EACH(number, from, to_integer, to_float) \
-  case TYPES * number + 0: FOR_EACH_NUMBER(to_integer, from, int8_t) \
-  case TYPES * number + 1: FOR_EACH_NUMBER(to_integer, from, int16_t) \
-  case TYPES * number + 2: FOR_EACH_NUMBER(to_integer, from, int32_t) \
-  case TYPES * number + 3: FOR_EACH_NUMBER(to_integer, from, int64_t) \
-  case TYPES * number + 4: FOR_EACH_NUMBER(to_integer, from, uint8_t) \
-  case TYPES * number + 5: FOR_EACH_NUMBER(to_integer, from, uint16_t) \
-  case TYPES * number + 6: FOR_EACH_NUMBER(to_integer, from, uint32_t) \
-  case TYPES * number + 7: FOR_EACH_NUMBER(to_integer, from, uint64_t) \
-  case TYPES * number + 8: FOR_EACH_NUMBER(to_float, from, float) \
-  case TYPES * number + 9: FOR_EACH_NUMBER(to_float, from, double)
+  case NUMBER_TYPES * number + 0: FOR_EACH_NUMBER(to_integer, from, int8_t) \
+  case NUMBER_TYPES * number + 1: FOR_EACH_NUMBER(to_integer, from, int16_t) \
+  case NUMBER_TYPES * number + 2: FOR_EACH_NUMBER(to_integer, from, int32_t) \
+  case NUMBER_TYPES * number + 3: FOR_EACH_NUMBER(to_integer, from, int64_t) \
+  case NUMBER_TYPES * number + 4: FOR_EACH_NUMBER(to_integer, from, uint8_t) \
+  case NUMBER_TYPES * number + 5: FOR_EACH_NUMBER(to_integer, from, uint16_t) \
+  case NUMBER_TYPES * number + 6: FOR_EACH_NUMBER(to_integer, from, uint32_t) \
+  case NUMBER_TYPES * number + 7: FOR_EACH_NUMBER(to_integer, from, uint64_t) \
+  case NUMBER_TYPES * number + 8: FOR_EACH_NUMBER(to_float, from, float) \
+  case NUMBER_TYPES * number + 9: FOR_EACH_NUMBER(to_float, from, double)
 
 int cast_numbers(const uint8_t *in, int64_t count, int64_t kind, uint8_t *out) {
   switch (kind - CASTS) {
