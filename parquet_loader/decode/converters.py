@@ -147,8 +147,8 @@ def scalar(array: pa.ChunkedArray, field: Scalar) -> pa.ChunkedArray:
 
 def _cast_scalar(array: pa.ChunkedArray, stored: pa.DataType, target: pa.DataType) -> pa.ChunkedArray:
     t = pa.types
-    if t.is_decimal(array.type) and t.is_float64(target):
-        return decimals_to_float64(array)
+    if t.is_decimal(array.type) and t.is_floating(target):
+        return _cast(decimals_to_float64(array), target)
     if t.is_temporal(array.type) and array.type != stored:
         zone = pa.timestamp(stored.unit, tz=array.type.tz) if t.is_timestamp(stored) else stored
         array = _cast(array, zone)

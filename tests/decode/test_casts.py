@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,9 @@ def test_a_number_that_does_not_fit_names_its_row(tmp_path: Path, bad: int) -> N
     pq.write_table(pa.table({"x": [1] * 150 + [bad] + [2] * 20}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=f"column 'x', row 150: the value {bad} does not fit uint8"):
         batches(tmp_path, Schema({"x": Scalar("uint8")}))
+
+
+def test_decimals_become_the_nearest_float32_without_kernels_too() -> None:
+    decimals = pa.chunked_array([pa.array([Decimal("-0.10"), Decimal("0.36"), None], pa.decimal128(9, 2))])
+    found = convert(decimals, Scalar("float32", fill=1.5))
+    assert found.to_pylist() == np.array([-0.1, 0.36, 1.5], np.float32).tolist()

@@ -14,7 +14,7 @@ import pytest
 from parquet_loader.common import IS_BUILT
 from parquet_loader.common.native.build import build
 from tests.support.fuzz_pages import SANITIZERS, VECTORS
-from tests.support.mutated_pages import faults, faults_with_deletes
+from tests.support.mutated_pages import faults, faults_of_conversions, faults_with_deletes
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,6 +26,13 @@ def test_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path, co
     assert both > 0.3 * count
 
 
+@pytest.mark.parametrize("count", [70, pytest.param(200, marks=pytest.mark.slow)])
+def test_changed_pages_give_the_values_that_arrow_converts_or_an_error(tmp_path: Path, count: int) -> None:
+    found, both = faults_of_conversions(tmp_path, count, seed=0)
+    assert not found
+    assert both > 0.15 * count
+
+
 @pytest.mark.parametrize("count", [50, pytest.param(150, marks=pytest.mark.slow)])
 def test_changed_pages_give_the_rows_of_pyarrow_that_are_not_deleted_or_an_error(tmp_path: Path, count: int) -> None:
     found, both = faults_with_deletes(tmp_path, count, seed=0)
@@ -35,7 +42,7 @@ def test_changed_pages_give_the_rows_of_pyarrow_that_are_not_deleted_or_an_error
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("check", [faults, faults_with_deletes])
+@pytest.mark.parametrize("check", [faults, faults_of_conversions, faults_with_deletes])
 def test_many_changed_pages_give_the_values_of_pyarrow_or_an_error(tmp_path: Path, check: Any) -> None:
     found, both = check(tmp_path, 10_000, seed=1)
     assert not found

@@ -2,9 +2,10 @@
 
     python -m tests.support.fuzz_pages [--seconds 600] [--seed 0] [--plain]
 
-Each round draws new changes from its seed, by which `faults` finds them again, and `faults_with_deletes` with rows that
-a Delta table deletes. A fault is a value that pyarrow does not read, a page that pyarrow refuses and the loader does
-not, or an access out of bounds. `--plain`: without sanitizers, about three times faster.
+Each round draws new changes from its seed, by which `faults` finds them again, `faults_of_conversions` with columns in
+other types, and `faults_with_deletes` with rows that a Delta table deletes. A fault is a value that pyarrow does not
+read, a page that pyarrow refuses and the loader does not, or an access out of bounds. `--plain`: without sanitizers,
+about three times faster.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from pathlib import Path
 
 from parquet_loader.common.native.build import build
-from tests.support.mutated_pages import faults, faults_with_deletes
+from tests.support.mutated_pages import faults, faults_of_conversions, faults_with_deletes
 
 FILES_A_ROUND = 2000
 # With one target there are no functions that the system's loader chooses, which would run before the sanitizer does.
@@ -53,7 +54,7 @@ def fuzz(seconds: float, seed: int) -> None:
     end, files, both = time.monotonic() + seconds, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         while time.monotonic() < end:
-            for check in (faults, faults_with_deletes):
+            for check in (faults, faults_of_conversions, faults_with_deletes):
                 found, read = check(Path(folder), FILES_A_ROUND, seed)
                 if found:
                     sys.exit(f"{check.__name__}, seed {seed}:\n" + "\n".join(found))

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from parquet_loader import (
     BatchedDataLoader,
     Bytes,
+    Category,
     DeltaSource,
     OutputOptions,
     ParquetLoaderError,
@@ -31,6 +32,9 @@ from parquet_loader import (
     Tensor,
     Text,
 )
+from parquet_loader.decode.converters import convert, validity
+from parquet_loader.decode.encoded_columns import ValueProblem
+from parquet_loader.schema import Field, policy_of
 from parquet_loader.source.tables.deletes import roaring_bytes
 from tests.support.page_rewriter import (
     CODEC,
@@ -56,6 +60,7 @@ from tests.support.page_rewriter import (
 CODECS = {0: None, 1: "snappy", 2: "gzip", 6: "zstd", 7: "lz4_raw"}
 ROWS = 150
 NULL_TEXT = "none"
+WORDS = ["", "ü", "hello", "hello world", "日本語", "help", "x" * 70, "hello wörld", "zebra"]
 SIZES = [-1, 0, 1, 2, 7, 8, 9, 63, 64, 2**15, 2**31 - 1, -(2**31)]
 
 
@@ -84,6 +89,25 @@ class Kind(NamedTuple):
         blobs = {n: Bytes(fill=NULL_TEXT.encode()) for n, t in fields.items() if isinstance(t, Bytes)}
         return Schema({**fields, **nan, **lists, **texts, **blobs, **ragged})
 
+    @property
+    def conversions(self) -> Schema:
+        """Delivers numbers in other types, words as codes, and masks."""
+        fields: dict[str, Field] = {}
+        for stored in self.table.schema:
+            if pa.types.is_floating(stored.type):
+                fields[stored.name] = Scalar(
+                    "float64" if stored.type.bit_width < 64 else "float32", null="mask", fill=-1
+                )
+            elif pa.types.is_integer(stored.type):
+                fields[stored.name] = Scalar("float64" if stored.type.bit_width == 64 else "uint8", fill=7)
+            elif pa.types.is_decimal(stored.type):
+                fields[stored.name] = Scalar("float32", null="mask")
+            elif pa.types.is_boolean(stored.type):
+                fields[stored.name] = Scalar("bool", null="mask")
+            elif pa.types.is_string(stored.type):
+                fields[stored.name] = Category(WORDS, "int16", null="mask", unknown=WORDS[1])
+        return Schema(fields)
+
 
 def tables() -> list[Kind]:
     """Small tables of several pages a column chunk."""
@@ -110,9 +134,9 @@ def tables() -> list[Kind]:
         "d16": few_decimals(rng, pa.decimal128(38, 6), 0),
         "long": few_decimals(rng, pa.decimal128(30, 25), 0.1),
     }
-    words = ["", "ü", "hello", "hello world", "日本語", "help", "x" * 70, "hello wörld", "zebra"]
-    texts = {"text": pa.array([words[n] for n in few]), "bytes": pa.array([words[n].encode()[::-1] for n in runs % 9])}
-    unsure = pa.array([None if n % 7 == 3 else words[n % 9] + words[n % 5] for n in range(ROWS)])
+    reversed_words = [WORDS[n].encode()[::-1] for n in runs % 9]
+    texts = {"text": pa.array([WORDS[n] for n in few]), "bytes": pa.array(reversed_words)}
+    unsure = pa.array([None if n % 7 == 3 else WORDS[n % 9] + WORDS[n % 5] for n in range(ROWS)])
     texts |= {"unsure": unsure, "large": unsure.cast(pa.large_binary())}
     deltas = {"text": "DELTA_BYTE_ARRAY", "bytes": "DELTA_LENGTH_BYTE_ARRAY"}
     deltas |= {"unsure": "DELTA_LENGTH_BYTE_ARRAY", "large": "DELTA_BYTE_ARRAY"}
@@ -325,17 +349,42 @@ def mutants(folder: Path, count: int, seed: int = 0) -> Iterator[tuple[str, Path
         yield f"{number}: {kind.name}: {done}", path, kind.schema
 
 
-def arrows_values(path: Path) -> dict[str, Any] | None:
-    """Return what pyarrow reads, with NaN for nulls; None: it raises."""
+def arrows_table(path: Path, columns: list[str] | None = None, *, checks_text: bool = True) -> pa.Table | None:
+    """Return what pyarrow reads; None: it raises, or text is not UTF-8."""
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
-            table = file.read(use_threads=False)
+            table = file.read(columns, use_threads=False)
             if len(table) != file.metadata.num_rows:
                 return None
-            table.validate(full=True)
+            table.validate(full=checks_text)
+            return table
     except (pa.ArrowException, OSError, ValueError, OverflowError):
         return None
+
+
+def arrows_values(path: Path) -> dict[str, Any] | None:
+    """Return what pyarrow reads, with NaN for nulls; None: it raises."""
+    table = arrows_table(path)
+    if table is None:
+        return None
     return {name: values_of(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+
+
+def converted_values(path: Path, schema: Schema) -> dict[str, Any] | None:
+    """Return what pyarrow reads, converted by Arrow; None: it raises, or a value cannot be delivered."""
+    # Words are compared with those of the vocabulary, so nobody checks that they are UTF-8.
+    table, found = arrows_table(path, list(schema), checks_text=False), dict[str, Any]()
+    if table is None:
+        return None
+    for name, field in schema.items():
+        try:
+            values = convert(table.column(name), field).to_numpy()
+        except ValueProblem:
+            return None
+        found[name] = values.astype(np.bool_) if isinstance(field, Scalar) and field.dtype == np.bool_ else values
+        if policy_of(field) == "mask":
+            found[f"{name}_valid"] = validity(table.column(name)).to_numpy().astype(np.bool_)
+    return found
 
 
 def values_of(column: pa.ChunkedArray) -> Any:
@@ -449,6 +498,23 @@ def faults(folder: Path, count: int, seed: int) -> tuple[list[str], int]:
     return found, both
 
 
+def faults_of_conversions(folder: Path, count: int, seed: int) -> tuple[list[str], int]:
+    """Return which changed files the loader converts otherwise than Arrow, and how many both read."""
+    found, both = list[str](), 0
+    kinds = tables()
+    for number, (what, path, _) in enumerate(mutants(folder, count, seed)):
+        schema = kinds[number % len(kinds)].conversions
+        if not schema:
+            continue
+        expected, delivered = converted_values(path, schema), loaders_values(path, schema=schema)
+        if isinstance(delivered, ParquetLoaderError):
+            continue
+        if expected is None or not is_same(delivered, expected):
+            found.append(what)
+        both += expected is not None
+    return found, both
+
+
 def faults_with_deletes(folder: Path, count: int, seed: int) -> tuple[list[str], int]:
     """Return which changed files give other rows than pyarrow's without those that are deleted, and how many both read.
 
@@ -480,7 +546,7 @@ def _alive(values: Any, is_deleted: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
 
 def main() -> None:
     """Try so many changed files, in a process that was started with other kernels, or without."""
-    for check in (faults, faults_with_deletes):
+    for check in (faults, faults_of_conversions, faults_with_deletes):
         with tempfile.TemporaryDirectory() as folder:
             found, both = check(Path(folder), int(sys.argv[1]), int(sys.argv[2]))
         if found or not both:
