@@ -119,15 +119,17 @@ class ColumnSource:
 
     @property
     def converted(self) -> pa.DataType | None:
-        """The type in which kernels deliver numbers of another type, alone or in rows; None for all other values."""
+        """The type in which kernels deliver numbers of another type, alone or in lists; None for all other values."""
         column, field = self.column, self.field
-        if column is None or column.dtype is None or field is None or column.kind != "fixed":
+        if column is None or column.dtype is None or column.dtype == np.bool_ or field is None:
             return None
-        if column.dtype == np.bool_ or (column.shape and not self.is_list_of_row):
+        if self.are_lists or self.is_list_of_row:
+            stored = field.type.value_type
+        elif column.kind == "fixed" and not column.shape:
+            stored = field.type
+        else:
             return None
-        stored, delivered = field.type, number_type(column.dtype)
-        if column.shape:
-            stored = stored.value_type
+        delivered = number_type(column.dtype)
         type_, t = self.type, pa.types
         is_number = type_ is None or t.is_integer(type_) or t.is_floating(type_)
         are_decimals = type_ is not None and t.is_decimal(type_) and t.is_decimal(stored)
@@ -153,12 +155,14 @@ class ColumnSource:
 
     @property
     def are_lists(self) -> bool:
-        """Whether the file holds lists of numbers that are delivered as lists of any length, with unchanged numbers."""
+        """Whether the file holds lists of numbers that are delivered as lists of any length."""
         column, field = self.column, self.field
         if column is None or field is None or column.item is None or not column.is_ragged:
             return False
-        is_list = is_known_list(field.type) and not pa.types.is_fixed_size_list(field.type)
-        return bool(is_list and not column.item.shape and field.type.value_type == column.item.arrow_type)
+        if not is_known_list(field.type) or pa.types.is_fixed_size_list(field.type) or column.item.shape:
+            return False
+        stored, delivered = field.type.value_type, column.item.arrow_type
+        return bool(stored == delivered or can_convert(stored, delivered))
 
     @property
     def is_list_of_row(self) -> bool:

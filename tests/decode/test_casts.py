@@ -18,6 +18,8 @@ from parquet_loader import (
     DataError,
     Group,
     OutputOptions,
+    Ragged,
+    RaggedList,
     Scalar,
     Schema,
     Tensor,
@@ -117,12 +119,16 @@ def batches(path: Path, schema: Schema, **options: Any) -> dict[str, Any]:
         path, 100, schema=schema, output_options=OutputOptions(format="numpy"), window_rows=1000, **options
     ) as loader:
         found = [dict(batch) for batch in loader]
-    return {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
+    return {
+        name: (Ragged.cat if isinstance(array, Ragged) else np.concatenate)([batch[name] for batch in found])
+        for name, array in found[0].items()
+    }
 
 
 @pytest.mark.parametrize("filters", [None, [("n", ">", 20)]])
 def test_columns_groups_and_rows_are_delivered_in_the_types_of_the_schema(tmp_path: Path, filters: Any) -> None:
     rng = np.random.default_rng(0)
+    lists = [rng.random(n % 5).tolist() for n in range(3000)]
     table = pa.table(
         {
             "n": range(3000),
@@ -131,6 +137,7 @@ def test_columns_groups_and_rows_are_delivered_in_the_types_of_the_schema(tmp_pa
             "a": rng.random(3000),
             "b": pa.array(rng.integers(0, 100, 3000), pa.int16()),
             "row": pa.array([[i, i + 0.5, i + 1 / 3] for i in range(3000)]),
+            "list": lists,
             "money": pa.array(np.arange(3000) * 10).cast(pa.decimal128(38, 2)),
             "some": pa.array(np.arange(3000) / 3, mask=np.arange(3000) % 7 == 0),
         }
@@ -143,6 +150,7 @@ def test_columns_groups_and_rows_are_delivered_in_the_types_of_the_schema(tmp_pa
             "g": Group({"a": Scalar("float32"), "b": Scalar("float32")}),
             "row": Tensor("float32", (3,)),
             "money": Scalar("float32"),
+            "list": RaggedList("float32"),
             "some": Scalar("float32", null="mask", fill=-1),
         }
     )
@@ -155,12 +163,15 @@ def test_columns_groups_and_rows_are_delivered_in_the_types_of_the_schema(tmp_pa
     rows = np.array(table["row"].to_pylist()[first:])
     np.testing.assert_array_equal(found["row"], rows.astype(np.float32))
     np.testing.assert_array_equal(found["money"], np.arange(first, 3000, dtype=np.float32) * 10)
+    assert found["list"].offsets.tolist() == np.cumsum([0, *map(len, lists[first:])]).tolist()
+    np.testing.assert_array_equal(found["list"].values, np.concatenate(lists[first:]).astype(np.float32))
     valid = np.arange(first, 3000) % 7 != 0
     np.testing.assert_array_equal(found["some_valid"], valid)
     some = np.where(valid, np.arange(first, 3000) / 3, -1)
     np.testing.assert_array_equal(found["some"], some.astype(np.float32))
-    assert {name: array.dtype.name for name, array in found.items()} == {
-        **dict.fromkeys(["x", "g", "row", "money", "some"], "float32"),
+    dtypes = {name: (array.values if name == "list" else array).dtype.name for name, array in found.items()}
+    assert dtypes == {
+        **dict.fromkeys(["x", "g", "row", "money", "list", "some"], "float32"),
         "few": "uint8",
         "some_valid": "bool",
     }

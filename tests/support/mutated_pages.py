@@ -104,6 +104,8 @@ class Kind(NamedTuple):
                 fields[stored.name] = Scalar("float32", null="mask")
             elif pa.types.is_boolean(stored.type):
                 fields[stored.name] = Scalar("bool", null="mask")
+            elif stored.name in ("full", "required"):
+                fields[stored.name] = RaggedList("float64")
             elif pa.types.is_string(stored.type):
                 fields[stored.name] = Category(WORDS, "int16", null="mask", unknown=WORDS[1])
         return Schema(fields)
@@ -378,9 +380,14 @@ def converted_values(path: Path, schema: Schema) -> dict[str, Any] | None:
         return None
     for name, field in schema.items():
         try:
-            values = convert(table.column(name), field).to_numpy()
+            converted = convert(table.column(name), field)
         except ValueProblem:
             return None
+        if isinstance(field, RaggedList):
+            found[name] = rows = np.empty(len(converted), object)
+            rows[:] = [np.frombuffer(row, np.float64) for row in converted.to_pylist()]
+            continue
+        values = converted.to_numpy()
         found[name] = values.astype(np.bool_) if isinstance(field, Scalar) and field.dtype == np.bool_ else values
         if policy_of(field) == "mask":
             found[f"{name}_valid"] = validity(table.column(name)).to_numpy().astype(np.bool_)

@@ -108,8 +108,8 @@ class WindowForm(NamedTuple):
 
     Attributes:
         demand: The condition under which rows or byte arrays are decoded; None for numbers.
-        number: The type of numbers that are delivered in another type than the file's, see `can_convert`; of rows, if
-            these are lists. The integer type of codes. None for all others.
+        number: The type of numbers that are delivered in another type than the file's, see `can_convert`; of elements,
+            if rows are lists. The integer type of codes. None for all others.
         is_text: Whether the kernel checks that byte arrays are UTF-8.
         vocabulary: Gives the codes of byte arrays that are words of a category; else None.
     """
@@ -225,11 +225,11 @@ def decodable_columns(
             conversion, out, vocabulary = 0, line[4], 0
             if form.number is not None:
                 conversion, out = _WORD_CODES, form.number.bit_width // 8
-                if form.vocabulary is None:
-                    conversion = _conversion(type_.value_type if list_values else type_, form.number)
-                else:
+                if form.vocabulary is not None:
                     vocabulary = form.vocabulary.address
-                type_ = form.number
+                else:
+                    conversion = _conversion(type_.value_type if list_values or elements else type_, form.number)
+                type_ = pa.large_list(form.number) if elements else form.number
             elif pa.types.is_decimal128(type_):
                 conversion, out = _WIDE_DECIMALS, type_.bit_width // 8
             elif chunk.leaf.physical_type == "INT96":
