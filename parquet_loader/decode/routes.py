@@ -203,9 +203,9 @@ class ColumnRoute:
 
     Attributes:
         source: The column.
-        window: The direct way to the window's buffers, without an Arrow array, if no row of a row group is filtered
-            out. ``"pages"``: the system copies the values from plain pages. ``"kernel"``: a kernel decodes them there.
-            None: there is none.
+        window: The direct way to the window's buffers, without an Arrow array, unless the filter needs the column to
+            drop rows of a row group. ``"pages"``: the system copies the values from plain pages. ``"kernel"``: a kernel
+            decodes them there. None: there is none.
         decoder: The decoder if `window` cannot be used; None if nothing is read.
         reason: Why there is no faster route; "" if this is the fastest.
         dictionary_rows: The least rows of a batch that Arrow reads as a dictionary; 0 for never.

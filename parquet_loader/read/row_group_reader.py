@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -61,8 +62,9 @@ _WHOLE_TO_WINDOW = (*_TO_WINDOW, "lists")  # see `open_chunks`
 _WINDOWS: tuple[tuple[str, ...], ...] = ((), _TO_WINDOW, _WHOLE_TO_WINDOW)
 _NOTHING = pa.table({})
 
-# The column of the rows' numbers while the filter runs. No column of a file has this name.
-_ROW_NUMBER = "\0row number"
+# The columns of the rows' numbers in the data set, and in the row group, while the filter runs. No column of a file has
+# such a name.
+_ROW_NUMBER, _POSITION = "\0row number", "\0position"
 HIDDEN_ROW_NUMBERS = _ROW_NUMBER
 """Name of the column of the rows' numbers in the data set, if only decoding needs it."""
 
@@ -150,6 +152,15 @@ class RowGroupReader:
             {windows: ColumnSelection(tuple(columns), routes, windows) for windows in _WINDOWS}
             for columns, routes in zip(columns_of, self._routes, strict=True)
         ]
+        # As the second one of these, but the filter's columns are decoded to arrays, which the filter needs.
+        self._filtered_of = [
+            ColumnSelection(
+                tuple(columns),
+                tuple(replace(r, window=None) if r.stored in filtering else r for r in routes),
+                _TO_WINDOW,
+            )
+            for columns, routes, filtering in zip(columns_of, self._routes, self._filter_columns_of, strict=True)
+        ]
         self._widths_of = [_widths_of(decoder.columns) for decoder in decoders]
         self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
         self._int96 = Int96Check(snapshot, self.chunks, columns_of)
@@ -164,7 +175,7 @@ class RowGroupReader:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
 
     def routes(self, row_group: RowGroupRef) -> tuple[ColumnRoute, ...]:
-        """Return the routes of a row group's columns; if a filter decodes its rows, none leads to the window."""
+        """Return the routes of a row group's columns. If a filter selects rows, its own columns become arrays."""
         return self._routes[row_group.schema_number]
 
     def chunk_routes(self, row_group: RowGroupRef) -> dict[str, ChunkRoute]:
@@ -185,7 +196,7 @@ class RowGroupReader:
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
         if not tables:
             known = _KnownRows(row_group, None, None, self._partitions(row_group), self.ranges.empty(row_group))
-            return self._canonical(known, row_group.schema.empty_table(), 0, ())
+            return self._canonical(known, row_group.schema.empty_table(), 0, ())[0]
         return pa.concat_tables(tables)
 
     def empty_table(self) -> pa.Table:
@@ -230,7 +241,7 @@ class RowGroupReader:
         if refused:  # perhaps because of nulls, which other row groups may have, too
             self._has_whole_lists = False
         elif is_whole and self._has_whole_lists and self._deleted(row_group) is None:
-            windows = _WHOLE_TO_WINDOW
+            windows = _WHOLE_TO_WINDOW if self._row_filter(row_group) is None else _TO_WINDOW
         return self._lazy_batches(row_group, batch_rows, windows, location, refused)
 
     def _lazy_batches(
@@ -243,7 +254,9 @@ class RowGroupReader:
     ) -> Iterator[LazyRows]:
         row_filter, deleted = self._row_filter(row_group), self._deleted(row_group)
         selections = self._delivered_of[row_group.schema_number]
-        selection = selections[windows if row_filter is None else ()]
+        selection = selections[windows]
+        if windows and row_filter is not None:
+            selection = self._filtered_of[row_group.schema_number]
         selection = selection.by_arrow(refused) if refused else selection
         columns = selection.columns
         rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows)
@@ -263,18 +276,20 @@ class RowGroupReader:
                         continue
                     # If all columns stay in the file, there is nothing to decode, and so one batch is enough.
                     is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self.row_numbers is None
+                    is_left = is_left and row_filter is None
                     at_once = opened.batch_rows if is_left and not chunks.lists else None
                     some = opened._replace(batch_rows=row_group.rows) if is_left or chunks.lists else opened
                     names = () if chunks.straight is None else chunks.straight.names
                     explained = partial(self._not_written, row_group, columns, location)
                     for batch in _behind(first_row, self._batches(row_group, selection, location, some)):
-                        table = _NOTHING
+                        table, left_out = _NOTHING, None
                         if not is_left:
-                            table = self._canonical(known, pa.Table.from_batches([batch]), first_row, left)
-                        gone, rows = None, len(batch) if left else len(table)
-                        if left and deleted is not None:
-                            skipped = _deleted_among(deleted, first_row, len(batch))
-                            gone, rows = SkippedRows(skipped, first_row), rows - len(skipped)
+                            whole = pa.Table.from_batches([batch])
+                            table, left_out = self._canonical(known, whole, first_row, left)
+                        elif deleted is not None:
+                            left_out = _deleted_among(deleted, first_row, len(batch))
+                        rows = len(batch) - (0 if left_out is None else len(left_out)) if left else len(table)
+                        gone = None if left_out is None or not left else SkippedRows(left_out, first_row)
                         deferred = DeferredColumns(
                             chunks.raw, first_row, explained, chunks.straight, names, gone, chunks.plan.masks,
                             chunks.lists, chunks.plan.groups,
@@ -493,9 +508,15 @@ class RowGroupReader:
     def _decoder(self, row_group: RowGroupRef) -> Decoder:
         return self._decoders[row_group.schema_number]
 
-    def _canonical(self, known: _KnownRows, table: pa.Table, first_row: int, deferred: Collection[str]) -> pa.Table:
+    def _canonical(
+        self, known: _KnownRows, table: pa.Table, first_row: int, deferred: Collection[str]
+    ) -> tuple[pa.Table, IntArray | None]:
+        """Return canonical rows; if columns are deferred, also the rows among them that are left out, or None."""
         row_group, row_filter, deleted, partitions, ranges = known
-        origin = TableOrigin(row_group, first_row)
+        origin, rows = TableOrigin(row_group, first_row), len(table)
+        left_out = None if deleted is None or not deferred else _deleted_among(deleted, first_row, rows)
+        if row_filter is not None and deferred:
+            table = table.append_column(_POSITION, pa.array(np.arange(first_row, first_row + rows)))
         for name, of_rows in ranges.items():
             table = table.append_column(name, of_rows.slice(first_row, len(table)))
         if row_filter is not None:
@@ -510,12 +531,16 @@ class RowGroupReader:
         if row_filter is not None:
             table = row_filter.apply(table, row_group.schema_number, row_group)
             origin = TableOrigin(row_group, is_filtered=True)
+            if deferred:
+                is_out = np.ones(rows, np.bool_)
+                is_out[table.column(_POSITION).to_numpy() - first_row] = False
+                left_out = np.flatnonzero(is_out) + first_row
         decoded = self._decoded(row_group, table, partitions, origin, deferred)
         if self.row_numbers is None:
-            return decoded
+            return decoded, left_out
         # If all columns are still in the file, the table has no columns, and so no rows to append a column to.
         columns = [*decoded.columns, table.column(_ROW_NUMBER)]
-        return pa.Table.from_arrays(columns, names=[*decoded.column_names, self.row_numbers])
+        return pa.Table.from_arrays(columns, names=[*decoded.column_names, self.row_numbers]), left_out
 
     def _decoded(
         self,

@@ -97,7 +97,7 @@ def columns_of(kind: str) -> dict[str, Any]:
         ("numbers", "brotli"),
     ],
 )
-def test_a_slice_enters_five_packages_and_returns_fewer_than_eight_times(
+def test_a_slice_enters_five_packages_and_returns_a_few_times(
     tmp_path: Path, kind: str, codec: str, row_group_rows: int, filters: Any
 ) -> None:
     table = pa.table(columns_of(kind))
@@ -107,7 +107,8 @@ def test_a_slice_enters_five_packages_and_returns_fewer_than_eight_times(
     assert len(opening) == ROWS // row_group_rows  # each row group is opened once
     assert (len(ways) > len(opening)) == (row_group_rows > 1_000)
     assert all(way.packages <= PACKAGES for way in ways)
-    assert max(way.returns for way in ways) < 8
+    # The columns of a filter are decoded to arrays before the others are decoded to the window.
+    assert max(way.returns for way in ways) < (8 if filters is None else 11)
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="profiles frames")

@@ -1,6 +1,7 @@
 """Rows that a table has deleted are left out, and the others come in the order in which a filter delivers them.
 
-A loader whose filter selects the rows that are alive is the model: it decodes with Arrow, and orders the same rows.
+A loader whose filter selects the rows that are alive is the model: it decodes with Arrow, because only Arrow verifies
+checksums, and orders the same rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, OutputOptions, Schema, Shard
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, Schema, Shard
 from parquet_loader.source.tables.deletes import DeletesError, roaring_positions
 from tests.source.tables.made_tables import MadeTable, deleting, table
 from tests.support.examples import examples
@@ -109,6 +110,7 @@ def assert_as_filtered(folder: Path, made: MadeTable, nulls: Any, batch_size: in
     model = {
         name: options[name] for name in ("shuffle", "seed", "window_rows", "shard", "drop_last") if name in options
     }
+    model["read_options"] = ReadOptions(verify_checksums=True)
     expected = delivered(files, batch_size, schema=schema, filters=[("is_alive", "==", True)], **model)
     found = delivered(made, batch_size, schema=schema, **options)
     assert found == expected
