@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+from contextlib import suppress
 from typing import Any
 
 from parquet_loader.errors import OpenFilesError
@@ -36,7 +37,10 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 
 
 def raise_limit() -> None:
-    """Raise this process's limit to its hard limit; only for the library's own processes, which never call `select`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
+    """Raise this process's limit to its hard limit, unless the system refuses.
+
+    Only for the library's own processes, which never call `select`.
+    """
+    with suppress(OSError, ValueError):  # a sandbox, or a hard limit above fs.nr_open
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 
@@ -13,7 +14,9 @@ def available_processors(root: str = "/") -> int:
     Args:
         root: The directory of ``proc`` and ``sys``.
     """
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processors = os.cpu_count() or 1
+    with suppress(AttributeError, OSError):  # not on macOS or Windows; a sandbox may refuse it
+        processors = len(os.sched_getaffinity(0))
     quota = _quota(Path(root))
     return max(1, processors if quota is None else min(processors, math.ceil(quota)))
 

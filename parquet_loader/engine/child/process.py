@@ -66,7 +66,7 @@ def start_process(
     try:
         ours, theirs = _socket_pair()
     except OSError as error:
-        raise (_no_descriptors(option) if is_out_of_descriptors(error) else error) from None
+        raise _not_started(option, error) from error
     number = theirs.fileno()
     command = [
         sys.executable,
@@ -88,9 +88,7 @@ def start_process(
         )
     except OSError as error:
         ours.close()
-        if is_out_of_descriptors(error):
-            raise _no_descriptors(option) from None
-        raise ReadingProcessError(f"{option}: no process can be started: {error}") from error
+        raise _not_started(option, error) from error
     finally:
         theirs.close()
     return process, ours
@@ -147,8 +145,11 @@ def death(process: subprocess.Popen[bytes], name: str) -> ReadingProcessError:
     return ReadingProcessError(f"{name} has ended, {how}{hint}", code)
 
 
-def _no_descriptors(option: str) -> Exception:
-    return out_of_descriptors(f"{option}: no process can be started", _START_DESCRIPTORS)
+def _not_started(option: str, error: OSError) -> Exception:
+    where = f"{option}: no process can be started"
+    if is_out_of_descriptors(error):
+        return out_of_descriptors(where, _START_DESCRIPTORS)
+    return ReadingProcessError(f"{where}: {error}")
 
 
 def serve(socket_number: int, parent: int, answer: Callable[[socket.socket], None]) -> None:

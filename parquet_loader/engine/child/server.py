@@ -110,7 +110,8 @@ _Answer: TypeAlias = tuple[Reply, SharedMessage, list[int]]
 
 def main(socket_number: int, parent: int) -> None:
     """Serve until the caller's process closes the socket or dies."""
-    os.nice(NICENESS)
+    with suppress(OSError):  # a sandbox may refuse it
+        os.nice(NICENESS)
     use_returning_pool()
     serve(socket_number, parent, lambda end: _Server(Channel(end)).serve())
 

@@ -38,6 +38,8 @@ _COPY_UNIT_BYTES = 1 << 16
 _LEAST_BLOCK_BYTES = 16 << 20
 # A block is at least 1/64 of all memory, so that few blocks wait to be sent.
 _MOST_BLOCKS = 64
+# What the system says if it lacks a call, or a sandbox refuses it.
+_REFUSED = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +421,15 @@ def check_shared_memory(option: str = ISOLATION, instead: str = "isolation='thre
         instead: The argument that does not.
 
     Raises:
-        UnsupportedError: The system is not Linux.
+        UnsupportedError: The system is not Linux, or a sandbox refuses the system call.
     """
     if not hasattr(os, "memfd_create"):
         raise UnsupportedError(f"{option} needs Linux (memfd); {instead} gives the same batches")
+    try:
+        os.close(os.memfd_create("parquet_loader", os.MFD_CLOEXEC))
+    except OSError as error:
+        if error.errno in _REFUSED:
+            raise UnsupportedError(
+                f"{option} needs memfd_create, which this system or container refuses ({error.strerror}); allow it in "
+                f"the seccomp profile; {instead} gives the same batches"
+            ) from None
