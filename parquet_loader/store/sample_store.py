@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isnan
@@ -373,6 +374,9 @@ class SampleStore:
             **writer: Arguments of `writer`.
         """
         self._writable()
+        if isinstance(arguments, str) or not isinstance(arguments, Iterable):
+            raise ConfigurationError(f"arguments={arguments!r:.80}: expected a list or a tuple of arguments")
+        inspect.signature(self.writer).bind(**writer)  # raises here, not in each process again and again
         return Samplers(partial(self.writer, **writer), function, processes, tuple(arguments))
 
     def status(self) -> StoreStatus:
@@ -437,11 +441,13 @@ class WeightedStore:
 
 def _position_of(state: Mapping[str, Any], path: str) -> tuple[str, int, int]:
     """Return the name of the list, the epoch and the batch of a loader's state."""
-    name, position = state.get("snapshot"), (state.get("epoch"), state.get("batch"))
+    found: Any = state
+    given = found if isinstance(found, Mapping) else {}
+    name, position = given.get("snapshot"), (given.get("epoch"), given.get("batch"))
     if not is_list_name(name) or not all(isinstance(n, int) and n >= 0 for n in position):
         raise ResumeError(
             f"{path}: the state names no snapshot of a store; pass what state_dict() of a loader over this store "
-            f"returned after an epoch had begun, found {dict(state)!r:.120}"
+            f"returned after an epoch had begun, found {found!r:.120}"
         )
     return name, *position  # type: ignore[return-value]
 

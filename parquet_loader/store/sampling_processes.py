@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -122,6 +123,13 @@ class Samplers:
             raise ConfigurationError(
                 f"function={function!r:.80}: expected a function (number, ...) that yields batches"
             )
+        try:
+            pickle.dumps(function)
+        except (pickle.PicklingError, AttributeError) as error:
+            raise ConfigurationError(
+                f"function={function!r:.80}: cannot be sent to another process: {error}; define it at the top level of "
+                "a module, and pass what it needs in arguments="
+            ) from error
         check_int("processes", processes, 1, 4096)
         woken, wake = multiprocessing.Pipe(duplex=False)
         samplers = [_Sampler(SamplerStatus(number)) for number in range(processes)]

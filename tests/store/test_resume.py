@@ -316,7 +316,8 @@ def test_damage_and_states_of_others_are_errors_that_say_so(store: SampleStore, 
     with BatchedDataLoader(store, 32, **LOADER) as loader:
         fresh = loader.state_dict()
         _, state = some_of(loader, 2)
-    for wrong in ({}, fresh, {**state, "snapshot": "../../x"}, {**state, "epoch": -1}):
+    none: Any = None
+    for wrong in (none, {}, fresh, {**state, "snapshot": "../../x"}, {**state, "epoch": -1}):
         with pytest.raises(ResumeError, match="names no snapshot of a store"):
             store.hold(wrong)
     path = Path(store.path) / ".store" / "snapshots" / state["snapshot"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parquet_loader import SampleStore
+from parquet_loader import ConfigurationError, SampleStore
 from parquet_loader.store.sampling_processes import next_pause_s
 from tests.store.samples import ONE, SCHEMA, fail_at_first, fork_and_be_killed, numbers, yield_for_ever, yield_some
 
@@ -23,6 +23,16 @@ def test_functions_that_end_are_done_and_what_they_yield_is_there(tmp_path: Path
     assert [s.rows for s in done] == [50, 50]
     assert sorted(numbers(tmp_path)) == [*range(50), *range(1000, 1050)]
     assert "50 rows" in str(samplers)
+
+
+def test_what_cannot_run_in_a_process_is_refused_before_one_starts(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with pytest.raises(ConfigurationError, match=r"cannot be sent to another process: .*; define it at the top level"):
+        store.sample(lambda number: iter([]))
+    with pytest.raises(ConfigurationError, match="arguments=5: expected a list or a tuple"):
+        store.sample(yield_some, arguments=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'process'"):
+        store.sample(yield_some, process=2)
 
 
 def test_one_that_raises_starts_again(tmp_path: Path) -> None:
