@@ -422,6 +422,19 @@ def test_a_driver_whose_lease_was_taken_publishes_nothing(tmp_path: Path) -> Non
     assert place.leftovers() == []
 
 
+def test_a_lease_that_cannot_be_read_is_not_that_of_a_dead_job(tmp_path: Path) -> None:
+    place = Place("objects", tmp_path)
+
+    def read(path: str) -> Any:
+        raise OSError("no answer")
+
+    with place.job() as job:
+        reports = write_partition(job.spec, 0, rows(0, 10))
+        place.handler.open_input_stream = read  # type: ignore[method-assign]
+        with pytest.raises(WriteError, match="nothing of it was published: no answer"):
+            job.commit(reports)
+
+
 def test_a_lease_is_renewed_although_the_store_did_not_answer_once(tmp_path: Path) -> None:
     handler = ObjectStore(str(tmp_path))
     read, write, failed, renewed = handler.open_input_stream, handler.open_output_stream, [False], threading.Event()

@@ -73,10 +73,15 @@ class JobLease:
         self._thread.start()
 
     def is_held(self) -> bool:
-        """Return whether this process still holds the lease; False if another job considered this one dead."""
-        with contextlib.suppress(OSError, pa.ArrowException):
+        """Return whether this process still holds the lease; False if another job considered this one dead.
+
+        Raises:
+            OSError, pa.ArrowException: The file system does not say.
+        """
+        try:
             return self._is_written() if self._lock is None else self._lock.has_its_name
-        return False
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Remove the lease's file and release the lock; idempotent, never raises.
