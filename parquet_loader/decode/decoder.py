@@ -437,8 +437,7 @@ def _column_source(
         field: The field or member, if one column of the file, of the same name, holds all of it; else None.
         group: See `ColumnSource`.
     """
-    is_top = stored is not None and "." not in stored and len(file_schema.get_all_field_indices(stored)) == 1
-    own = file_schema.field(stored) if is_top else None
+    own = None if stored is None else _flat_field(file_schema, stored)
     if own is not None:
         own = own.with_type(stored_type(own.type))
     known = Scalar | Tensor | Group | Text | Bytes | RaggedList | Image | Audio | Video | Encoded | Category
@@ -498,6 +497,21 @@ def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | No
         if not dot:
             return None
     return first, name[len(first) + 1 :]
+
+
+def _flat_field(schema: pa.Schema, name: str) -> pa.Field | None:
+    """Return a top-level column, or a member of structs that is not nested itself; None if `name` leads elsewhere."""
+    if "." not in name:
+        return schema.field(name) if len(schema.get_all_field_indices(name)) == 1 else None
+    parent, step = schema, _steps(name, schema)
+    while step is not None and len(parent.get_all_field_indices(step[0])) == 1:
+        type_ = parent.field(step[0]).type
+        if not step[1]:
+            return None if parent is schema or pa.types.is_nested(type_) else pa.field(name, type_)
+        if not pa.types.is_struct(type_):
+            return None
+        parent, step = type_, _steps(step[1], type_)
+    return None
 
 
 def _inner(type_: pa.DataType) -> tuple[pa.DataType, int]:

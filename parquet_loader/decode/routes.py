@@ -73,7 +73,7 @@ class ColumnSource:
     Attributes:
         name: Name of the delivered column or member.
         stored: The name passed to the Parquet reader; None if the files have no such column.
-        field: The file's column, if it is a top-level column; else None.
+        field: The file's column, if it is a top-level column or a flat member of structs; else None.
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
             as for columns of another name.
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
@@ -100,8 +100,13 @@ class ColumnSource:
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether values without nulls are delivered unchanged, as a column, and without a mask."""
-        return self._is_of_type and not self.mask and not self.group
+        """Whether a column of the file without nulls is delivered unchanged, as a column, and without a mask."""
+        return self._is_of_type and not self.mask and not self.group and not self.is_member
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is a member of a struct, or has a dot in its name."""
+        return self.stored is not None and "." in self.stored
 
     @property
     def _is_of_type(self) -> bool:
@@ -179,17 +184,16 @@ class ColumnSource:
     @property
     def form(self) -> WindowForm:
         """How a kernel delivers the column to the window."""
-        column = self.column
-        if column is None:
-            return WindowForm()
-        if self.are_byte_arrays:
-            demand = RowDemand(0, self.refuses_nulls, self.fill is not None)
-            return WindowForm(demand, is_text=column.kind == "text")
-        if self.vocabulary is not None:
-            return WindowForm(number=column.arrow_type, vocabulary=self.vocabulary)
-        if column.shape and (self.fill is None or self.is_list_of_row):
-            return WindowForm(RowDemand(math.prod(column.shape), self.refuses_nulls), self.converted)
-        return WindowForm(number=self.converted)
+        column, demand, is_text = self.column, None, False
+        number = self.converted
+        if column is not None and self.are_byte_arrays:
+            demand, is_text = RowDemand(0, self.refuses_nulls, self.fill is not None), column.kind == "text"
+        elif column is not None and self.vocabulary is not None:
+            number = column.arrow_type
+        elif column is not None and column.shape and (self.fill is None or self.is_list_of_row):
+            demand = RowDemand(math.prod(column.shape), self.refuses_nulls)
+        member = self.field.type if self.field is not None and self.is_member else None
+        return WindowForm(demand, number, is_text, self.vocabulary, member)
 
     @property
     def is_always_as_stored(self) -> bool:
@@ -278,7 +282,7 @@ def _route(
     if source.stored is None:
         return None, None, "the files have no such column"
     if field is None:
-        return None, "arrow", "it is not a top-level column"
+        return None, "arrow", "it is not a top-level column or a flat member of structs"
     if is_known_bytes(field.type) and not source.are_byte_arrays and source.vocabulary is None:
         return None, "arrow", "its values are converted"
     if not (is_known_type(field.type) or is_known_list(field.type) or is_known_bytes(field.type)):

@@ -29,6 +29,7 @@ _MORE_ENCODINGS = {
 }
 BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
 VIEW_BYTES, _INT96_BYTES = 16, 12
+_MOST_DEFINED = 3  # as in `pages/levels.h`
 # For each physical type: its number in `chunks/column.h`, and the bytes of a value (of an unpacked boolean).
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
@@ -112,12 +113,14 @@ class WindowForm(NamedTuple):
             if rows are lists. The integer type of codes. None for all others.
         is_text: Whether the kernel checks that byte arrays are UTF-8.
         vocabulary: Gives the codes of byte arrays that are words of a category; else None.
+        member: The type in the file, if the column is a member of structs; else None.
     """
 
     demand: RowDemand | None = None
     number: pa.DataType | None = None
     is_text: bool = False
     vocabulary: Vocabulary | None = None
+    member: pa.DataType | None = None
 
 
 _AS_STORED = WindowForm()
@@ -189,17 +192,19 @@ def decodable_columns(
     always_compressed = is_always_compressed(footer.metadata.created_by)
     for name in dict.fromkeys(names):
         chunks = footer.chunks[name]
+        form = (forms or {}).get(name, _AS_STORED)
         # Arrow resolves names that are ambiguous: two columns of one name, or a dot that may separate a struct's field.
-        if "." in name or len(chunks) != 1 or not footer.has_clear_names:
+        if ("." in name and form.member is None) or len(chunks) != 1 or not footer.has_clear_names:
             reasons[name] = "it has several leaves, or its name is not clear"
             continue
         (chunk,), indices = chunks, schema.get_all_field_indices(name)
-        type_ = stored_type(schema.field(indices[0]).type) if len(indices) == 1 else pa.null()
+        type_ = form.member
+        if type_ is None:
+            type_ = stored_type(schema.field(indices[0]).type) if len(indices) == 1 else pa.null()
         if not isinstance(chunk, ReadableChunk):  # a `MetadataError`
             reasons[name] = str(chunk)
             continue
-        list_values, form = 0, (forms or {}).get(name, _AS_STORED)
-        demand = form.demand
+        list_values, demand = 0, form.demand
         if demand is not None and not demand.allows(chunk):
             reasons[name] = "the footer does not say that it has no nulls"
             continue
@@ -217,7 +222,7 @@ def decodable_columns(
         elif chunk.leaf.path != name or not (is_known_type(type_) or is_known_bytes(type_)):
             reasons[name] = f"{type_} is not a number, text, bytes, or a list of numbers"
             continue
-        line = _line(type_, chunk, rows, list_values, elements, is_text=form.is_text)
+        line = _line(type_, chunk, rows, list_values, elements, form)
         if line is None:
             reasons[name] = _why_not(type_, chunk)
         else:
@@ -282,9 +287,9 @@ def _list_values(type_: pa.DataType, chunk: ReadableChunk, rows: int) -> int:
 
 
 def _line(
-    type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int, elements: int, *, is_text: bool
+    type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int, elements: int, form: WindowForm
 ) -> tuple[int, ...] | None:
-    levels = (1, 3) if list_values else (0, 1)
+    levels = (1, 3) if list_values else (0, 1 if form.member is None else _MOST_DEFINED)
     if elements:
         levels = 1, elements + type_.value_field.nullable
         if chunk.leaf.max_definition_level != levels[1]:
@@ -297,7 +302,7 @@ def _line(
     if are_bytes and (pa.types.is_fixed_size_binary(type_) or pa.types.is_float16(type_) or is_decimal):
         width = column.length
     if column.physical_type == "BYTE_ARRAY" and is_known_bytes(type_):
-        physical, width = _TEXT if is_text else BYTE_ARRAY, VIEW_BYTES
+        physical, width = _TEXT if form.is_text else BYTE_ARRAY, VIEW_BYTES
     delivered = 1 if is_boolean else VIEW_BYTES if is_known_bytes(type_) else type_.bit_width // 8
     # Decimals and INT96 are converted by the kernels.
     if is_decimal and width <= delivered:

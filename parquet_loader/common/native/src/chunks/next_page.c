@@ -148,7 +148,7 @@ static int begin_values(Column *column, int64_t encoding) {
 static int check_definitions(Column *column, const uint8_t *next, const uint8_t *stop) {
   if (column->list_values) return all_levels(next, stop, column->left, column->optional) ? OK : OTHER;
   column->levels = (Levels){.next = next, .stop = stop};
-  column->values_left = count_defined(next, stop, column->left);
+  column->values_left = count_defined(next, stop, column->left, column->optional);
   return column->values_left < 0 ? OTHER : OK;
 }
 

@@ -73,7 +73,7 @@ static int read_with_nulls(
   if (out && !defined && !filler) return OTHER;
   for (int64_t left = column->left; rows > 0;) {
     int64_t count = rows < BLOCK ? rows : BLOCK, values = 0;
-    int code = read_levels(&column->levels, left, count, 1, some);
+    int code = read_defined(&column->levels, left, count, column->optional, some);
     if (code) return code;
     for (int64_t i = 0; i < count; i++) values += some[i];
     int is_apart = values < count && column->out <= 16;

@@ -2,24 +2,47 @@
 
 #include <string.h>
 
-int64_t count_defined(const uint8_t *next, const uint8_t *stop, int64_t values) {
+#include "encodings.h"
+
+enum { AT_ONCE = 256 };  /* levels unpacked at a time */
+
+/* Counts bits that are set. */
+static int64_t count_bits(const uint8_t *in, int64_t count) {
+  int64_t found = 0;
+  for (int64_t i = 0; i < count; i += 64) {
+    int64_t bits = count - i < 64 ? count - i : 64;
+    uint64_t word = 0;
+    memcpy(&word, in + i / 8, (size_t)((bits + 7) / 8));
+    if (bits < 64) word &= (UINT64_C(1) << bits) - 1;
+    found += __builtin_popcountll(word);
+  }
+  return found;
+}
+
+/* Counts levels of `bits` bits that are `level`; -1: one is higher. */
+static int64_t count_levels(const uint8_t *in, int64_t count, int bits, uint32_t level) {
+  uint32_t some[AT_ONCE];
+  int64_t found = 0;
+  for (int64_t first = 0; first < count; first += AT_ONCE) {
+    int64_t few = count - first < AT_ONCE ? count - first : AT_ONCE;
+    unpack(in + first / 8 * bits, some, (few + 7) / 8 * 8, bits);
+    if (largest(some, few) > level) return -1;
+    for (int64_t i = 0; i < few; i++) found += some[i] == level;
+  }
+  return found;
+}
+
+int64_t count_defined(const uint8_t *next, const uint8_t *stop, int64_t values, int level) {
+  const int bits = level_bits(level);
   int64_t defined = 0;
   Run run;
   while (values > 0) {
-    if (read_run(&next, stop, values, 1, &run)) return -1;
-    int64_t some = values < (int64_t)run.count ? values : (int64_t)run.count;
-    if (!run.is_literal) {
-      defined += run.repeated ? some : 0;
-    } else {
-      for (int64_t i = 0; i < some; i += 64) {
-        int64_t bits = some - i < 64 ? some - i : 64;
-        uint64_t word = 0;
-        memcpy(&word, run.values + i / 8, (size_t)((bits + 7) / 8));
-        if (bits < 64) word &= (UINT64_C(1) << bits) - 1;
-        defined += __builtin_popcountll(word);
-      }
-    }
-    values -= some;
+    if (read_run(&next, stop, values, bits, &run)) return -1;
+    int64_t some = values < (int64_t)run.count ? values : (int64_t)run.count, found;
+    if (!run.is_literal) found = run.repeated > (uint32_t)level ? -1 : run.repeated == (uint32_t)level ? some : 0;
+    else found = level == 1 ? count_bits(run.values, some) : count_levels(run.values, some, bits, (uint32_t)level);
+    if (found < 0) return -1;
+    defined += found, values -= some;
   }
   return next == stop ? defined : -1;
 }
@@ -37,22 +60,7 @@ static void spread_bits(const uint8_t *in, int64_t first, int64_t count, uint8_t
 }
 
 int all_levels(const uint8_t *next, const uint8_t *stop, int64_t values, int level) {
-  uint32_t found[256];
-  int bits = level < 2 ? 1 : level < 4 ? 2 : 3;
-  Run run;
-  while (values > 0) {
-    if (read_run(&next, stop, values, bits, &run)) return 0;
-    int64_t some = values < (int64_t)run.count ? values : (int64_t)run.count;
-    if (!run.is_literal && run.repeated != (uint32_t)level) return 0;
-    for (int64_t first = 0; run.is_literal && first < some; first += 256) {
-      int64_t count = some - first < 256 ? some - first : 256;
-      unpack(run.values + first / 8 * bits, found, (count + 7) / 8 * 8, bits);
-      for (int64_t i = 0; i < count; i++)
-        if (found[i] != (uint32_t)level) return 0;
-    }
-    values -= some;
-  }
-  return next == stop;
+  return count_defined(next, stop, values, level) == values;
 }
 
 int lists_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int64_t position, int64_t size) {
@@ -87,14 +95,20 @@ int begin_levels(Levels *levels, int64_t left, int bits) {
   return OK;
 }
 
-int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *defined) {
+int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *out) {
   while (count > 0) {
     if (begin_levels(levels, left, bits)) return OTHER;
     int64_t some = count < levels->left ? count : levels->left;
-    if (levels->run.is_literal && bits == 1) spread_bits(levels->run.values, levels->done, some, defined);
-    else if (levels->run.is_literal) spread_pairs(levels->run.values, levels->done, some, defined);
-    else memset(defined, (int)levels->run.repeated, (size_t)some);
-    levels->done += some, levels->left -= some, left -= some, count -= some, defined += some;
+    if (levels->run.is_literal && bits == 1) spread_bits(levels->run.values, levels->done, some, out);
+    else if (levels->run.is_literal) spread_pairs(levels->run.values, levels->done, some, out);
+    else memset(out, (int)levels->run.repeated, (size_t)some);
+    levels->done += some, levels->left -= some, left -= some, count -= some, out += some;
   }
   return OK;
+}
+
+int read_defined(Levels *levels, int64_t left, int64_t count, int level, uint8_t *defined) {
+  int code = read_levels(levels, left, count, level_bits(level), defined);
+  for (int64_t i = 0; i < count && level > 1; i++) defined[i] = defined[i] == level;
+  return code;
 }

@@ -1,10 +1,16 @@
-/* Definition and repetition levels. Definition levels of flat columns: 1 for a value, 0 for a null. */
+/* Definition and repetition levels. Columns without lists have up to MOST_DEFINED definition levels: the highest one for a
+ * value, all lower ones for a null, of the column or of a struct around it. */
 #ifndef LEVELS_H
 #define LEVELS_H
 
 #include <stdint.h>
 
 #include "runs.h"
+
+enum { MOST_DEFINED = 3 };
+
+/* The bits of a level of up to `level`, at most 7. */
+static inline int level_bits(int level) { return level < 2 ? 1 : level < 4 ? 2 : 3; }
 
 /* Levels that are read forward. */
 typedef struct {
@@ -13,8 +19,9 @@ typedef struct {
   int64_t done, left;  /* levels of the run that were read, and that were not */
 } Levels;
 
-/* Counts the nonzero levels of a page, of 1 bit each; -1: its runs do not add up to `values` levels, or bytes follow. */
-int64_t count_defined(const uint8_t *next, const uint8_t *stop, int64_t values);
+/* Counts the levels of a page that are `level`; -1: one is higher, its runs do not add up to `values` levels, or bytes
+ * follow. */
+int64_t count_defined(const uint8_t *next, const uint8_t *stop, int64_t values, int level);
 
 /* Whether the definition levels of a page are all `level`, and no bytes follow. */
 int all_levels(const uint8_t *next, const uint8_t *stop, int64_t values, int level);
@@ -26,7 +33,10 @@ int lists_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int64
 /* Begins the next run if the current one has been read; `left`: all levels that follow. */
 int begin_levels(Levels *levels, int64_t left, int bits);
 
-/* Writes the next `count` of `left` levels, of 1 or 2 bits, to `defined`. Their runs have been checked before. */
-int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *defined);
+/* Writes the next `count` of `left` levels, of 1 or 2 bits, to `out`. Their runs have been checked before. */
+int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *out);
+
+/* As `read_levels`, but writes 1 for levels that are `level`, and 0 for others. */
+int read_defined(Levels *levels, int64_t left, int64_t count, int level, uint8_t *defined);
 
 #endif

@@ -2,46 +2,10 @@
 
 #include <string.h>
 
-static int bits_of(int level) { return level < 2 ? 1 : 2; }
-
-/* Counts the levels that are `most`; -1: one is higher, or they do not add up. */
-static int64_t count_most(const uint8_t *next, const uint8_t *stop, int64_t count, int most) {
-  const int bits = bits_of(most);
-  if (bits == 1) return count_defined(next, stop, count);
-  Levels levels = {.next = next, .stop = stop};
-  uint8_t block[LIST_BLOCK];
-  int64_t found = 0;
-  while (count > 0) {
-    if (levels.left == 0) {
-      if (read_run(&levels.next, stop, count, bits, &levels.run)) return -1;
-      levels.done = 0, levels.left = (int64_t)levels.run.count;
-      if (!levels.run.is_literal) {
-        if (levels.run.repeated > (uint32_t)most) return -1;
-        found += levels.run.repeated == (uint32_t)most ? levels.left : 0;
-        count -= levels.left, levels.left = 0;
-        continue;
-      }
-    }
-    int64_t some = count < levels.left ? count : levels.left;
-    if (some > LIST_BLOCK) some = LIST_BLOCK;
-    if (read_levels(&levels, count, some, bits, block)) return -1;
-    uint8_t highest = 0;
-    int64_t here = 0;
-    for (int64_t i = 0; i < some; i++) {
-      highest = block[i] > highest ? block[i] : highest;
-      here += block[i] == most;
-    }
-    if (highest > most) return -1;
-    found += here, count -= some;
-    if (count == 0) levels.left = 0;
-  }
-  return levels.next == stop ? found : -1;
-}
-
 int64_t lists_begin_page(
     ListLevels *levels, const uint8_t *repetitions, const uint8_t *repetitions_end, const uint8_t *definitions,
     const uint8_t *definitions_end, int64_t count, int64_t rows) {
-  int64_t continued = count_defined(repetitions, repetitions_end, count);
+  int64_t continued = count_defined(repetitions, repetitions_end, count, 1);
   if (continued < 0) return -1;
   if (rows >= 0) {
     if (count - continued != rows) return -1;
@@ -51,12 +15,12 @@ int64_t lists_begin_page(
   levels->definitions = (Levels){.next = definitions, .stop = definitions_end};
   levels->packed = count;
   levels->at = levels->count = 0;
-  return count_most(definitions, definitions_end, count, levels->most);
+  return count_defined(definitions, definitions_end, count, levels->most);
 }
 
 int lists_are_values(ListLevels *levels) {
   Levels *definitions = &levels->definitions;
-  if (begin_levels(definitions, levels->packed, bits_of(levels->most))) return 0;
+  if (begin_levels(definitions, levels->packed, level_bits(levels->most))) return 0;
   const Run *run = &definitions->run;
   return !run->is_literal && run->repeated == (uint32_t)levels->most && definitions->left == levels->packed;
 }
@@ -90,7 +54,7 @@ int lists_take_runs(ListLevels *levels, ListRows *rows, int64_t *elements, int *
   *elements = 0, *is_over = 0;
   while (levels->packed && !*is_over) {
     if (begin_levels(repetitions, levels->packed, 1)) return OTHER;
-    if (begin_levels(definitions, levels->packed, bits_of(levels->most))) return OTHER;
+    if (begin_levels(definitions, levels->packed, level_bits(levels->most))) return OTHER;
     if (definitions->run.is_literal || definitions->run.repeated != (uint32_t)levels->most) break;
     const Run *run = &repetitions->run;
     int64_t some = rows->capacity - rows->elements - *elements;
@@ -118,7 +82,7 @@ int lists_take_runs(ListLevels *levels, ListRows *rows, int64_t *elements, int *
 int lists_unpack(ListLevels *levels) {
   int64_t count = levels->packed < LIST_BLOCK ? levels->packed : LIST_BLOCK;
   if (read_levels(&levels->repetitions, levels->packed, count, 1, levels->repeated)) return OTHER;
-  if (read_levels(&levels->definitions, levels->packed, count, bits_of(levels->most), levels->defined)) return OTHER;
+  if (read_levels(&levels->definitions, levels->packed, count, level_bits(levels->most), levels->defined)) return OTHER;
   levels->packed -= count;
   levels->at = 0, levels->count = count;
   return OK;

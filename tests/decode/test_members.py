@@ -1,0 +1,140 @@
+"""Members of structs are decoded to the window like columns, null where a struct around them is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parquet_loader import BatchedDataLoader, Category, DataError, Group, OutputOptions, Ragged, Scalar, Schema, Text
+from tests.support.examples import examples
+
+WORDS = ["a", "bb", "", "ccc"]
+
+
+def member(name: str, rows: int, seed: int) -> pa.Array:
+    rng = np.random.default_rng(seed)
+    few = rng.integers(0, 4, rows)
+    return {
+        "number": pa.array(few, pa.int32()),
+        "real": pa.array(rng.random(rows)),
+        "flag": pa.array(few == 1),
+        "text": pa.array([WORDS[n] for n in few]),
+        "money": pa.array(few).cast(pa.decimal128(38, 2)),
+        "moment": pa.array(few, pa.timestamp("us")),
+    }[name]
+
+
+FIELDS: dict[str, Any] = {
+    "number": Scalar("float32", null="mask", fill=-1),
+    "real": Scalar("float64", null="mask", fill=-1.5),
+    "flag": Scalar("bool", null="mask"),
+    "text": Text(null="mask", fill="-"),
+    "money": Scalar("float64", null="mask", fill=7.0),
+    "moment": Scalar("timestamp[us]", null="mask"),
+}
+FILLS = {"number": -1, "real": -1.5, "flag": False, "text": "-", "money": 7.0, "moment": 0}
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    rows=st.integers(1, 700),
+    names=st.sets(st.sampled_from(list(FIELDS)), min_size=1),
+    asked=st.randoms(use_true_random=False),
+    shares=st.tuples(*[st.sampled_from([0, 0.1, 0.9, 1])] * 3),
+    nullable=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    version=st.sampled_from(["1.0", "2.0"]),
+    coded=st.booleans(),
+    statistics=st.booleans(),
+    depth=st.integers(1, 4),
+)
+def test_members_are_those_that_arrow_flattens(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    names: set[str],
+    asked: Any,
+    shares: tuple[float, ...],
+    nullable: tuple[bool, ...],
+    version: str,
+    coded: bool,
+    statistics: bool,
+    depth: int,
+) -> None:
+    rng = np.random.default_rng(rows)
+
+    def mask(level: int) -> Any:
+        return pa.array(rng.random(rows) < shares[level % 3]) if nullable[level % 3] else None
+
+    def of(array: pa.Array, level: int) -> pa.Array:
+        is_null = mask(level)
+        return array if is_null is None else pc.if_else(is_null, pa.scalar(None, array.type), array)
+
+    fields, arrays = [], []
+    for number, name in enumerate(sorted(names)):
+        arrays.append(of(member(name, rows, number), 0))
+        fields.append(pa.field(name, arrays[-1].type, nullable=nullable[0]))
+    for level in range(1, depth + 1):
+        array = pa.StructArray.from_arrays(arrays, fields=fields, mask=mask(level))
+        arrays, fields = [array], [pa.field("s", array.type, nullable=nullable[level % 3])]
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    path = tmp_path_factory.mktemp("members") / "a.parquet"
+    pq.write_table(
+        table,
+        path,
+        data_page_version=version,
+        use_dictionary=coded,
+        write_statistics=statistics,
+        data_page_size=300,
+        write_batch_size=40,
+        row_group_size=400,
+    )
+    flat = table
+    while any(pa.types.is_struct(type_) for type_ in flat.schema.types):
+        flat = flat.flatten()
+    prefix = "s." * depth
+    some = sorted(names)[: asked.randint(1, len(names))]
+    schema = Schema({prefix + name: FIELDS[name] for name in some})
+    with BatchedDataLoader(path, 64, schema=schema, output_options=OutputOptions(format="numpy")) as loader:
+        batches = [dict(batch) for batch in loader]
+    for name in some:
+        parts = [batch[prefix + name] for batch in batches]
+        found = [row for part in parts for row in (part.to_list() if isinstance(part, Ragged) else part.tolist())]
+        column = flat[prefix + name]
+        column = column.cast(pa.int64()) if name == "moment" else column
+        column = column.cast(pa.float64()) if name == "money" else column
+        assert found == [FILLS[name] if value is None else value for value in column.to_pylist()]
+        valid = np.concatenate([batch[f"{prefix}{name}_valid"] for batch in batches])
+        assert valid.tolist() == column.is_valid().to_pylist()
+
+
+def test_groups_and_categories_of_members_and_a_null_that_is_refused(tmp_path: Path) -> None:
+    rows = [{"x": n / 2, "y": n, "word": "ab"[n % 2]} for n in range(1000)]
+    structs: list[Any] = [*rows, None]
+    pq.write_table(pa.table({"s": structs, "n": range(1001)}), tmp_path / "a.parquet")
+    group = Group({"s.x": Scalar("float32"), "s.y": Scalar("float32")})
+    options: dict[str, Any] = {"filters": [("n", "<", 1000)], "output_options": OutputOptions(format="numpy")}
+    with BatchedDataLoader(
+        tmp_path, 100, schema=Schema({"g": group, "s.word": Category(["b", "a"])}), **options
+    ) as loader:
+        batches = [dict(batch) for batch in loader]
+    xy = np.concatenate([batch["g"] for batch in batches])
+    np.testing.assert_array_equal(xy, [[n / 2, n] for n in range(1000)])
+    assert np.concatenate([batch["s.word"] for batch in batches]).tolist() == [1, 0] * 500
+    refused = pytest.raises(DataError, match=r"column 's\.x', row 1000: is null")
+    with BatchedDataLoader(tmp_path, 100, schema=Schema({"s.x": Scalar("float64")})) as loader, refused:
+        list(loader)
+
+
+def test_a_column_with_a_dot_in_its_name_beside_a_struct_of_that_name(tmp_path: Path) -> None:
+    table = pa.table({"a.b": [1, 2], "a": [{"c": 3}, {"c": 4}]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with BatchedDataLoader(tmp_path, 2, output_options=OutputOptions(format="numpy")) as loader:
+        (batch,) = loader
+    assert {name: array.tolist() for name, array in batch.items()} == {"a.b": [1, 2], "a.c": [3, 4]}
