@@ -24,7 +24,10 @@ _PINNED = (
     "device='cuda' copies them there in the background"
 )
 _COLLATE = "batches are made of whole columns; transform=<function of (columns, rng)> changes them"
-_SAMPLING = "shuffle=True, seed=<n> fix the order, shard=Shard(rank, world_size) the part"
+_SAMPLING = (
+    "shuffle=True, seed=<n> fix the order, shard=Shard(rank, world_size) the part; rows of a sampler's choice "
+    "come from DataLoader(ParquetRows(data), sampler=...), see docs/rows.md"
+)
 
 _IN_OPTIONS = {
     field.name: f"{argument}={options.__name__}({field.name}=<value>)"
@@ -88,6 +91,7 @@ LOADER_KEYWORDS = _IN_OPTIONS | {
     "world_size": "shard=Shard(rank, world_size) selects a rank's rows",
     "num_shards": "shard=Shard(rank, world_size) selects a rank's rows",
     "fs": "filesystem=<pyarrow.fs.FileSystem>",
+    "streaming": "data are never downloaded beforehand; leave it out",
     "filter": "filters=<pyarrow.compute expression> selects rows",
     "buffer_size": "window_rows=<n> sets how many rows are shuffled together",
     "shuffle_buffer": "window_rows=<n> sets how many rows are shuffled together",
@@ -233,8 +237,9 @@ def _reader_of(source: Any) -> str:
         return "from_pandas({'x': array}, batch_size) makes a loader of an array"
     if any(base.__module__.startswith("torch.utils.data") for base in type(source).__mro__):
         return (
-            "write_dataset(({'x': x, 'y': y} for x, y in data), path) writes its rows as Parquet, "
-            "then BatchedDataLoader(path, batch_size) reads that"
+            "write_dataset(({'x': x, 'y': y} for x, y in data), path) writes its rows as Parquet, or, if they are "
+            "dicts, write_dataset((data[n] for n in range(len(data))), path); then BatchedDataLoader(path, batch_size) "
+            "reads that"
         )
     return "expected a path, a URL, a list of these, or a SampleStore"
 

@@ -110,6 +110,7 @@ FRAME = pd.DataFrame({"a": [1, 2]})
         (lambda _: np.zeros(3), "from_pandas({'x': array}, batch_size)"),
         (lambda _: torch.zeros(3), "from_pandas({'x': array}, batch_size)"),
         (lambda _: TensorDataset(torch.zeros(3)), "write_dataset(({'x': x, 'y': y} for x, y in data), path)"),
+        (lambda _: TensorDataset(torch.zeros(3)), "write_dataset((data[n] for n in range(len(data))), path)"),
         (lambda _: (row for row in [{"a": 1}]), "source is a generator; of paths, pass a list: list(paths); of rows"),
         (lambda path: Path(path).glob("*.parquet"), "of paths, pass a list: list(paths)"),
         (lambda path: map(str, Path(path).iterdir()), "source is a map; of paths, pass a list"),
@@ -162,6 +163,8 @@ def test_a_path_given_to_from_pandas_is_sent_to_the_loader(path: str) -> None:
         ("row_numbers", "output_options=OutputOptions(row_numbers=<value>)"),
         ("deadline_s", "remote=RemoteOptions(deadline_s=<value>)"),
         ("episodes", "EpisodeLoader(source, batch_size, episodes=Episodes(<column>))"),
+        ("sampler", "DataLoader(ParquetRows(data), sampler=...)"),
+        ("streaming", "leave it out"),
         ("suffle", "Did you mean 'shuffle'"),
     ],
 )

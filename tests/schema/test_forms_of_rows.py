@@ -165,6 +165,7 @@ def test_a_loader_can_be_written_again(tmp_path: Path) -> None:
         ("rows.parquet", "rewrite_dataset(source, path)"),
         (b"PAR1", "pyarrow.BufferReader(data)"),
         (TensorDataset(torch.zeros(3)), "({'x': x, 'y': y} for x, y in data)"),
+        (TensorDataset(torch.zeros(3)), "(data[n] for n in range(len(data))) if they are dicts"),
         ({"a": [1], "b": [1, 2]}, "rows are dicts in a list"),
         (pd.DataFrame(), "there are no columns"),
         (pd.DataFrame(index=range(3)), "there are no columns"),

@@ -104,5 +104,8 @@ def what_to_use(data: Any) -> str | None:
     if not any(hasattr(data, name) for name in ("__iter__", "__arrow_c_stream__", "__arrow_c_array__")) and (
         hasattr(data, "__getitem__") and hasattr(data, "__len__")
     ):
-        return "a map-style data set is written as rows: ({'x': x, 'y': y} for x, y in data)"
+        return (
+            "a map-style data set is written as rows: ({'x': x, 'y': y} for x, y in data), "
+            "or (data[n] for n in range(len(data))) if they are dicts"
+        )
     return None
