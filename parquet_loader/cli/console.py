@@ -35,6 +35,7 @@ def show_error(error: Exception | str) -> int:
 def with_options(message: str) -> str:
     """Replace names of arguments in an error message by command-line options."""
     message = message.replace("ReadOptions(ignore_table_format=True)", "--ignore-table-format")
+    message = re.sub(r"\bmode='(\w+)'", r"--mode \1", message)
     return re.sub(r"\bsplit='([^']*)'", lambda match: f"--split {shlex.quote(match[1])}", message)
 
 

@@ -8,6 +8,7 @@ import click
 
 from parquet_loader.cli.console import show_lines
 from parquet_loader.common import format_bytes, format_count
+from parquet_loader.errors import WriteError
 from parquet_loader.petastorm.etl.reading.copy_dataset import copy_dataset, print_dataset
 from parquet_loader.source import open_snapshot
 from parquet_loader.write import WriteOptions
@@ -34,16 +35,22 @@ def info(source: str) -> None:
 @click.option("--progress", is_flag=True, help="Show a progress bar (needs tqdm).")
 def copy(source: str, target: str, *, columns: str | None, progress: bool, **sizes: str | None) -> None:
     """Copy SOURCE to the directory TARGET: tensors as raw bytes, images as they are, the schema as JSON."""
-    schema = copy_dataset(
-        source,
-        target,
-        columns=None if columns is None else [name.strip() for name in columns.split(",")],
-        options=WriteOptions(**{name: size for name, size in sizes.items() if size is not None}),
-        progress=progress,
-    )
+    try:
+        schema = copy_dataset(
+            source,
+            target,
+            columns=None if columns is None else [name.strip() for name in columns.split(",")],
+            options=WriteOptions(**{name: size for name, size in sizes.items() if size is not None}),
+            progress=progress,
+        )
+    except WriteError as error:
+        reason, modes, _ = str(error).partition("; mode=")
+        if not modes:
+            raise
+        raise WriteError(f"{reason}; copy to a new directory") from error
     copied = open_snapshot(target)
     size = format_bytes(sum(file.size_bytes for file in copied.files))
     show_lines(
         f"{target}: {format_count(copied.rows, 'row')} in {format_count(len(copied.files), 'file')}, {size}",
-        repr(schema),
+        *repr(schema).splitlines(),
     )

@@ -104,6 +104,9 @@ def test_a_petastorm_data_set_is_shown_and_copied(tmp_path: Path) -> None:
     files = sorted((tmp_path / "copy").glob("*.parquet"))
     assert f"24 rows in {len(files)} files" in copied.stdout
     assert len(files) > 1
+    assert "Schema({\n    'id': " in copied.stdout
+    again = run_here("petastorm", "copy", oracle.EVERYTHING, tmp_path / "copy")
+    assert again.stderr.endswith("; copy to a new directory\n")
     schema = Schema.from_arrow(pq.read_schema(files[0]))
     assert list(schema) == ["id", "matrix", "png_any", "part", "points"]
     assert schema["matrix"] == Tensor("float32", (3, 4))

@@ -57,6 +57,15 @@ def test_a_command_reads_a_table_anyway_as_its_error_says(table: Path, command: 
     assert run_here(command, file, *target, "--ignore-table-format").returncode == 0
 
 
+def test_a_rewrite_takes_the_mode_as_its_error_says(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    command = ["rewrite", str(tmp_path / "a.parquet"), str(tmp_path / "new")]
+    assert run_here(*command).returncode == 0
+    refused = run_here(*command).stderr
+    assert refused.endswith("; --mode append adds files, --mode overwrite replaces all of it\n")
+    assert run_here(*command, "--mode", "overwrite").returncode == 0
+
+
 def test_petastorms_readers_are_told_of_no_option_that_they_lack(splits: Path) -> None:
     with pytest.raises(SourceError, match=r"pass the directory or files of one of them, or a list of several$"):
         make_batch_reader(f"file://{splits}")
