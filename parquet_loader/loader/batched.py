@@ -138,6 +138,7 @@ class MixedPart:
         schema: Returns the schema of batches; None if the schema does not describe them.
         size: Returns the number of rows of an epoch, of all ranks together; of a `TokenLoader`, of tokens.
         steps: Returns the number of batches of an epoch.
+        left_out: Returns the number of row groups left out of the running or last epoch because of errors.
         iterate: Begins an epoch as `__iter__` does, in the format of an output.
     """
 
@@ -148,6 +149,7 @@ class MixedPart:
     schema: Callable[[], Schema | None]
     size: Callable[[], int]
     steps: Callable[[int], int]
+    left_out: Callable[[], int]
     iterate: Callable[[Output], Iterator[Batch]]
 
 
@@ -161,6 +163,7 @@ def mixed_part(loader: BatchedDataLoader) -> MixedPart:
         schema=loader._delivered_schema,
         size=loader._size,
         steps=loader._steps_of,
+        left_out=loader._left_out,
         iterate=loader._iterate,
     )
 

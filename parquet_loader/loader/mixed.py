@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias
@@ -112,6 +112,72 @@ def _due_before(end: float, share: float, most: int | None = None) -> int:
     return count
 
 
+class _Reader:
+    """Reads one loader of a mixture.
+
+    A loader with ``on_error="skip"`` that has left out row groups of an epoch delivers other batches than its plan
+    says. Then only the same iterator can continue that epoch, and a state names the row groups.
+    """
+
+    def __init__(self, loader: BatchedDataLoader, part: MixedPart) -> None:
+        self._loader, self._part = loader, part
+        self._batches: Iterator[Batch] | None = None
+        self._output: type = type(None)
+        self._position = (0, 0)
+        self._left_out: dict[int, int] = {}
+
+    @property
+    def is_reading(self) -> bool:
+        return self._batches is not None
+
+    def is_at(self, position: tuple[int, int]) -> bool:
+        """Whether the next batch is that of this epoch and number."""
+        return self.is_reading and self._position == position
+
+    def begin(self, position: tuple[int, int], output: Output | None) -> None:
+        """Begin at an epoch and batch, in the format of an output or the loader's own; continue if it is there."""
+        if self.is_at(position) and self._output is type(output):
+            return
+        self.left_out()
+        self._loader.seek(*position)
+        self._batches = iter(self._loader) if output is None else self._part.iterate(output)
+        self._position, self._output = position, type(output)
+
+    def next(self) -> Batch | None:
+        """Return the next batch; None if the loader's epoch has ended early, because row groups were left out."""
+        assert self._batches is not None
+        epoch, batch = self._position
+        self._position = epoch, batch + 1
+        return next(self._batches, None)
+
+    def left_out(self) -> dict[int, int]:
+        """Return the numbers of row groups left out since `forget`, by epoch of the loader."""
+        if self.is_reading and (count := self._part.left_out()):
+            self._left_out[self._position[0]] = count
+        return self._left_out
+
+    def forget(self) -> None:
+        """Forget the row groups left out of earlier epochs."""
+        self._left_out = {}
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether row groups were left out of the epoch that is being read."""
+        return self.is_reading and self._position[0] in self.left_out()
+
+    def end(self) -> None:
+        """End the iterator, and not by garbage collection, which a traceback delays and which loses a SIGINT."""
+        batches = self._batches
+        self.drop()
+        if isinstance(batches, Generator):
+            batches.close()
+
+    def drop(self) -> None:
+        """Drop the iterator, which the loader has ended; another thread may still use it."""
+        self.left_out()
+        self._batches = None
+
+
 class MixedLoader(NotIndexed):
     """Iterate over several loaders as one: each batch comes from one of them.
 
@@ -184,6 +250,7 @@ class MixedLoader(NotIndexed):
         self._is_position_chosen = True
         self._is_running = False
         self._iteration = 0
+        self._readers = [_Reader(loader, self._parts[name]) for name, loader in self.loaders.items()]
 
     def _forget_lengths(self) -> None:
         """Forget what follows from the number of batches of the loaders: those of a TokenLoader follow from windows."""
@@ -364,8 +431,9 @@ class MixedLoader(NotIndexed):
     def _iterate(self, output: Output | None) -> Iterator[Any]:
         """Begin an epoch in the format of an output; None for the format of each loader."""
         epoch, first = self._next
-        if self._is_running:
+        if self._is_running and not self._has_delivered_all:
             self.reset()
+        self._end_readers()
         self._iteration += 1  # loaders at the end of their epochs keep what they have read of the next ones
         number = self._iteration
         self._next, self._at, self._is_position_chosen, self._is_running = (epoch + 1, 0), (epoch, first), False, True
@@ -374,42 +442,49 @@ class MixedLoader(NotIndexed):
         finally:
             if number == self._iteration:
                 self._is_running = False
+                self._end_readers()
 
     def _deliver(self, epoch: int, first: int, output: Output | None) -> Iterator[Any]:
         number, schedule = self._iteration, self._schedule(epoch)
         given = np.bincount(schedule[:first], minlength=len(self._names)).tolist()
-        running: dict[int, Iterator[Batch]] = {}
-        positions: dict[int, tuple[int, int]] = {}  # what each of these delivers next
 
-        def begin(which: int) -> None:
-            """Begin to read a loader at its position, unless it is being read there."""
-            position = self._position_in(which, epoch, given[which])
-            if positions.get(which) != position:
-                running.pop(which, None)
-                name = self._names[which]
-                self.loaders[name].seek(*position)
-                running[which] = iter(self.loaders[name]) if output is None else self._parts[name].iterate(output)
-                positions[which] = position
+        def begun(which: int) -> _Reader:
+            """Return a loader that is being read at its position."""
+            self._readers[which].begin(self._position_in(which, epoch, given[which]), output)
+            return self._readers[which]
 
+        for reader in self._readers:
+            reader.forget()
         for which in dict.fromkeys(schedule[first : first + _BEGUN_AHEAD].tolist()):
-            begin(which)
+            begun(which)
         for at in range(first, len(schedule)):
             which = int(schedule[at])
-            name = self._names[which]
-            begin(which)
-            positions[which] = (positions[which][0], positions[which][1] + 1)
-            batch = next(running[which], None)
+            batch = begun(which).next()
             given[which] += 1
             self._at = (epoch, at + 1)
-            if batch is None:  # its epoch ended early, because on_error="skip" left out row groups
+            if batch is None:
                 continue
-            yield (name, batch) if self._named else batch
+            yield (self._names[which], batch) if self._named else batch
             del batch  # so that it is not kept alive during the wait for the next one
             if number != self._iteration:
                 raise LoaderStateError(
                     f"epoch {epoch}, batch {at + 1}: iter(loader) was called again, or the MixedLoader was reset or "
                     "closed, which ended this iterator; loops that run at the same time need a MixedLoader each"
                 )
+
+    @property
+    def _has_delivered_all(self) -> bool:
+        """Whether the running or last epoch has delivered its last batch."""
+        epoch, batch = self._at
+        return batch >= len(self._schedule(epoch))
+
+    def _end_readers(self) -> None:
+        """End reading, except of loaders that the next epoch continues and cannot seek."""
+        continues = self._stages is not None and self._has_delivered_all
+        with ExitStack() as ends:
+            for reader in self._readers:
+                if not (continues and reader.is_shifted):
+                    ends.callback(reader.end)
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -442,13 +517,18 @@ class MixedLoader(NotIndexed):
         }
 
     def _loader_states(self, epoch: int, batch: int) -> dict[str, dict[str, Any]]:
-        """Return the states of the loaders; those that next begin an epoch of their own have left out nothing of it."""
+        """Return the states of the loaders, with the row groups left out of the epoch that each of them continues."""
         states = {name: loader.state_dict() for name, loader in self.loaders.items()}
-        if any("left_out" in state for state in states.values()):
+        for state in states.values():
+            state.pop("left_out", None)
+        if any(reader.left_out() for reader in self._readers):
             given = np.bincount(self._schedule(epoch)[:batch], minlength=len(self._names)).tolist()
-            for which, state in enumerate(states.values()):
-                if "left_out" in state and not self._position_in(which, epoch, given[which])[1]:
-                    del state["left_out"]
+            is_chosen = self._is_position_chosen and not self._is_running
+            for which, (reader, state) in enumerate(zip(self._readers, states.values(), strict=True)):
+                inner, first = self._position_in(which, epoch, given[which])
+                left_out = reader.left_out().get(inner)
+                if left_out and first and (reader.is_at((inner, first)) or not is_chosen):
+                    state["left_out"] = left_out
         return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -487,8 +567,9 @@ class MixedLoader(NotIndexed):
         """End a running epoch."""
         self._iteration += 1
         self._is_running = False
-        for loader in self.loaders.values():
+        for loader, reader in zip(self.loaders.values(), self._readers, strict=True):
             loader.reset()
+            reader.drop()
 
     def close(self) -> None:
         """End a running epoch, and close all loaders; idempotent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from parquet_loader import (
     BatchedDataLoader,
     ConfigurationError,
+    DataError,
     LoaderStateError,
     MixedLoader,
     ResumeError,
@@ -369,18 +371,23 @@ def test_shuffled_token_loaders_mix_by_tokens_and_resume_at_each_batch(tmp_path:
             assert [batch["input_ids"].tolist() for batch in other] == epochs[1][done:]
 
 
-@pytest.mark.parametrize("stop", [*STOPS, "stages"])
-def test_a_loader_that_skips_row_groups_gives_fewer_batches(tmp_path: Path, stop: str) -> None:
-    whole, damaged = tmp_path / "whole.parquet", tmp_path / "damaged.parquet"
-    for path in (whole, damaged):
+def write_two(tmp_path: Path, row_group: int) -> dict[str, Path]:
+    """Write a whole file and one with a damaged row group, of 40 rows in 4 row groups."""
+    paths = {name: tmp_path / f"{name}.parquet" for name in ("whole", "damaged")}
+    for path in paths.values():
         pq.write_table(
             pa.table({"x": np.arange(40)}), path, row_group_size=10, compression="none", use_dictionary=False
         )
-    chunk = pq.ParquetFile(damaged).metadata.row_group(3).column(0)
-    with open(damaged, "r+b") as file:
-        file.seek(chunk.data_page_offset)
+    with open(paths["damaged"], "r+b") as file:
+        file.seek(pq.ParquetFile(paths["damaged"]).metadata.row_group(row_group).column(0).data_page_offset)
         file.write(b"\xff" * 20)
-    loaders = {"whole": BatchedDataLoader(whole, 5), "damaged": BatchedDataLoader(damaged, 5, on_error="skip")}
+    return paths
+
+
+@pytest.mark.parametrize("stop", [*STOPS, "stages"])
+def test_a_loader_that_skips_row_groups_gives_fewer_batches(tmp_path: Path, stop: str) -> None:
+    paths = write_two(tmp_path, 3)
+    loaders = {name: BatchedDataLoader(path, 5, on_error="skip") for name, path in paths.items()}
     weights = {"whole": 1, "damaged": 1}
     arguments: dict[str, Any] = {"stages": [(16, weights)]} if stop == "stages" else {"weights": weights, "stop": stop}
     with MixedLoader(loaders, **arguments, named=True) as mixed:
@@ -392,14 +399,7 @@ def test_a_loader_that_skips_row_groups_gives_fewer_batches(tmp_path: Path, stop
 
 
 def test_a_loader_that_skips_row_groups_resumes_where_it_begins_an_epoch(tmp_path: Path) -> None:
-    paths = {name: tmp_path / f"{name}.parquet" for name in ("whole", "damaged")}
-    for path in paths.values():
-        pq.write_table(
-            pa.table({"x": np.arange(40)}), path, row_group_size=10, compression="none", use_dictionary=False
-        )
-    with open(paths["damaged"], "r+b") as file:
-        file.seek(pq.ParquetFile(paths["damaged"]).metadata.row_group(0).column(0).data_page_offset)
-        file.write(b"\xff" * 20)
+    paths = write_two(tmp_path, 0)
     loaders = {
         "whole": BatchedDataLoader(paths["whole"], 5, shuffle=True),
         "damaged": BatchedDataLoader(paths["damaged"], 5, shuffle=True, on_error="skip"),
@@ -415,6 +415,54 @@ def test_a_loader_that_skips_row_groups_resumes_where_it_begins_an_epoch(tmp_pat
         assert [next(iterator)["x"].tolist() for _ in range(7)] == epochs[1][:7]
         with pytest.raises(ResumeError, match=r"loader 'damaged': 1 row groups were skipped"):
             mixed.load_state_dict(mixed.state_dict())
+
+
+def test_a_loader_that_skips_row_groups_goes_on_in_the_next_epoch_of_stages(tmp_path: Path) -> None:
+    paths = write_two(tmp_path, 1)
+    loaders = {name: BatchedDataLoader(path, 5, shuffle=True, on_error="skip") for name, path in paths.items()}
+    found: dict[str, list[list[int]]] = {"whole": [], "damaged": []}
+    with MixedLoader(loaders, stages=[(10, {"whole": 1, "damaged": 1})], named=True) as mixed:
+        for epoch in range(7):  # 5 batches of each loader, whose epochs have 8; those of `damaged` deliver 6
+            mixed.set_epoch(epoch)
+            iterator = iter(mixed)
+            for name, batch in islice(iterator, 10):  # some trainers count, and do not ask for the end
+                found[name].append(batch["x"].tolist())
+            state = mixed.state_dict()
+            assert "left_out" not in state["loaders"]["whole"]
+            if epoch == 0:
+                with pytest.raises(ResumeError, match=r"loader 'damaged': 1 row groups were skipped"):
+                    MixedLoader(
+                        {
+                            name: BatchedDataLoader(path, 5, shuffle=True, on_error="skip")
+                            for name, path in paths.items()
+                        },
+                        stages=[(10, {"whole": 1, "damaged": 1})],
+                    ).load_state_dict(state)
+    for name, path in paths.items():
+        with BatchedDataLoader(path, 5, shuffle=True, on_error="skip") as alone:
+            expected = [batch["x"].tolist() for _ in range(5) for batch in alone]
+        assert found[name] == expected[: len(found[name])]
+    assert len(found["damaged"]) == 4 * 6 + 3
+
+
+def test_a_loader_that_has_ended_early_does_not_resume_within_its_epoch(tmp_path: Path) -> None:
+    paths = write_two(tmp_path, 1)
+    loaders = {name: BatchedDataLoader(path, 5, on_error="skip") for name, path in paths.items()}
+    with MixedLoader(loaders, {"whole": 1, "damaged": 1}, stop="all_exhausted", named=True) as mixed:
+        state = [mixed.state_dict() for _ in mixed][-1]
+        assert state["batch"] == 15  # after the last batch of `whole`; `damaged` has ended at 13, and would at 15
+        with pytest.raises(ResumeError, match=r"loader 'damaged': 1 row groups were skipped"):
+            mixed.load_state_dict(state)
+
+
+def test_an_error_of_one_loader_ends_the_others(tmp_path: Path) -> None:
+    loaders = {name: BatchedDataLoader(path, 5, window_rows=10) for name, path in write_two(tmp_path, 1).items()}
+    with MixedLoader(loaders, {"whole": 1, "damaged": 1}) as mixed:
+        with pytest.raises(DataError, match=r"damaged\.parquet, row group 1") as held:
+            list(mixed)
+        assert held.tb is not None
+        running = loaders["whole"]._running()
+        assert running is None or not running.is_here
 
 
 def test_weights_and_stages_of_numpy_are_those_of_python(roots: dict[str, str]) -> None:

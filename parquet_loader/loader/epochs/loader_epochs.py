@@ -141,6 +141,10 @@ class LoaderEpochs:
         """Return the number of batches of an epoch."""
         return len(self)
 
+    def _left_out(self) -> int:
+        """Return the number of row groups left out of the running or last epoch because of errors."""
+        return self._figures.left_out if self._options.skips and self._figures is not None else 0
+
     def _size(self) -> int:
         """Return the size by which a mixture may weigh this loader: rows of an epoch, of all ranks together."""
         return self._dataset.rows
