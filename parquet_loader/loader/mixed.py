@@ -297,7 +297,10 @@ class MixedLoader(NotIndexed):
 
     def __len__(self) -> int:
         """Return the number of batches of the epoch that `state_dict` names (at most, under ``on_error="skip"``)."""
-        return len(self._schedule(self._place()[0]))
+        epoch, batch = self._place()
+        length = len(self._schedule(epoch))
+        is_over = batch >= length > 0 and not self._is_running
+        return len(self._schedule(epoch + 1)) if is_over else length
 
     def _place(self) -> tuple[int, int]:
         """Return the epoch and batch of a state; the batch may be the one after the epoch's last."""

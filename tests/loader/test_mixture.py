@@ -371,6 +371,16 @@ def test_shuffled_token_loaders_mix_by_tokens_and_resume_at_each_batch(tmp_path:
             assert [batch["input_ids"].tolist() for batch in other] == epochs[1][done:]
 
 
+def test_the_length_is_that_of_the_epoch_that_comes_next(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(1).integers(1, 60, 40)
+    pq.write_table(pa.table({"input_ids": [[1] * n for n in lengths]}), tmp_path / "a.parquet", row_group_size=5)
+    loader = TokenLoader(tmp_path, length=16, batch_size=2, shuffle=True, window_rows=12)
+    with MixedLoader({"a": loader}, {"a": 1}, stop="all_exhausted") as mixed:
+        pairs = [(len(mixed), len(list(mixed))) for _ in range(5)]
+    assert all(promised == delivered for promised, delivered in pairs)
+    assert len(set(pairs)) > 1
+
+
 def write_two(tmp_path: Path, row_group: int) -> dict[str, Path]:
     """Write a whole file and one with a damaged row group, of 40 rows in 4 row groups."""
     paths = {name: tmp_path / f"{name}.parquet" for name in ("whole", "damaged")}
