@@ -28,7 +28,7 @@ STATE_VERSION = 1
 _MOST_BATCHES = 10**8
 # Weights from here to the inverse can be multiplied and divided by numbers of batches as floats.
 _LEAST_WEIGHT = 1e-100
-# When an epoch begins, loaders begin to read if they deliver one of its next batches, of which there are so many.
+# A loader begins to read this many batches of the mixture before its first one.
 _BEGUN_AHEAD = 100
 
 
@@ -461,6 +461,9 @@ class MixedLoader(NotIndexed):
         for which in dict.fromkeys(schedule[first : first + _BEGUN_AHEAD].tolist()):
             begun(which)
         for at in range(first, len(schedule)):
+            soon = int(schedule[min(at + _BEGUN_AHEAD, len(schedule) - 1)])
+            if not self._readers[soon].is_reading:
+                begun(soon)
             which = int(schedule[at])
             batch = begun(which).next()
             given[which] += 1

@@ -152,6 +152,15 @@ def test_a_pass_that_was_left_counts_and_its_iterator_is_void(roots: dict[str, s
         assert mixed.state_dict()["epoch"] == 3
 
 
+def test_a_loader_begins_to_read_before_its_first_batch(roots: dict[str, str]) -> None:
+    loaders = {name: BatchedDataLoader(roots[name], 4) for name in "ab"}
+    with MixedLoader(loaders, stages=[(150, {"a": 1}), (1, {"b": 1})]) as mixed:
+        iterator = iter(mixed)
+        for batch in range(1, 53):
+            next(iterator)
+            assert (loaders["b"]._running() is not None) == (batch > 50)
+
+
 def test_all_ranks_take_from_the_same_set_at_every_step(roots: dict[str, str]) -> None:
     names, rows = [], Counter[tuple[str, int]]()
     for rank in range(3):
