@@ -472,7 +472,9 @@ class MixedLoader(NotIndexed):
                 continue
             yield (self._names[which], batch) if self._named else batch
             del batch  # so that it is not kept alive during the wait for the next one
-            if number != self._iteration:
+            if number == self._iteration:
+                continue
+            if at + 1 < len(schedule):
                 raise LoaderStateError(
                     f"epoch {epoch}, batch {at + 1}: iter(loader) was called again, or the MixedLoader was reset or "
                     "closed, which ended this iterator; loops that run at the same time need a MixedLoader each"

@@ -152,6 +152,17 @@ def test_a_pass_that_was_left_counts_and_its_iterator_is_void(roots: dict[str, s
         assert mixed.state_dict()["epoch"] == 3
 
 
+def test_an_iterator_that_has_delivered_its_last_batch_ends(roots: dict[str, str]) -> None:
+    with new_mixed(roots, "repeat") as mixed:
+        ended = iter(mixed)
+        for _ in range(len(mixed)):
+            next(ended)
+        newer = iter(mixed)
+        next(newer)
+        assert next(ended, None) is None
+        assert next(newer, None) is not None
+
+
 def test_a_loader_begins_to_read_before_its_first_batch(roots: dict[str, str]) -> None:
     loaders = {name: BatchedDataLoader(roots[name], 4) for name in "ab"}
     with MixedLoader(loaders, stages=[(150, {"a": 1}), (1, {"b": 1})]) as mixed:
