@@ -320,7 +320,8 @@ class RowGroupReader:
 
     def _rows_at_once(self, row_group: RowGroupRef, left: Collection[str], batch_rows: int) -> int:
         """Return the rows of a batch: more if most of their bytes are read straight to the window."""
-        if not left:
+        # The filter's columns are decoded, too, but these are the widths of delivered columns.
+        if not left or self._filter is not None:
             return batch_rows
         widths = self._widths_of[row_group.schema_number]
         if widths is None:

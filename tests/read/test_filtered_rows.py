@@ -183,3 +183,11 @@ def test_a_value_that_does_not_fit_does_not_matter_in_a_row_that_is_filtered_out
     refused = pytest.raises(DataError, match=f"column 'x', row .*{2**40}")
     with BatchedDataLoader(tmp_path, 64, filters=[("id", ">", 3)], **options) as loader, refused:
         list(loader)
+
+
+def test_columns_of_a_filter_that_are_not_delivered_are_decoded_a_few_rows_at_a_time(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(9000), "text": ["word" * 50] * 9000}), tmp_path / "a.parquet")
+    with BatchedDataLoader(tmp_path, 64, columns=["id"], filters=[("text", ">", "a")]) as loader:
+        reader: Any = loader._dataset.reader
+        batches = [batch.rows for batch in reader.lazy_batches(reader.snapshot.row_group(0), 1000)]
+    assert batches == [1000] * 9
