@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from benchmarks.suite.processes import Worker, WorkerError
 from benchmarks.suite.results import hardware, load, now, save, spread
 from benchmarks.suite.systems.base import versions
-from parquet_loader import BatchedDataLoader, OutputOptions, Ragged, Schema, Text
+from parquet_loader import BatchedDataLoader, Category, OutputOptions, Ragged, Scalar, Schema, Text
 
 ROWS = 600_000
 FILES = 3
@@ -57,7 +57,7 @@ class Kind:
         share: Rows of the data set as a share of `ROWS`.
         codec: If the row is about one; else each writer takes its own.
         pyarrow: Arguments of pyarrow's writer. A kind that has some is written by pyarrow alone.
-        mask: Columns whose nulls the loader is asked to deliver as a mask.
+        schema: The loader's schema; None if it infers one.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Kind:
     share: float = 1.0
     codec: str | None = None
     pyarrow: dict[str, Any] = field(default_factory=dict)
-    mask: tuple[str, ...] = ()
+    schema: Schema | None = None
 
 
 def numbers(rows: int, rng: np.random.Generator, nulls: float = 0.0) -> dict[str, Any]:
@@ -103,8 +103,22 @@ def booleans(rows: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def short_strings(rows: int, rng: np.random.Generator) -> dict[str, Any]:
-    words = np.array([f"category {i:04d}" for i in range(1000)], dtype=object)
+    words = np.array(WORDS, dtype=object)
     return {f"s{i}": pa.array(words[rng.integers(0, 10 ** (i % 3 + 1), rows)], pa.string()) for i in range(6)}
+
+
+def wide_numbers(rows: int, rng: np.random.Generator, nulls: float = 0.0) -> dict[str, Any]:
+    return {f"d{i}": pa.array(rng.random(rows), mask=rng.random(rows) < nulls if nulls else None) for i in range(16)}
+
+
+def wide_numbers_with_nulls(rows: int, rng: np.random.Generator) -> dict[str, Any]:
+    return wide_numbers(rows, rng, 0.1)
+
+
+def structs(rows: int, rng: np.random.Generator) -> dict[str, Any]:
+    members = {**numbers(rows, rng), **short_strings(rows, rng)}
+    names = ["f0", "f1", "f2", "i0", "i1", "i2", "s0", "s1"]
+    return {"s": pa.StructArray.from_arrays([pa.array(members[name]) for name in names], names)}
 
 
 def strings_with_nulls(rows: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -133,6 +147,8 @@ def lists(rows: int, rng: np.random.Generator) -> dict[str, Any]:
     return columns
 
 
+WORDS = [f"category {i:04d}" for i in range(1000)]
+MASKED_TEXTS = Schema({f"s{i}": Text(null="mask") for i in range(3)})
 V2 = {
     "data_page_version": "2.0",
     "use_dictionary": False,
@@ -157,17 +173,31 @@ KINDS = (
     Kind("6 timestamps, 2 dates", times),
     Kind("16 booleans", booleans),
     Kind("6 short strings, few distinct", short_strings, 0.5),
-    Kind("3 strings of 5 to 40 bytes, 10 % nulls", strings_with_nulls, 0.5, mask=("s0", "s1", "s2")),
+    Kind("3 strings of 5 to 40 bytes, 10 % nulls", strings_with_nulls, 0.5, schema=MASKED_TEXTS),
     Kind(
         "3 strings of 5 to 40 bytes, 10 % nulls, DELTA_LENGTH_BYTE_ARRAY and DELTA_BYTE_ARRAY",
         strings_with_nulls,
         0.5,
         None,
         DELTA_STRINGS,
-        ("s0", "s1", "s2"),
+        MASKED_TEXTS,
     ),
     Kind("list<float> of 768", embeddings, 0.08),
     Kind("2 lists of 0 to 64 int32", lists, 0.5),
+    Kind("16 float64 as float32", wide_numbers, 0.5, schema=Schema({f"d{i}": Scalar("float32") for i in range(16)})),
+    Kind(
+        "16 float64, 10 % nulls, masks",
+        wide_numbers_with_nulls,
+        0.5,
+        schema=Schema({f"d{i}": Scalar("float64", null="mask") for i in range(16)}),
+    ),
+    Kind(
+        "6 short strings, few distinct, as codes",
+        short_strings,
+        0.5,
+        schema=Schema({f"s{i}": Category(WORDS) for i in range(6)}),
+    ),
+    Kind("6 numbers and 2 short strings in a struct", structs),
 )
 
 
@@ -238,28 +268,24 @@ def written(kind: Kind, writer: str, rows: int, home: Path) -> Path:
     return folder
 
 
-def schema_of(kind: Kind) -> Schema | None:
-    """Return the loader's arguments, which only request a mask."""
-    return Schema({name: Text(null="mask") for name in kind.mask}, extra="infer") if kind.mask else None
-
-
 def verify(kind: Kind, folder: Path) -> None:
     """Compare an epoch in order with the rows that pyarrow reads.
 
     Raises:
         AssertionError: a value, a length or a mask differs.
     """
-    expected = pq.read_table(sorted(folder.glob("*.parquet")))
+    expected = pq.read_table(sorted(folder.glob("*.parquet"))).flatten()
     begin = 0
     with BatchedDataLoader(
-        folder, 10_000, schema=schema_of(kind), output_options=OutputOptions(format="numpy"), window_rows=10_000
+        folder, 10_000, schema=kind.schema, output_options=OutputOptions(format="numpy"), window_rows=10_000
     ) as loader:
         for batch in loader:
             end = begin + len(next(iter(batch.values())))
             for name in expected.column_names:
-                compare(batch[name], expected[name].slice(begin, end - begin).combine_chunks(), name)
-                if name in kind.mask:
-                    alive = expected[name].slice(begin, end - begin).is_valid().to_numpy()
+                column = expected[name].slice(begin, end - begin).combine_chunks()
+                compare(batch[name], column, name)
+                if f"{name}_valid" in batch:
+                    alive = column.is_valid().to_numpy(zero_copy_only=False)
                     np.testing.assert_array_equal(batch[f"{name}_valid"], alive, name)
             begin = end
     assert begin == len(expected), (begin, len(expected))
@@ -267,7 +293,10 @@ def verify(kind: Kind, folder: Path) -> None:
 
 def compare(found: npt.NDArray[Any] | Ragged, column: pa.Array, name: str) -> None:
     """Compare a column of a batch with an Arrow array."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if is_text and not isinstance(found, Ragged):
+        np.testing.assert_array_equal(found, pc.index_in(column, value_set=pa.array(WORDS)).to_numpy(), name)
+    elif is_text:
         column = pc.fill_null(column.cast(pa.large_string()), "").cast(pa.large_binary())
         assert isinstance(found, Ragged)
         np.testing.assert_array_equal(found.lengths, pc.binary_length(column).to_numpy(), name)
@@ -279,7 +308,9 @@ def compare(found: npt.NDArray[Any] | Ragged, column: pa.Array, name: str) -> No
             found = found.values
         np.testing.assert_array_equal(np.asarray(found).ravel(), values, name)
     else:
-        np.testing.assert_array_equal(np.asarray(found), numbers_of(column), name)
+        delivered = np.asarray(found)
+        filled = pc.fill_null(column, 0) if column.type == pa.float64() else column
+        np.testing.assert_array_equal(delivered, numbers_of(filled).astype(delivered.dtype), name)
 
 
 def numbers_of(column: pa.Array) -> npt.NDArray[Any]:
@@ -306,7 +337,7 @@ def measure(kind: Kind, folder: Path, rows: int, arguments: argparse.Namespace) 
         "copies": str(folder),
     }
     options: dict[str, dict[str, Any]] = {
-        "ours": {"numpy": True, "mask": list(kind.mask)},
+        "ours": {"numpy": True, "schema": None if kind.schema is None else kind.schema.to_json()},
         **{name: {"limit": name} for name in SYSTEMS[1:]},
     }
     logs, epochs = arguments.data / "lake" / "logs", {}

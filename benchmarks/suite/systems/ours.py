@@ -17,7 +17,6 @@ from parquet_loader import (
     Scalar,
     Schema,
     Tensor,
-    Text,
     UnsupportedError,
 )
 
@@ -34,7 +33,7 @@ GROUPED = Schema(
 class Ours(System):
     """Options: ``layout``, ``isolation``, ``grouped``, ``window_rows``, and any argument under ``arguments``.
 
-    ``numpy`` asks for numpy arrays, and ``mask`` names text columns whose nulls become masks.
+    ``numpy`` asks for numpy arrays, and ``schema`` is the JSON form of a schema.
     """
 
     def __init__(self, job: Job) -> None:
@@ -90,8 +89,8 @@ class Ours(System):
 def _schema(job: Job) -> Schema | None:
     if job.options.get("grouped"):
         return GROUPED
-    if job.options.get("mask"):
-        return Schema({name: Text(null="mask") for name in job.options["mask"]}, extra="infer")
+    if job.options.get("schema"):
+        return Schema.from_json(job.options["schema"])
     fields: dict[str, Any] = {}
     for column in job.columns:
         if column.kind == "image":
