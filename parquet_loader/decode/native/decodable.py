@@ -53,8 +53,12 @@ def is_known_bytes(type_: pa.DataType) -> bool:
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values that pages store: text or bytes, if Arrow reads them as a dictionary."""
-    return type_.value_type if pa.types.is_dictionary(type_) and is_known_bytes(type_.value_type) else type_
+    """Return the type of the values that pages store, behind extension types, views, and dictionaries of bytes."""
+    while isinstance(type_, pa.BaseExtensionType):
+        type_ = type_.storage_type
+    if pa.types.is_dictionary(type_) and is_known_bytes(type_.value_type):
+        return type_.value_type
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(type_, type_)
 
 
 def is_known_codec(name: str) -> bool:
@@ -200,7 +204,8 @@ def decodable_columns(
         (chunk,), indices = chunks, schema.get_all_field_indices(name)
         type_ = form.member
         if type_ is None:
-            type_ = stored_type(schema.field(indices[0]).type) if len(indices) == 1 else pa.null()
+            type_ = schema.field(indices[0]).type if len(indices) == 1 else pa.null()
+            type_ = type_ if forms is None else stored_type(type_)
         if not isinstance(chunk, ReadableChunk):  # a `MetadataError`
             reasons[name] = str(chunk)
             continue
