@@ -221,11 +221,12 @@ class MixedLoader(NotIndexed):
         self.loaders = dict(loaders)
         self._names = list(loaders)
         self._parts = {name: mixed_part(loader) for name, loader in loaders.items()}
-        if any(part.changes for part in self._parts.values()):
-            raise UnsupportedError(
-                "a SampleStore changes from epoch to epoch, so positions in a mixture would change too; mix loaders of "
-                "fixed lists of files"
-            )
+        for name, part in self._parts.items():
+            if part.changes:
+                raise UnsupportedError(
+                    f"loader {name!r}: a SampleStore, or a table with follow=True, changes from epoch to epoch, so "
+                    "positions in a mixture would change too; mix loaders of fixed lists of files"
+                )
         self._steps_differ = any(part.steps_differ for part in self._parts.values())
         if self._steps_differ and stop == "repeat" and stages is None:
             raise UnsupportedError(
@@ -417,8 +418,8 @@ class MixedLoader(NotIndexed):
         self._check_unnamed("to_keras")
         if self._steps_differ:
             raise UnsupportedError(
-                "to_keras: a source changes from epoch to epoch, but all epochs of a PyDataset have the same number "
-                "of batches; iterate over the loader, and call train_on_batch"
+                "to_keras: epochs of a shuffled TokenLoader may differ by a few batches, but all epochs of a "
+                "PyDataset have the same number of batches; iterate over the loader, and call train_on_batch"
             )
 
         def begin(epoch: int, batch: int, output: Output) -> Iterator[Batch]:

@@ -257,7 +257,7 @@ def test_a_store_does_not_mix_because_its_epochs_change(roots: dict[str, str], t
     with store.writer() as writer:
         writer.write({"id": np.arange(20)})
     with BatchedDataLoader(store, 4) as growing, BatchedDataLoader(roots["a"], 4) as fixed:
-        with pytest.raises(UnsupportedError, match="a SampleStore changes from epoch to epoch"):
+        with pytest.raises(UnsupportedError, match="loader 'growing': a SampleStore, or a table with follow=True"):
             MixedLoader({"growing": growing, "fixed": fixed}, {"growing": 1, "fixed": 1})
         assert sum(len(batch["id"]) for batch in growing) == 20  # unharmed
 
