@@ -162,6 +162,13 @@ class RowGroupReader:
             for columns, routes, filtering in zip(columns_of, self._routes, self._filter_columns_of, strict=True)
         ]
         self._widths_of = [_widths_of(decoder.columns) for decoder in decoders]
+        # By schema: the bytes per row of the filter's columns that are not delivered; None if rows differ.
+        self._filter_bytes_of = [
+            _bytes_of([schema.field(name).type for name in filtering if widths is None or name not in widths])
+            for filtering, schema, widths in zip(
+                self._filter_columns_of, snapshot.schemas, self._widths_of, strict=True
+            )
+        ]
         self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
         self._int96 = Int96Check(snapshot, self.chunks, columns_of)
         # Whether lists of any length may be decoded to the window; not after columns of a row group could not.
@@ -259,7 +266,8 @@ class RowGroupReader:
             selection = self._filtered_of[row_group.schema_number]
         selection = selection.by_arrow(refused) if refused else selection
         columns = selection.columns
-        rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows)
+        is_filtered = row_filter is not None
+        rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows, is_filtered=is_filtered)
         partitions = self._partitions(row_group)
         try:
             known = _KnownRows(row_group, row_filter, deleted, partitions, self.ranges.of(row_group))
@@ -318,17 +326,17 @@ class RowGroupReader:
         are_left = self.row_numbers is None and all(c.name in plan.left and c.name not in plan.groups for c in columns)
         return are_left and all(column.row_bytes is not None or column.name in lists for column in columns)
 
-    def _rows_at_once(self, row_group: RowGroupRef, left: Collection[str], batch_rows: int) -> int:
+    def _rows_at_once(
+        self, row_group: RowGroupRef, left: Collection[str], batch_rows: int, *, is_filtered: bool
+    ) -> int:
         """Return the rows of a batch: more if most of their bytes are read straight to the window."""
-        # The filter's columns are decoded, too, but these are the widths of delivered columns.
-        if not left or self._filter is not None:
-            return batch_rows
         widths = self._widths_of[row_group.schema_number]
-        if widths is None:
+        more = self._filter_bytes_of[row_group.schema_number] if is_filtered else 0
+        if not left or widths is None or more is None:
             return batch_rows
         row_bytes = sum(widths.values())
         left_bytes = sum(map(widths.__getitem__, left))
-        as_decoded = batch_rows * row_bytes // max(1, row_bytes - left_bytes)
+        as_decoded = batch_rows * row_bytes // max(1, row_bytes - left_bytes + more)
         return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
 
     def _deleted(self, row_group: RowGroupRef) -> IntArray | None:
@@ -696,6 +704,14 @@ def _widths_of(columns: Sequence[Column]) -> dict[str, int] | None:
     """Return the bytes of a row of each column, by name; None if a column has rows of varying width."""
     widths = {column.name: column.row_bytes for column in columns if column.row_bytes is not None}
     return widths if len(widths) == len(columns) else None
+
+
+def _bytes_of(types: Iterable[pa.DataType]) -> int | None:
+    """Return the bytes per row of columns of these types; None if a type has values of varying width."""
+    try:
+        return sum(-(-int(type_.bit_width) // 8) for type_ in types)
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=64)
