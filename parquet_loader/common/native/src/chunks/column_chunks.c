@@ -131,7 +131,7 @@ EXPORT int chunks_read(
   for (int64_t i = 0; i < group->count; i++) {
     Column *column = &group->columns[i];
     if (refused[i] || column->lists) continue;  /* see `lists_read` */
-    int is_array = is_byte_array(column);
+    int is_array = is_byte_array(column) && !column->vocabulary;  /* views of its pages are delivered */
     if (!is_array) {
       hand_over(&group->page, &column->page);
       hand_over(&group->dictionary, &column->dictionary);
