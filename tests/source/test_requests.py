@@ -8,6 +8,7 @@ import selectors
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +24,7 @@ from parquet_loader.errors import OpenFilesError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.remote.backoff import Backoff
+from parquet_loader.source.remote.blocking_client import CallThreads
 from parquet_loader.source.remote.client import Bytes, TransientError
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import store_of
@@ -287,6 +289,26 @@ def test_a_fetching_thread_that_cannot_start_is_an_error(tmp_path: Path, monkeyp
             with pytest.raises(OpenFilesError, match=r"cannot be fetched: no free file descriptor is left"):
                 next(iter(loader))
         assert sum(len(batch["x"]) for batch in loader) == 100
+
+
+def test_calls_share_the_threads_that_the_system_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def once(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    async def answers(threads: CallThreads) -> list[int]:
+        return await asyncio.gather(*(threads.call(partial(int, n)) for n in range(3)))
+
+    monkeypatch.setattr(threading.Thread, "start", once)
+    threads = CallThreads(3)
+    try:
+        assert asyncio.run(answers(threads)) == [0, 1, 2]
+    finally:
+        threads.close()
 
 
 def test_waits_between_attempts_double_up_to_a_limit_and_add_what_the_server_asks() -> None:

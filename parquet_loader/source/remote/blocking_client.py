@@ -77,13 +77,21 @@ class CallThreads:
                 return
 
         with self._lock:
+            if self._waiting >= len(self._threads) < self._most:
+                self._add_thread()
             self._waiting += 1
-            if self._waiting > len(self._threads) < self._most:
-                thread = Thread(target=self._work, name="parquet_loader-remote-call", daemon=True)
-                thread.start()
-                self._threads.append(thread)
         self._calls.put(run)
         return await outcome
+
+    def _add_thread(self) -> None:
+        thread = Thread(target=self._work, name="parquet_loader-remote-call", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system starts no more threads; then calls wait for those that there are
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
