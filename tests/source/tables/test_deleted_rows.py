@@ -110,8 +110,9 @@ def assert_as_filtered(folder: Path, made: MadeTable, nulls: Any, batch_size: in
     model = {
         name: options[name] for name in ("shuffle", "seed", "window_rows", "shard", "drop_last") if name in options
     }
-    model["read_options"] = ReadOptions(verify_checksums=True)
-    expected = delivered(files, batch_size, schema=schema, filters=[("is_alive", "==", True)], **model)
+    by_arrow = ReadOptions(verify_checksums=True)
+    filters = [("is_alive", "==", True)]
+    expected = delivered(files, batch_size, schema=schema, filters=filters, read_options=by_arrow, **model)
     found = delivered(made, batch_size, schema=schema, **options)
     assert found == expected
     return len(found)
