@@ -82,13 +82,6 @@ def can_convert(stored: pa.DataType, delivered: pa.DataType) -> bool:
     return stored in _CAST_TYPES and delivered in _CAST_TYPES and stored != delivered
 
 
-def _conversion(stored: pa.DataType, delivered: pa.DataType) -> int:
-    """Return the number of a conversion that `can_convert` allows."""
-    if pa.types.is_decimal128(stored):
-        return _NEAREST_DECIMALS + int(stored.scale)
-    return _CASTS + len(_CAST_TYPES) * _CAST_TYPES.index(stored) + _CAST_TYPES.index(delivered)
-
-
 class RowDemand(NamedTuple):
     """The condition under which a kernel decodes rows to their slots.
 
@@ -230,34 +223,42 @@ def decodable_columns(
         line = _line(type_, chunk, rows, list_values, elements, form)
         if line is None:
             reasons[name] = _why_not(type_, chunk)
-        else:
-            of_lists = (rows, elements) if elements else (list_values, 0)
-            conversion, out, vocabulary = 0, line[4], 0
-            if form.number is not None:
-                conversion, out = _WORD_CODES, form.number.bit_width // 8
-                if form.vocabulary is not None:
-                    vocabulary = form.vocabulary.address
-                else:
-                    conversion = _conversion(type_.value_type if list_values or elements else type_, form.number)
-                type_ = pa.large_list(form.number) if elements else form.number
-            elif pa.types.is_decimal128(type_):
-                conversion, out = _WIDE_DECIMALS, type_.bit_width // 8
-            elif chunk.leaf.physical_type == "INT96":
-                conversion, out = _INT96_TIMESTAMPS, 8
-            types[name] = type_
-            known[name] = (
-                *line,
-                int(always_compressed),
-                *of_lists,
-                conversion,
-                most_bytes_of_page(chunk),
-                out,
-                vocabulary,
-            )
-            nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
+            continue
+        item = type_.value_type if list_values or elements else type_
+        of_lists = (rows, elements) if elements else (list_values, 0)
+        conversion, out = _conversion_of(item, chunk, line[4], form)
+        vocabulary = 0 if form.vocabulary is None else form.vocabulary.address
+        more = int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk), out, vocabulary
+        known[name] = (*line, *more)
+        if form.number is not None:
+            type_ = pa.large_list(form.number) if elements else form.number
+        types[name] = type_
+        nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
     lines = np.array([*known.values()], np.int64).reshape(-1, 16)
     vocabularies = tuple(form.vocabulary for form in (forms or {}).values() if form.vocabulary is not None)
     return DecodableChunks(list(known), [types[name] for name in known], lines, nullable, vocabularies)
+
+
+def _conversion_of(type_: pa.DataType, chunk: ReadableChunk, width: int, form: WindowForm) -> tuple[int, int]:
+    """Return the conversion of a column chunk's values, and the bytes of a delivered one.
+
+    Args:
+        type_: The type of the values.
+        chunk: The column chunk.
+        width: The bytes of a value that is not converted.
+        form: How the column is delivered.
+    """
+    is_decimal = pa.types.is_decimal128(type_)
+    if form.number is not None and form.vocabulary is not None:
+        return _WORD_CODES, form.number.bit_width // 8
+    if form.number is not None and is_decimal:
+        return _NEAREST_DECIMALS + type_.scale, form.number.bit_width // 8
+    if form.number is not None:
+        types = len(_CAST_TYPES) * _CAST_TYPES.index(type_) + _CAST_TYPES.index(form.number)
+        return _CASTS + types, form.number.bit_width // 8
+    if is_decimal:
+        return _WIDE_DECIMALS, type_.bit_width // 8
+    return (_INT96_TIMESTAMPS, 8) if chunk.leaf.physical_type == "INT96" else (0, width)
 
 
 def _why_not(type_: pa.DataType, chunk: ReadableChunk) -> str:
