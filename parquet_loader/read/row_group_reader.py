@@ -57,6 +57,10 @@ from parquet_loader.source import RowGroupRef, Snapshot
 # Python may wait 5 ms for it, so there are few steps.
 RAW_AT_ONCE_BYTES = 2**24
 
+# A filter's columns are decoded this many rows at a time, or more if all widths are known. The budget counts only the
+# delivered columns.
+_FILTERED_ROWS = 65536
+
 _TO_WINDOW = ("pages", "kernel")
 _WHOLE_TO_WINDOW = (*_TO_WINDOW, "lists")  # see `open_chunks`
 _WINDOWS: tuple[tuple[str, ...], ...] = ((), _TO_WINDOW, _WHOLE_TO_WINDOW)
@@ -162,12 +166,10 @@ class RowGroupReader:
             for columns, routes, filtering in zip(columns_of, self._routes, self._filter_columns_of, strict=True)
         ]
         self._widths_of = [_widths_of(decoder.columns) for decoder in decoders]
-        # By schema: the bytes per row of the filter's columns that are not delivered; None if rows differ.
+        # By schema: the bytes per row of the filter's columns in the files' types; None if rows differ.
         self._filter_bytes_of = [
-            _bytes_of([schema.field(name).type for name in filtering if widths is None or name not in widths])
-            for filtering, schema, widths in zip(
-                self._filter_columns_of, snapshot.schemas, self._widths_of, strict=True
-            )
+            _bytes_of(schema.field(name).type for name in filtering)
+            for filtering, schema in zip(self._filter_columns_of, snapshot.schemas, strict=True)
         ]
         self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
         self._int96 = Int96Check(snapshot, self.chunks, columns_of)
@@ -330,6 +332,7 @@ class RowGroupReader:
         self, row_group: RowGroupRef, left: Collection[str], batch_rows: int, *, is_filtered: bool
     ) -> int:
         """Return the rows of a batch: more if most of their bytes are read straight to the window."""
+        batch_rows = min(batch_rows, _FILTERED_ROWS) if is_filtered else batch_rows
         widths = self._widths_of[row_group.schema_number]
         more = self._filter_bytes_of[row_group.schema_number] if is_filtered else 0
         if not left or widths is None or more is None:
@@ -404,7 +407,7 @@ class RowGroupReader:
                 if found < some:  # the pages hold fewer rows than the footer states
                     return
 
-    def count(self, row_group: RowGroupRef, batch_rows: int = 65536) -> int:
+    def count(self, row_group: RowGroupRef, batch_rows: int = _FILTERED_ROWS) -> int:
         """Return how many rows of a row group pass the filter, reading only the filter's columns. Raises as `read`."""
         alive = int(self.snapshot.alive[row_group.index])
         if self._filter is None:
@@ -437,7 +440,7 @@ class RowGroupReader:
         found: list[IntArray] = []
         try:
             location = self.chunks.fetch(row_group, columns)
-            self._count(row_group, 65536, location, found)
+            self._count(row_group, _FILTERED_ROWS, location, found)
         except READ_ERRORS as error:
             raise self.explained(row_group, columns, error) from error
         return np.concatenate(found) if found else np.zeros(0, np.int64)

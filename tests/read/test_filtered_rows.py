@@ -185,9 +185,13 @@ def test_a_value_that_does_not_fit_does_not_matter_in_a_row_that_is_filtered_out
         list(loader)
 
 
-def test_columns_of_a_filter_that_are_not_delivered_are_decoded_a_few_rows_at_a_time(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": range(9000), "text": ["word" * 50] * 9000}), tmp_path / "a.parquet")
-    with BatchedDataLoader(tmp_path, 64, columns=["id"], filters=[("text", ">", "a")]) as loader:
+@pytest.mark.parametrize("is_delivered", [False, True])
+def test_words_that_a_filter_compares_are_decoded_a_few_rows_at_a_time(tmp_path: Path, is_delivered: bool) -> None:
+    pq.write_table(pa.table({"id": range(70_000), "word": ["word" * 50] * 70_000}), tmp_path / "a.parquet")
+    code = {"word": Category(["word" * 50], dtype="int8")} if is_delivered else {}
+    schema = Schema({"id": Scalar("int64"), **code})
+    with BatchedDataLoader(tmp_path, 64, schema=schema, filters=[("word", "==", "word" * 50)]) as loader:
         reader: Any = loader._dataset.reader
-        batches = [batch.rows for batch in reader.lazy_batches(reader.snapshot.row_group(0), 1000)]
-    assert batches == [1000] * 9
+        row_group = reader.snapshot.row_group(0)
+        found = [[batch.rows for batch in reader.lazy_batches(row_group, rows)] for rows in (10_000, 70_000)]
+    assert found == [[10_000] * 7, [65536, 70_000 - 65536]]
