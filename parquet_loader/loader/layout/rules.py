@@ -56,7 +56,7 @@ DELETED_SHARE = 0.2
 # A dictionary of numbers is useless if it does not shrink them to this share.
 USEFUL_DICTIONARY = 0.95
 NARROW_COLUMNS = 32
-_FLAT = "Write the leaves of structs as columns of their own, without dots in their names."
+_FLAT = "Write the columns at the top level, without dots in their names."
 _WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
