@@ -233,6 +233,8 @@ def test_text_that_is_not_utf8_names_its_row_and_does_not_matter_if_bytes_are_as
 def test_nulls_are_filled_or_masked(
     tmp_path: Path, field: Text, nulls: float, encoding: str, filters: Any, categorical: bool
 ) -> None:
+    if categorical and encoding.startswith("DELTA"):
+        pytest.skip("pyarrow, which measures the first rows, does not decode these pages to a dictionary")
     array = words(3000, 200, 20, nulls)
     table = pa.table({"a": array.dictionary_encode() if categorical else array, "n": range(3000)})
     coded = encoding == "dictionary"
