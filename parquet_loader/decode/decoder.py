@@ -440,18 +440,16 @@ def _column_source(
     own = None if stored is None else _flat_field(file_schema, stored)
     if own is not None:
         own = own.with_type(stored_type(own.type))
-    known = Scalar | Tensor | Group | Text | Bytes | RaggedList | Image | Audio | Video | Encoded | Category
-    mask = ""
-    if isinstance(field, Scalar | Text | Bytes | Category) and policy_of(field) == "mask":
-        mask = mask_of(column, field).name
-    is_plain = isinstance(field, known) and (mask or policy_of(field) != "mask")
     vocabulary, words = None, 0
     if isinstance(part, Category) and own is not None and own.type in (pa.string(), pa.large_string()):
         words = len(part.vocabulary)  # Arrow may deliver words as a dictionary; then each word is looked up once
         if field is not None and not part.is_integer:
             vocabulary = Vocabulary(part.words, -1 if part.unknown is None else part.code(part.unknown))
-    if isinstance(part, Category) and vocabulary is None:
-        is_plain, mask = False, ""
+    is_looked_up = vocabulary is not None
+    is_masked = field is not None and policy_of(field) == "mask"
+    has_mask = is_masked and (is_looked_up or isinstance(field, Scalar | Text | Bytes))
+    known = Scalar | Tensor | Group | Text | Bytes | RaggedList | Image | Audio | Video | Encoded
+    is_plain = (is_looked_up or isinstance(field, known)) and is_masked == has_mask
     return ColumnSource(
         column,
         stored,
@@ -461,7 +459,7 @@ def _column_source(
         fill=_fill_of(field),
         refuses_nulls=field is not None and policy_of(field) == "refuse",
         type=field.type if isinstance(field, Scalar) else None,
-        mask=mask,
+        mask=mask_of(column, field).name if field is not None and has_mask else "",
         group=group,
         vocabulary=vocabulary,
     )
@@ -507,7 +505,8 @@ def _flat_field(schema: pa.Schema, name: str) -> pa.Field | None:
     while step is not None and len(parent.get_all_field_indices(step[0])) == 1:
         type_ = parent.field(step[0]).type
         if not step[1]:
-            return None if parent is schema or pa.types.is_nested(type_) else pa.field(name, type_)
+            is_nested = pa.types.is_nested(stored_type(type_))
+            return None if parent is schema or is_nested else pa.field(name, type_)
         if not pa.types.is_struct(type_):
             return None
         parent, step = type_, _steps(step[1], type_)

@@ -138,3 +138,32 @@ def test_a_column_with_a_dot_in_its_name_beside_a_struct_of_that_name(tmp_path: 
     with BatchedDataLoader(tmp_path, 2, output_options=OutputOptions(format="numpy")) as loader:
         (batch,) = loader
     assert {name: array.tolist() for name, array in batch.items()} == {"a.b": [1, 2], "a.c": [3, 4]}
+
+
+class Numbers(pa.ExtensionType):  # type: ignore[misc]
+    """Lists of numbers under another name."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.list_(pa.float32()), "tests.numbers")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, *_: Any) -> Numbers:
+        return cls()
+
+
+def test_a_member_of_an_extension_type_that_holds_lists(tmp_path: Path) -> None:
+    rows = [[float(n)] * (n % 4) for n in range(300)]
+    pa.register_extension_type(Numbers())
+    try:
+        array = pa.ExtensionArray.from_storage(Numbers(), pa.array(rows, pa.list_(pa.float32())))
+        structs = pa.StructArray.from_arrays([array], fields=[pa.field("x", array.type)])
+        pq.write_table(pa.table({"s": structs, "x": array}), tmp_path / "a.parquet")
+        with BatchedDataLoader(tmp_path, 50, output_options=OutputOptions(format="numpy")) as loader:
+            batches = [dict(batch) for batch in loader]
+    finally:
+        pa.unregister_extension_type("tests.numbers")
+    for name in ("s.x", "x"):
+        assert [row.tolist() for batch in batches for row in batch[name].to_list()] == rows

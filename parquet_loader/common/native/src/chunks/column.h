@@ -57,7 +57,7 @@ typedef struct {
   int is_literal;
   uint32_t repeated;
   const uint8_t *run;
-  const uint8_t *words; /* CODED: `entries` decoded values of `out` bytes, by code */
+  const uint8_t *words;  /* CODED: `entries` decoded values of `out` bytes, by code */
   Delta delta;          /* DIFFERENCES, MEASURED */
   int64_t stride;       /* STREAMS: bytes from one byte of a value to its next one */
   int64_t most_page_bytes;  /* limit for a decompressed page, by the footer */
