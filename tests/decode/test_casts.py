@@ -25,11 +25,12 @@ from parquet_loader import (
     Tensor,
 )
 from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.decode import NativeChunks, NotDecodedError
+from parquet_loader.decode import NotDecodedError
 from parquet_loader.decode.converters import convert
 from parquet_loader.decode.encoded_columns import ValueProblem
 from parquet_loader.decode.native.column_reader import Fills
 from parquet_loader.decode.native.decodable import WindowForm, decodable_columns
+from tests.support.chunks import read_in_steps
 from tests.support.examples import examples
 from tests.support.footers import metadata_of
 
@@ -95,22 +96,13 @@ def test_kernels_cast_numbers_as_arrow_does_or_leave_them_to_it(
     out = np.zeros(len(array), delivered)
     fills = Fills.of_columns(["x"], {"x": np.array(5, delivered).tobytes()})
 
-    def read() -> None:
-        with NativeChunks(str(path), chunks, fills) as native_chunks:
-            at = 0
-            for step in [*steps, len(array)]:
-                count = min(step, len(array) - at)
-                if count:
-                    native_chunks.read_into(at, count, np.array([out[at:].ctypes.data], np.int64))
-                at += count
-
     try:
         expected = convert(pa.chunked_array([array]), field).to_numpy()
     except ValueProblem:
         with pytest.raises(NotDecodedError):
-            read()
+            read_in_steps(path, chunks, fills, out, steps)
         return
-    read()
+    read_in_steps(path, chunks, fills, out, steps)
     assert out.tobytes() == np.ascontiguousarray(expected).tobytes()
 
 

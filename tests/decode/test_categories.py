@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, Category, DataError, OutputOptions, Schema
 from parquet_loader.common.native.bindings import IS_BUILT
-from parquet_loader.decode import NativeChunks, NotDecodedError
+from parquet_loader.decode import NotDecodedError
 from parquet_loader.decode.converters import convert
 from parquet_loader.decode.encoded_columns import ValueProblem
 from parquet_loader.decode.native.column_reader import Fills
 from parquet_loader.decode.native.decodable import WindowForm, decodable_columns
 from parquet_loader.decode.native.vocabulary import Vocabulary
+from tests.support.chunks import read_in_steps
 from tests.support.examples import examples
 from tests.support.footers import metadata_of
 
@@ -85,22 +86,13 @@ def test_kernels_look_words_up_as_arrow_does_or_leave_them_to_it(
     out = np.full(len(words) + 2, 77, dtype)
     fills = Fills.of_columns(["x"], {"x": np.zeros(1, dtype).tobytes()})
 
-    def read() -> None:
-        with NativeChunks(str(path), chunks, fills) as native_chunks:
-            at = 0
-            for step in [*steps, len(words)]:
-                count = min(step, len(words) - at)
-                if count:
-                    native_chunks.read_into(at, count, np.array([out[at + 1 :].ctypes.data], np.int64))
-                at += count
-
     try:
         expected = convert(pa.chunked_array([array]), field).to_numpy()
     except ValueProblem:
         with pytest.raises(NotDecodedError):
-            read()
+            read_in_steps(path, chunks, fills, out[1:-1], steps)
         return
-    read()
+    read_in_steps(path, chunks, fills, out[1:-1], steps)
     assert out[1:-1].tolist() == expected.tolist()
     assert (out[[0, -1]] == 77).all()
 
