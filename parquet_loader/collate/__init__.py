@@ -25,7 +25,8 @@ from parquet_loader.collate.token_rows import (
     TOKEN_ROW_TYPES,
     TOKEN_TYPES,
     Pieces,
-    TokenWriter,
+    TokenLine,
     WindowTokens,
     write_column,
+    write_token_rows,
 )

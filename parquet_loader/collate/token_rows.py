@@ -14,8 +14,6 @@ from parquet_loader.common import KERNELS, IntArray, take_ragged
 
 IGNORED_LABEL = -100
 """The label that `torch.nn.functional.cross_entropy` ignores."""
-_ROWS_ITEMSIZE = 8
-_ARGUMENTS = 19  # of the kernel, for each call
 TOKEN_TYPES = tuple(map(np.dtype, ("u1", "i1", "u2", "i2", "u4", "i4", "i8")))
 
 
@@ -91,8 +89,38 @@ class WindowTokens:
         object.__setattr__(self, "line", (addresses[0], kind, *addresses[1:]))
 
 
-class TokenWriter:
-    """Writes rows of tokens, with labels, positions and numbers of pieces; used by one thread.
+class TokenLine(NamedTuple):
+    """Consecutive rows of a window, and where `write_token_rows` writes them.
+
+    Attributes:
+        first, last: The rows, `last` exclusive; the pieces of each have at most `width` tokens.
+        width: Tokens of a row.
+        first_piece, first_row: The number of the first piece and of the first row in the batch.
+        ids, labels, positions, documents, lengths, ends: Where in the memory each array of `TokenRows` begins; -1 for
+            one that is not requested.
+    """
+
+    first: int
+    last: int
+    width: int
+    first_piece: int
+    first_row: int
+    ids: int
+    labels: int
+    positions: int
+    documents: int
+    lengths: int
+    ends: int
+
+
+def write_token_rows(
+    memory: npt.NDArray[np.uint8],
+    lines: Sequence[tuple[WindowTokens, TokenLine]],
+    *,
+    masks_boundaries: bool,
+    padding: int,
+) -> list[int]:
+    """Write rows of tokens, with labels, positions and numbers of pieces, in one kernel call.
 
     The label of a document's token is the document's next token, also if that is in another row. The label of a
     document's last token is the first token of the next piece in the row. It is `IGNORED_LABEL` if boundaries are
@@ -100,75 +128,40 @@ class TokenWriter:
 
     Args:
         memory: Receives the arrays.
+        lines: The windows, and their rows.
         masks_boundaries: Whether labels do not cross from one document to the next.
         padding: The token after the last one of a row.
+
+    Returns:
+        The longest piece or padding of each line.
     """
-
-    def __init__(self, memory: npt.NDArray[np.uint8], *, masks_boundaries: bool, padding: int) -> None:
-        self._memory = memory
-        self._first = memory.ctypes.data
-        self._masks_boundaries = masks_boundaries
-        self._padding = padding
-        self._calls = array.array("q")  # numpy takes three times as long to convert tuples
-        self._longest: list[int] = []
-
-    def add(
-        self,
-        window: WindowTokens,
-        first: int,
-        last: int,
-        width: int,
-        places: Sequence[int | None],
-        *,
-        first_piece: int = 0,
-        first_row: int = 0,
-    ) -> None:
-        """Add rows, which `write` writes; until then, the caller keeps the arrays.
-
-        Args:
-            window: The window.
-            first, last: Its rows, `last` exclusive; the pieces of each have at most `width` tokens.
-            width: Tokens of a row.
-            places: Where in the memory each array of `TokenRows` begins; None for one that is not requested.
-            first_piece, first_row: The number of the first piece and of the first row in the batch.
-        """
-        if KERNELS is None:
-            pieces = window.pieces.between(first, last)
-            out = self._arrays(pieces, width, places)
-            masks, padding = self._masks_boundaries, self._padding
-            _write_without_kernels(window.values, pieces, out, first_piece, padding, masks_boundaries=masks)
-            self._longest.append(_write_ends(pieces, out, first_row))
-            return
-        values, kind, begin, stop, tokens, rows = window.line
-        start = self._first
-        ids, labels, positions, documents, lengths, ends = [0 if at is None else start + at for at in places]
-        self._calls.extend(
-            (
-                values, kind, begin, stop, tokens, rows + first * _ROWS_ITEMSIZE, last - first, width, first_piece,
-                self._masks_boundaries, self._padding, IGNORED_LABEL, ids, labels, positions, documents, lengths, ends,
-                first_row * width,
-            )
-        )  # fmt: skip
-
-    def _arrays(self, pieces: Pieces, width: int, places: Sequence[int | None]) -> TokenRows:
-        """Return the arrays of rows with these pieces, which begin at `places`."""
-        rows, count = len(pieces.rows) - 1, len(pieces.tokens[pieces.chosen])
-        ends = count + int(np.count_nonzero(_filled(pieces) < width))
-        shapes = *[(rows, width)] * 4, (count,), (ends,)
-        arrays: list[Any] = [
-            None if at is None else np.ndarray(shape, dtype, self._memory, at)
-            for shape, dtype, at in zip(shapes, TOKEN_ROW_TYPES, places, strict=True)
+    if KERNELS is None:
+        return [
+            _write_without_kernels(memory, window, line, padding, masks_boundaries=masks_boundaries)
+            for window, line in lines
         ]
-        return TokenRows(*arrays)
+    calls = array.array("q")  # numpy takes three times as long to convert tuples
+    for window, line in lines:
+        calls.extend(window.line)
+        calls.extend(line)
+    longest = np.empty(len(lines), np.int64)
+    KERNELS.packing_write(
+        calls.buffer_info()[0], len(lines), memory.ctypes.data, masks_boundaries, padding, IGNORED_LABEL,
+        longest.ctypes.data,
+    )  # fmt: skip
+    return longest.tolist()
 
-    def write(self) -> list[int]:
-        """Write the rows in one kernel call; return the longest piece or padding of each `add`."""
-        if self._calls:
-            count = len(self._calls) // _ARGUMENTS
-            longest = np.empty(count, np.int64)
-            KERNELS.packing_write(self._calls.buffer_info()[0], count, longest.ctypes.data)
-            self._longest = longest.tolist()
-        return self._longest
+
+def _arrays(memory: npt.NDArray[np.uint8], pieces: Pieces, line: TokenLine) -> TokenRows:
+    """Return the arrays of the rows of a line."""
+    rows, count = len(pieces.rows) - 1, len(pieces.tokens[pieces.chosen])
+    ends = count + int(np.count_nonzero(_filled(pieces) < line.width))
+    shapes = *[(rows, line.width)] * 4, (count,), (ends,)
+    arrays: list[Any] = [
+        None if place < 0 else np.ndarray(shape, dtype, memory, place)
+        for shape, dtype, place in zip(shapes, TOKEN_ROW_TYPES, line[5:], strict=True)
+    ]
+    return TokenRows(*arrays)
 
 
 def _write_ends(pieces: Pieces, out: TokenRows, first_row: int) -> int:
@@ -237,6 +230,15 @@ def _places(pieces: Pieces, width: int) -> IntArray:
 
 
 def _write_without_kernels(
+    memory: npt.NDArray[np.uint8], window: WindowTokens, line: TokenLine, padding: int, *, masks_boundaries: bool
+) -> int:
+    pieces = window.pieces.between(line.first, line.last)
+    out = _arrays(memory, pieces, line)
+    _write_tokens(window.values, pieces, out, line.first_piece, padding, masks_boundaries=masks_boundaries)
+    return _write_ends(pieces, out, line.first_row)
+
+
+def _write_tokens(
     values: npt.NDArray[Any], pieces: Pieces, out: TokenRows, first_piece: int, padding: int, *, masks_boundaries: bool
 ) -> None:
     for rows, value in zip(out[:4], (padding, IGNORED_LABEL, 0, -1), strict=True):

@@ -15,10 +15,11 @@ from parquet_loader.collate import (
     TOKEN_ROW_TYPES,
     TOKEN_TYPES,
     Pieces,
-    TokenWriter,
+    TokenLine,
     WindowTokens,
     token_rows,
     write_column,
+    write_token_rows,
 )
 from parquet_loader.collate.token_rows import TokenRows
 from parquet_loader.common import KERNELS
@@ -66,7 +67,7 @@ class Written(NamedTuple):
     """Arrays in one memory, where each begins there, and the memory."""
 
     out: TokenRows
-    places: list[int | None]
+    places: list[int]
     memory: npt.NDArray[np.uint8]
 
 
@@ -76,14 +77,14 @@ def empty(pieces: Pieces, width: int, *, left_out: Collection[str] = ()) -> Writ
     padded = np.count_nonzero(np.diff(sums[pieces.rows]) < width)
     number = int(pieces.rows[-1] - pieces.rows[0])
     shapes: list[tuple[int, ...]] = [*[(count, width)] * 4, (number,), (number + int(padded),)]
-    places = list[int | None]()
+    places = list[int]()
     at = 0
     for name, shape, dtype in zip(TokenRows._fields, shapes, TOKEN_ROW_TYPES, strict=True):
-        places.append(None if name in left_out else at)
+        places.append(-1 if name in left_out else at)
         at += 0 if name in left_out else (int(np.prod(shape)) * dtype.itemsize + 63) // 64 * 64
     memory = np.full(at + 64, 77, np.uint8)
     arrays: list[Any] = [
-        None if place is None else np.ndarray(shape, dtype, memory, place)
+        None if place < 0 else np.ndarray(shape, dtype, memory, place)
         for shape, dtype, place in zip(shapes, TOKEN_ROW_TYPES, places, strict=True)
     ]
     return Written(TokenRows(*arrays), places, memory)
@@ -94,12 +95,9 @@ def write_tokens(
     masks: bool = False, padding: int = 0,
 ) -> int:  # fmt: skip
     count, width = written.out.ids.shape
-    tokens = TokenWriter(written.memory, masks_boundaries=masks, padding=padding)
-    tokens.add(
-        WindowTokens(values, pieces), first, first + count, width, written.places, first_piece=first_piece,
-        first_row=first_row,
-    )  # fmt: skip
-    (longest,) = tokens.write()
+    line = TokenLine(first, first + count, width, first_piece, first_row, *written.places)
+    lines = [(WindowTokens(values, pieces), line)]
+    (longest,) = write_token_rows(written.memory, lines, masks_boundaries=masks, padding=padding)
     return longest
 
 
@@ -209,12 +207,12 @@ def test_rows_of_several_batches_are_written_in_one_call() -> None:
     whole, first, rest = empty(pieces, 41), empty(pieces.between(0, 1), 41), empty(pieces.between(1, 3), 41)
     write_tokens(values, pieces, whole)
     memory = np.concatenate([first.memory, rest.memory])
-    tokens = TokenWriter(memory, masks_boundaries=False, padding=0)
     window, behind = WindowTokens(values, pieces), len(first.memory)
-    tokens.add(window, 0, 1, 41, first.places)
-    places = [None if place is None else behind + place for place in rest.places]
-    tokens.add(window, 1, 3, 41, places, first_piece=2, first_row=1)
-    assert list(tokens.write()) == [36, 40]
+    lines = [
+        (window, TokenLine(0, 1, 41, 0, 0, *first.places)),
+        (window, TokenLine(1, 3, 41, 2, 1, *[behind + place for place in rest.places])),
+    ]
+    assert write_token_rows(memory, lines, masks_boundaries=False, padding=0) == [36, 40]
     first.memory[:], rest.memory[:] = memory[:behind], memory[behind:]
     for together, *apart in zip(whole.out, first.out, rest.out, strict=True):
         assert together is not None

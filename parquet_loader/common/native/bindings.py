@@ -80,7 +80,7 @@ def _load(path: Path) -> tuple[Any, str]:
     library.packing_count.restype = ctypes.c_int
     library.packing_place.argtypes = (pointer, number, number, ctypes.c_int, number, *[pointer] * 5)
     library.packing_place.restype = ctypes.c_int
-    library.packing_write.argtypes = (pointer, number, pointer)
+    library.packing_write.argtypes = (pointer, number, pointer, ctypes.c_int, number, number, pointer)
     library.packing_write.restype = None
     number32, flag = ctypes.c_int32, ctypes.c_int
     library.image_resize.argtypes = (

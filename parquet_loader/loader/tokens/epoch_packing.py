@@ -137,6 +137,22 @@ class EpochPacking:
             return [(begins[0], begins[0] + rows)]
         return [(begin, begin + share) for begin in begins]
 
+    def consecutive(self, first: int, stop: int) -> IntArray:
+        """Return the bounds of full batches that follow each other.
+
+        Args:
+            first: The first batch.
+            stop: The sequence at which the last one ends at the latest.
+
+        Returns:
+            int64 ``[batches + 1]``: the first sequence of each batch, and the end of the last. No batches with logical
+            shards.
+        """
+        if self.sharding.options.logical_shards is not None:
+            return np.empty(0, np.int64)
+        begin, size = self.ranges_of(first)[0][0], self.batch_size
+        return begin + size * np.arange(min((stop - begin) // size, self.rows // size - first) + 1)
+
     def window_of(self, sequence: int) -> int:
         """Return the window that holds a sequence."""
         return int(np.searchsorted(self.begins, sequence, side="right")) - 1

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.collate import TOKEN_ROW_TYPES, TokenWriter, write_column
+from parquet_loader.collate import TOKEN_ROW_TYPES, TokenLine, WindowTokens, write_column, write_token_rows
+from parquet_loader.common import IntArray
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.loader.tokens.documents import BatchForm, Documents
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
 from parquet_loader.schema import Ragged
-from parquet_loader.window import Allocation, Allocator
+from parquet_loader.window import Allocator
 
 _LINE_BYTES = 64
 _INT32 = np.dtype(np.int32)
 _ROWS_OF_TOKENS = dict(zip(("input_ids", "labels", "position_ids", "document_ids"), TOKEN_ROW_TYPES, strict=False))
-_WRITTEN = {name: index for index, name in enumerate((*_ROWS_OF_TOKENS, "seq_lens", "cu_seqlens"))}  # of `TokenRows`
+_WRITTEN = (*_ROWS_OF_TOKENS, "seq_lens", "cu_seqlens")  # the fields of `TokenRows`
 
 
 def token_bytes(keys: Collection[str]) -> int:
@@ -50,10 +52,17 @@ class SequenceRange(NamedTuple):
         return self.documents.document[first : first + self.pieces]
 
     @classmethod
-    def of(cls, documents: Documents, first: int, last: int) -> SequenceRange:
-        """Return rows of a window."""
-        pieces, ends = documents.pieces.rows, documents.ends_before
-        return cls(documents, first, last, int(pieces[last] - pieces[first]), int(ends[last] - ends[first]))
+    def between(cls, documents: Documents, bounds: IntArray) -> Iterator[SequenceRange]:
+        """Yield consecutive ranges of a window.
+
+        Args:
+            documents: The window.
+            bounds: int64 ``[ranges + 1]``: the first sequence of each, and the end of the last.
+        """
+        rows = documents.rows_before[bounds]
+        pieces, ends = np.diff(documents.pieces.rows[rows]), np.diff(documents.ends_before[rows])
+        rows, pieces, ends = rows.tolist(), pieces.tolist(), ends.tolist()
+        return map(cls, repeat(documents), rows, rows[1:], pieces, ends)
 
 
 BatchParts = Sequence[SequenceRange]
@@ -82,15 +91,19 @@ class BatchCutter:
 
     def add(self, documents: Documents) -> list[BatchParts]:
         """Add the next window; return the batches that it completes."""
-        rows = documents.rows_before
-        begin, end = documents.first, documents.first + len(rows) - 1
+        begin, end = documents.first, documents.first + len(documents.rows_before) - 1
         made: list[BatchParts] = []
         while self._next < self._packing.steps:
+            whole = self._packing.consecutive(self._next, end)
+            if len(whole) > 1 and not self._parts:
+                made.extend([part] for part in SequenceRange.between(documents, whole - begin))
+                self._next += len(whole) - 1
+                continue
             ranges = self._packing.ranges_of(self._next)
             for number, (first, last) in enumerate(ranges):
                 low, high = max(first, begin), min(last, end)
                 if low < high:
-                    part = SequenceRange.of(documents, int(rows[low - begin]), int(rows[high - begin]))
+                    (part,) = SequenceRange.between(documents, np.array([low - begin, high - begin]))
                     self._parts.append((number, part))
             if ranges[-1][1] > end:
                 break
@@ -100,35 +113,27 @@ class BatchCutter:
         return made
 
 
-class _Array(NamedTuple):
-    """An array of a batch.
+class _Arrays(NamedTuple):
+    """One array of each batch of a block; in the block they follow each other.
 
     Attributes:
-        name, shape, dtype: Those of the array.
-        place: Where it begins in the memory of the batch.
+        dtype: That of all arrays.
+        shapes: Of each.
+        begins: Where each begins in the block.
     """
 
-    name: str
-    shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    place: int
+    shapes: Sequence[tuple[int, ...]]
+    begins: Sequence[int]
 
-
-class _Layout(NamedTuple):
-    """The size of a batch and of its arrays.
-
-    Attributes:
-        rows, width: Rows, and tokens of a row.
-        ends: The pieces and paddings of each part.
-        arrays: The arrays that are in memory of the batch.
-        nbytes: Bytes of the memory.
-    """
-
-    rows: int
-    width: int
-    ends: list[int]
-    arrays: list[_Array]
-    nbytes: int
+    def of_block(self, block: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
+        """Return the arrays."""
+        dtype, shapes, begins = self
+        if len(begins) > 1 and shapes.count(shapes[0]) == len(shapes):  # in a tenth of the time
+            strides = np.ndarray(shapes[0], dtype, block, begins[0]).strides
+            shape, distance = (len(begins), *shapes[0]), begins[1] - begins[0]
+            return list(np.ndarray(shape, dtype, block, begins[0], (distance, *strides)))
+        return [np.ndarray(shape, dtype, block, begin) for shape, begin in zip(shapes, begins, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,84 +152,105 @@ class BatchWriter:
 
     def __call__(self, batches: Sequence[BatchParts]) -> list[ProcessedBatch]:
         """Return the batches of these sequences, in one block of memory."""
-        form = self.form
-        layouts = list(map(self._layout, batches))
+        form, count = self.form, len(batches)
+        shapes, pieces, ends = zip(*map(self._sizes, batches), strict=True)
+        laid_out, nbytes = self._laid_out(shapes, pieces, ends, batches[0][0].documents)
         # One block and one call of the kernel for all: each call waits for the GIL when it returns.
-        block = self.memory.allocate(max(1, sum(layout.nbytes for layout in layouts)))
-        writer = TokenWriter(block.array, masks_boundaries=form.masks_boundaries, padding=form.padding)
-        made, begin = [], 0
-        for parts, layout in zip(batches, layouts, strict=True):
-            made.append(self._begun(parts, layout, block, begin, writer))
-            begin += layout.nbytes
-        longest = writer.write()
-        if "max_seqlen" in form.keys:
-            at = 0
-            for batch, parts in zip(made, batches, strict=True):
-                arrays: dict[str, Any] = batch.arrays
-                arrays["max_seqlen"] = max(longest[at : at + len(parts)])
-                at += len(parts)
+        block = self.memory.allocate(max(1, nbytes))
+        by_name = {name: arrays.of_block(block.array) for name, arrays in laid_out.items()}
+        for offsets in by_name.get("cu_seqlens", ()):
+            offsets[0] = 0
+        lines = list[tuple[WindowTokens, TokenLine]]()
+        for parts, (_, width), own_ends, places in zip(batches, shapes, ends, _places(laid_out, count), strict=True):
+            lines.append((parts[0].documents.tokens, TokenLine(parts[0].first, parts[0].last, width, 0, 0, *places)))
+            if len(parts) > 1:
+                lines += _further_lines(parts, width, own_ends, places)
+        masks, padding = form.masks_boundaries, form.padding
+        longest = iter(write_token_rows(block.array, lines, masks_boundaries=masks, padding=padding))
+        made = list[ProcessedBatch]()
+        for number, parts in enumerate(batches):
+            arrays: dict[str, Any] = {name: of_batches[number] for name, of_batches in by_name.items()}
+            owners: dict[str, Any] = {}
+            if block.owner is not None:
+                begins = {name: laid_out[name].begins[number] for name in arrays}
+                owners = {name: block.owner[begins[name] : begins[name] + a.nbytes] for name, a in arrays.items()}
+            if form.token_columns or form.document_columns:
+                self._add_columns(parts, arrays)
+            if "max_seqlen" in form.keys:
+                arrays["max_seqlen"] = max(islice(longest, len(parts)))
+            made.append(ProcessedBatch(shapes[number][0], arrays, owners, nbytes // count))
         return made
 
-    def _layout(self, parts: BatchParts) -> _Layout:
-        form, width = self.form, self.length
-        rows = pieces = 0
-        for part in parts:
-            rows += part.last - part.first
-            pieces += part.pieces
-        if form.multiple is None:
-            ends = [part.ends for part in parts]
+    def _sizes(self, parts: BatchParts) -> tuple[tuple[int, int], int, list[int]]:
+        """Return the rows of a batch and their width, the pieces, and the pieces and paddings of each part."""
+        multiple, width = self.form.multiple, self.length
+        if len(parts) == 1 and multiple is None:
+            _, first, last, pieces, ends = parts[0]
+            return (last - first, width), pieces, [ends]
+        if multiple is None:
+            of_parts = [part.ends for part in parts]
         else:
             filled = [part.documents.filled[part.first : part.last] for part in parts]
-            width = -(-max(int(of_part.max()) for of_part in filled) // form.multiple) * form.multiple
-            ends = [part.pieces + int(np.count_nonzero(f < width)) for part, f in zip(parts, filled, strict=True)]
-        arrays, at = list[_Array](), 0
+            width = -(-max(int(of_part.max()) for of_part in filled) // multiple) * multiple
+            of_parts = [part.pieces + int(np.count_nonzero(f < width)) for part, f in zip(parts, filled, strict=True)]
+        return (sum(part.last - part.first for part in parts), width), sum(part.pieces for part in parts), of_parts
 
-        def add(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-            nonlocal at
-            arrays.append(_Array(name, shape, dtype, at))
-            at += -(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) * _LINE_BYTES
-
-        for name in form.keys:
+    def _laid_out(
+        self, rows: Sequence[tuple[int, int]], pieces: Sequence[int], ends: Sequence[list[int]], documents: Documents
+    ) -> tuple[dict[str, _Arrays], int]:
+        """Return the arrays of batches that are in their block, by name, and the bytes of the block."""
+        laid_out, at = dict[str, _Arrays](), 0
+        for name in self.form.keys:
             if name in _ROWS_OF_TOKENS:
-                add(name, (rows, width), _ROWS_OF_TOKENS[name])
-            elif name != "max_seqlen":
-                add(name, (pieces if name == "seq_lens" else sum(ends) + 1,), _INT32)
-        for name, values in parts[0].documents.columns.items():
-            add(name, (rows, width, *values.shape[1:]), values.dtype)
-        return _Layout(rows, width, ends, arrays, at)
+                laid_out[name], at = _following(at, _ROWS_OF_TOKENS[name], rows)
+            elif name == "seq_lens":
+                laid_out[name], at = _following(at, _INT32, [(count,) for count in pieces])
+            elif name == "cu_seqlens":
+                laid_out[name], at = _following(at, _INT32, [(sum(of_parts) + 1,) for of_parts in ends])
+        for name, values in documents.columns.items():
+            laid_out[name], at = _following(at, values.dtype, [(*shape, *values.shape[1:]) for shape in rows])
+        return laid_out, at
 
-    def _begun(
-        self, parts: BatchParts, layout: _Layout, block: Allocation, begin: int, writer: TokenWriter
-    ) -> ProcessedBatch:
-        """Return a batch whose tokens are not written yet, but added to `writer`; its memory begins at `begin`."""
-        rows, width, ends, laid_out, nbytes = layout
-        arrays: dict[str, Any] = {}
-        owners: dict[str, Any] = {}
-        places: list[int | None] = [None] * len(_WRITTEN)
-        for name, shape, dtype, place in laid_out:
-            arrays[name] = array = np.ndarray(shape, dtype, block.array, begin + place)
-            if name in _WRITTEN:
-                places[_WRITTEN[name]] = begin + place
-            if block.owner is not None:
-                owners[name] = block.owner[begin + place : begin + place + array.nbytes]
-        if "cu_seqlens" in arrays:
-            arrays["cu_seqlens"][0] = 0
-        row = piece = 0
-        end = 1  # of `cu_seqlens`, which has one element more
-        for part, own_ends in zip(parts, ends, strict=True):
-            documents, first, last, pieces, _ = part
-            before = *[row * width] * len(_ROWS_OF_TOKENS), piece, end
-            own_places = [
-                None if place is None else place + at * dtype.itemsize
-                for place, at, dtype in zip(places, before, TOKEN_ROW_TYPES, strict=True)
-            ]
-            writer.add(documents.tokens, first, last, width, own_places, first_piece=piece, first_row=row)
+    def _add_columns(self, parts: BatchParts, arrays: dict[str, Any]) -> None:
+        """Write the columns with a value for each token, and add those with a value for each document."""
+        row = 0
+        for documents, first, last, _, _ in parts:
             for name, values in documents.columns.items():
                 write_column(values, documents.pieces.between(first, last), arrays[name][row : row + last - first])
-            row, piece, end = row + last - first, piece + pieces, end + own_ends
+            row += last - first
         for name in self.form.document_columns:
             arrays[name] = _joined([part.documents.arrays[name][part.own_documents] for part in parts])
-        return ProcessedBatch(rows, arrays, owners, nbytes)
+
+
+def _following(at: int, dtype: np.dtype[Any], shapes: Sequence[tuple[int, ...]]) -> tuple[_Arrays, int]:
+    """Return arrays that follow each other in a block from `at` on, and where they end."""
+    lines = [-(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) for shape in shapes]
+    *begins, end = accumulate(lines, lambda begin, count: begin + count * _LINE_BYTES, initial=at)
+    return _Arrays(dtype, shapes, begins), end
+
+
+def _places(laid_out: Mapping[str, _Arrays], batches: int) -> Iterator[tuple[int, ...]]:
+    """Yield where the kernel writes the arrays of each batch; see `TokenLine`."""
+    missing = [-1] * batches
+    places = [laid_out[name].begins if name in laid_out else missing for name in _WRITTEN]
+    if "cu_seqlens" in laid_out:  # after the first element, which is 0
+        places[-1] = [begin + _INT32.itemsize for begin in places[-1]]
+    return zip(*places, strict=True)
+
+
+def _further_lines(
+    parts: BatchParts, width: int, ends: Sequence[int], places: Sequence[int]
+) -> Iterator[tuple[WindowTokens, TokenLine]]:
+    """Yield the lines of all parts of a batch but the first; `places` are those of the first."""
+    row = piece = end = 0
+    for before, part, own_ends in zip(parts, parts[1:], ends, strict=False):
+        row, piece, end = row + before.last - before.first, piece + before.pieces, end + own_ends
+        passed = *[row * width] * len(_ROWS_OF_TOKENS), piece, end
+        own_places = [
+            place if place < 0 else place + count * dtype.itemsize
+            for place, count, dtype in zip(places, passed, TOKEN_ROW_TYPES, strict=True)
+        ]
+        yield part.documents.tokens, TokenLine(part.first, part.last, width, piece, row, *own_places)
 
 
 def _joined(arrays: list[Any]) -> Any:

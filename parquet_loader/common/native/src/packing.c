@@ -258,14 +258,19 @@ FOR_EACH_TARGET static int64_t write_rows(
   return longest;
 }
 
-/* Calls `write_rows` `count` times, and writes what it returns to `longest`. Each line of `calls` has its 19 arguments. So
- * Python takes its lock once for several batches. */
-EXPORT void packing_write(const int64_t *calls, int64_t count, int64_t *longest) {
-  for (int64_t i = 0; i < count; i++, calls += 19) {
+#define PLACE(type, at) ((at) < 0 ? NULL : (type *)(memory + (at)))
+
+/* Calls `write_rows` `count` times, and writes what it returns to `longest`, so that Python takes its lock once for several
+ * batches. Each line of `calls` has 17 numbers: the addresses of `values`, `begin`, `stop`, `tokens` and `rows`, with `kind`
+ * after the first; the first and the last row, `width`, `first_piece` and the number of the first row in the batch; and where
+ * in `memory` the six arrays begin, -1 for NULL. */
+EXPORT void packing_write(
+    const int64_t *calls, int64_t count, uint8_t *memory, int masks, int64_t padding, int64_t ignored, int64_t *longest) {
+  for (int64_t i = 0; i < count; i++, calls += 17) {
     longest[i] = write_rows(
         ADDRESS(const void, calls[0]), (int)calls[1], ADDRESS(const int64_t, calls[2]), ADDRESS(const int64_t, calls[3]),
-        ADDRESS(const int32_t, calls[4]), ADDRESS(const int64_t, calls[5]), calls[6], calls[7], calls[8], (int)calls[9],
-        calls[10], calls[11], ADDRESS(int64_t, calls[12]), ADDRESS(int64_t, calls[13]), ADDRESS(int32_t, calls[14]),
-        ADDRESS(int32_t, calls[15]), ADDRESS(int32_t, calls[16]), ADDRESS(int32_t, calls[17]), calls[18]);
+        ADDRESS(const int32_t, calls[4]), ADDRESS(const int64_t, calls[5]) + calls[6], calls[7] - calls[6], calls[8],
+        calls[9], masks, padding, ignored, PLACE(int64_t, calls[11]), PLACE(int64_t, calls[12]), PLACE(int32_t, calls[13]),
+        PLACE(int32_t, calls[14]), PLACE(int32_t, calls[15]), PLACE(int32_t, calls[16]), calls[10] * calls[8]);
   }
 }
