@@ -138,7 +138,9 @@ class CutBatches(Batches, Generic[P, H]):
 
     def _write_job(self, windows: deque[WindowTask]) -> Job[list[ProcessedBatch]] | None:
         """Return a job that writes the next batches; None if there are none, or enough are ahead."""
-        count = self._writable(min(self._job_batches(), len(self._cut)))
+        # Jobs of one size can reuse each other's memory.
+        jobs = -(-len(self._cut) // self._job_batches())
+        count = self._writable(-(-len(self._cut) // jobs)) if jobs else 0
         if not count:
             return None
         some, owners = list[Sequence[P]](), list[H]()

@@ -373,6 +373,28 @@ def test_a_child_process_and_threads_give_the_same_batches(tmp_path: Path) -> No
                 assert same(one, two)
 
 
+def block_of(array: Any) -> Any:
+    """The memory of which an array is a part."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def test_batches_are_in_blocks_of_one_size_however_many_a_window_has(tmp_path: Path) -> None:
+    """A block of another size is new memory, and takes longer to write than one that is used again."""
+    lengths = np.random.default_rng(0).integers(1, 64, 2000).tolist()
+    write(tmp_path / "d", lengths, group=100)
+    with TokenLoader(
+        tmp_path / "d", length=32, batch_size=2, shuffle=True, window_rows=150, output_options=NUMPY,
+    ) as loader:  # fmt: skip
+        blocks = {id(block): block for block in (block_of(batch["input_ids"]) for batch in loader)}
+    sizes = [block.nbytes for block in blocks.values()]
+    assert len(sizes) > 20
+    # Jobs that have far fewer batches than others, because another one took part of a window, have blocks of their own.
+    assert sizes.count(max(sizes)) > 0.7 * len(sizes)
+    assert max(sizes) == 32 * 2 * 32 * 32  # 32 batches of 2 sequences of 32 tokens, which take 32 bytes at most
+
+
 def test_batches_that_are_kept_are_not_overwritten(tmp_path: Path) -> None:
     write(tmp_path / "d", LENGTHS * 5)
     with TokenLoader(tmp_path / "d", length=16, batch_size=2, output_options=NUMPY, window_rows=10) as loader:

@@ -144,11 +144,15 @@ class BatchWriter:
         form: The columns and keys of a batch.
         length: Tokens of a sequence.
         memory: Provides the memory of batches.
+        batch_bytes: The most bytes of a batch.
+        at_once: The most batches that are written at once.
     """
 
     form: BatchForm
     length: int
     memory: Allocator
+    batch_bytes: int
+    at_once: int = 1
 
     def __call__(self, batches: Sequence[BatchParts]) -> list[ProcessedBatch]:
         """Return the batches of these sequences, in one block of memory."""
@@ -156,7 +160,7 @@ class BatchWriter:
         shapes, pieces, ends = zip(*map(self._sizes, batches), strict=True)
         laid_out, nbytes = self._laid_out(shapes, pieces, ends, batches[0][0].documents)
         # One block and one call of the kernel for all: each call waits for the GIL when it returns.
-        block = self.memory.allocate(max(1, nbytes))
+        block = self.memory.allocate(self._block_bytes(count, nbytes))
         by_name = {name: arrays.of_block(block.array) for name, arrays in laid_out.items()}
         for offsets in by_name.get("cu_seqlens", ()):
             offsets[0] = 0
@@ -180,6 +184,13 @@ class BatchWriter:
                 arrays["max_seqlen"] = max(islice(longest, len(parts)))
             made.append(ProcessedBatch(shapes[number][0], arrays, owners, nbytes // count))
         return made
+
+    def _block_bytes(self, batches: int, nbytes: int) -> int:
+        """Return the bytes of the block for some batches: mostly the same, so that blocks are reused."""
+        if self.form.multiple is not None:  # batches may be much smaller than the largest
+            return max(1, nbytes)
+        most = self.at_once if 4 * batches >= 3 * self.at_once else batches
+        return max(nbytes, most * self.batch_bytes)
 
     def _sizes(self, parts: BatchParts) -> tuple[tuple[int, int], int, list[int]]:
         """Return the rows of a batch and their width, the pieces, and the pieces and paddings of each part."""

@@ -352,7 +352,7 @@ class TokenLoader(BatchedDataLoader):
     @cached_property
     def _memory(self) -> Allocator:
         """The allocator of batches."""
-        return self._output.allocator(self._batches_ahead * self._batch_bytes)
+        return self._output.allocator(_blocks_bytes(self._batches_ahead, self._batch_bytes))
 
     def _use(self, dataset: Dataset) -> None:
         super()._use(dataset)
@@ -442,7 +442,8 @@ class _PartsOfEpoch:
 
     @property
     def writer(self) -> BatchWriter:
-        return BatchWriter(self.form, self.length, self.memory)
+        at_once = batches_at_once(self.most_ahead, self.batch_bytes)
+        return BatchWriter(self.form, self.length, self.memory, self.batch_bytes, at_once)
 
     def engine(self, packing: EpochPacking, first_batch: int = 0, *, is_first: bool = False) -> Engine:
         return self.engines(
@@ -484,6 +485,10 @@ def _ahead(batch_bytes: int, limit_bytes: int) -> int:
 
 
 def _own_bytes(lengths_bytes: int, batch_bytes: int, limit_bytes: int) -> int:
-    """Return the bytes of a limit for lengths, batches ahead, and the block of the last batch delivered."""
-    ahead = _ahead(batch_bytes, limit_bytes)
-    return lengths_bytes + (ahead + batches_at_once(ahead, batch_bytes)) * batch_bytes
+    """Return the bytes of a limit for lengths and batches."""
+    return lengths_bytes + _blocks_bytes(_ahead(batch_bytes, limit_bytes), batch_bytes)
+
+
+def _blocks_bytes(ahead: int, batch_bytes: int) -> int:
+    """Return the bytes of batches ahead and of the block of the last batch delivered."""
+    return (ahead + batches_at_once(ahead, batch_bytes)) * batch_bytes
