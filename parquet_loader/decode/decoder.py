@@ -24,7 +24,7 @@ from parquet_loader.decode.converters import (
     without_extensions,
 )
 from parquet_loader.decode.encoded_columns import ValueProblem
-from parquet_loader.decode.native.decodable import stored_type
+from parquet_loader.decode.native.decodable import is_known_list, stored_type
 from parquet_loader.decode.native.vocabulary import Vocabulary
 from parquet_loader.decode.routes import ColumnSource
 from parquet_loader.errors import DataError, SchemaError, nearest
@@ -498,14 +498,19 @@ def _steps(name: str, parent: pa.Schema | pa.StructType) -> tuple[str, str] | No
 
 
 def _flat_field(schema: pa.Schema, name: str) -> pa.Field | None:
-    """Return a top-level column, or a member of structs that is not nested itself; None if `name` leads elsewhere."""
+    """Return a top-level column, or a member of structs that is a list of numbers or not nested.
+
+    Returns:
+        None if `name` leads elsewhere.
+    """
     if "." not in name:
         return schema.field(name) if len(schema.get_all_field_indices(name)) == 1 else None
     parent, step = schema, _steps(name, schema)
     while step is not None and len(parent.get_all_field_indices(step[0])) == 1:
         type_ = parent.field(step[0]).type
         if not step[1]:
-            is_nested = pa.types.is_nested(stored_type(type_))
+            stored = stored_type(type_)
+            is_nested = pa.types.is_nested(stored) and not is_known_list(stored)
             return None if parent is schema or is_nested else pa.field(name, type_)
         if not pa.types.is_struct(type_):
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquet_loader import BatchedDataLoader, Category, DataError, Group, OutputOptions, Ragged, Scalar, Schema, Text
+from parquet_loader import (
+    BatchedDataLoader,
+    Category,
+    DataError,
+    Group,
+    OutputOptions,
+    Ragged,
+    RaggedList,
+    ReadOptions,
+    Scalar,
+    Schema,
+    Tensor,
+    Text,
+)
 from tests.support.examples import examples
 
 WORDS = ["a", "bb", "", "ccc"]
@@ -112,6 +126,91 @@ def test_members_are_those_that_arrow_flattens(
         assert found == [FILLS[name] if value is None else value for value in column.to_pylist()]
         valid = np.concatenate([batch[f"{prefix}{name}_valid"] for batch in batches])
         assert valid.tolist() == column.is_valid().to_pylist()
+
+
+LISTS: dict[str, tuple[Any, Any]] = {
+    "floats": (pa.list_(pa.float32()), RaggedList(Scalar("float32", fill=-1), fill=())),
+    "large": (pa.large_list(pa.int64()), RaggedList(Scalar("int64", fill=-2), fill=())),
+    "converted": (pa.list_(pa.int16()), RaggedList(Scalar("float32", fill=-3), fill=())),
+    "required": (pa.list_(pa.field("item", pa.int32(), nullable=False)), RaggedList(Scalar("int32"), fill=())),
+    "refused": (pa.list_(pa.float64()), RaggedList(Scalar("float64"))),
+    "rows": (pa.list_(pa.int32()), Tensor("int32", (3,), storage="list")),
+    "fixed": (pa.list_(pa.float32(), 3), Tensor("float32", (3,), storage="list")),
+}
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    rows=st.integers(1, 500),
+    names=st.sets(st.sampled_from(list(LISTS)), min_size=1),
+    shares=st.tuples(*[st.sampled_from([0, 0, 0.1, 0.9])] * 3),
+    nullable=st.tuples(*[st.booleans()] * 3),
+    version=st.sampled_from(["1.0", "2.0"]),
+    coded=st.booleans(),
+    depth=st.integers(1, 6),
+    shuffle=st.booleans(),
+)
+def test_lists_in_structs_are_those_that_arrow_reads(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    names: set[str],
+    shares: tuple[float, ...],
+    nullable: tuple[bool, ...],
+    version: str,
+    coded: bool,
+    depth: int,
+    shuffle: bool,
+) -> None:
+    rng = np.random.default_rng(rows)
+    lists_null, elements_null, structs_null = shares
+
+    def row(name: str) -> Any:
+        if nullable[0] and rng.random() < lists_null:
+            return None
+        count = 3 if name in ("rows", "fixed") else int(rng.integers(0, 5))
+        may_be_null = name != "required"
+        return [None if may_be_null and rng.random() < elements_null / 4 else int(n) for n in rng.integers(0, 9, count)]
+
+    arrays = [pa.array([row(name) for _ in range(rows)], LISTS[name][0]) for name in sorted(names)]
+    fields = [
+        pa.field(name, array.type, nullable=nullable[0]) for name, array in zip(sorted(names), arrays, strict=True)
+    ]
+    for level in range(depth):
+        mask = pa.array(rng.random(rows) < structs_null / 2) if nullable[1 + level % 2] else None
+        array = pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+        arrays, fields = [array], [pa.field("s", array.type, nullable=nullable[1 + level % 2])]
+    path = tmp_path_factory.mktemp("lists") / "a.parquet"
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=pa.schema(fields)),
+        path,
+        data_page_version=version,
+        use_dictionary=coded,
+        data_page_size=300,
+        write_batch_size=40,
+        row_group_size=300,
+    )
+    prefix = "s." * depth
+    schema = Schema({prefix + name: LISTS[name][1] for name in sorted(names)})
+    ways = [delivered(path, schema, ReadOptions(verify_checksums=arrow), shuffle=shuffle) for arrow in (False, True)]
+    assert ways[0] == ways[1]
+
+
+def delivered(path: Path, schema: Schema, read_options: ReadOptions, *, shuffle: bool) -> Any:
+    """The rows of each column, or the error instead of them."""
+    options = OutputOptions(format="numpy")
+    with BatchedDataLoader(
+        path, 64, schema=schema, shuffle=shuffle, read_options=read_options, output_options=options, num_threads=1
+    ) as loader:
+        try:
+            batches = [dict(batch) for batch in loader]
+        except DataError as error:
+            return re.sub("column '.*", "", str(error), flags=re.DOTALL)  # the column that is named may differ
+    return {name: [row for batch in batches for row in rows_of(batch[name])] for name in schema}
+
+
+def rows_of(column: Any) -> list[Any]:
+    rows: list[Any] = column.to_list() if isinstance(column, Ragged) else column.tolist()
+    return [row.tolist() if isinstance(row, np.ndarray) else row for row in rows]
 
 
 def test_groups_and_categories_of_members_and_a_null_that_is_refused(tmp_path: Path) -> None:

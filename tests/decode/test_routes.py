@@ -146,13 +146,15 @@ def test_members_of_a_group_are_decoded_each_on_a_route_of_its_own() -> None:
     assert {name: route.word for name, route in found.items()} == {"g": "pages to window"}
 
 
-def test_renamed_and_missing_columns_and_lists_in_structs_are_not_left_in_the_file() -> None:
+def test_renamed_and_missing_columns_and_nested_lists_in_structs_are_not_left_in_the_file() -> None:
     members = [("x", pa.int32()), ("list", pa.list_(pa.int32())), ("old", pa.int32())]
+    members.append(("lists", pa.list_(pa.list_(pa.int32()))))
     file_schema = pa.schema([("s", pa.struct(members)), ("old", pa.int32()), ("a.b", pa.int32())])
     schema = Schema(
         {
             "s.x": Scalar("int32"),
             "s.list": RaggedList("int32"),
+            "s.lists": RaggedList(RaggedList("int32")),
             "s.new": Scalar("int32", aliases=("s.old",)),
             "new": Scalar("int32", aliases=("old",)),
             "a.b": Scalar("int32"),
@@ -164,7 +166,8 @@ def test_renamed_and_missing_columns_and_lists_in_structs_are_not_left_in_the_fi
     words = {name: (route.word, route.stored) for name, route in found.items()}
     assert words == {
         "s.x": ("kernel to window", "s.x"),
-        "s.list": ("arrow", "s.list"),
+        "s.list": ("kernel to window", "s.list"),
+        "s.lists": ("arrow", "s.lists"),
         "s.new": ("kernel", "s.old"),
         "new": ("kernel", "old"),
         "a.b": ("arrow", "a.b"),

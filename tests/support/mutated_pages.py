@@ -76,10 +76,11 @@ class Kind(NamedTuple):
         """Delivers NaN for the nulls of floats, and `NULL_TEXT` for those of bytes, as `arrows_values` does."""
         fields = Schema.from_arrow(flattened(self.table).schema)
         ragged = {}
-        for stored in self.table.schema:
-            if stored.name in ("full", "holes", "required"):
-                item = Scalar(stored.type.value_type, fill=math.nan if stored.name == "holes" else None)
-                ragged[stored.name] = RaggedList(item, fill=None if stored.name == "full" else ())
+        for stored in flattened(self.table).schema:
+            name = stored.name.rpartition(".")[2]
+            if name in ("full", "holes", "required"):
+                item = Scalar(stored.type.value_type, fill=math.nan if name == "holes" else None)
+                ragged[stored.name] = RaggedList(item, fill=None if name == "full" else ())
         lists = {name: Tensor("int32", (3,)) for name in ("fixed", "any") if name in fields}
         lists |= {"long": Tensor("int32", (70,))} if "long" in fields else {}
         nan = {
@@ -146,6 +147,8 @@ def tables() -> list[Kind]:
         "deep": pa.StructArray.from_arrays([inner], ["in"], mask=pa.array(few == 4)),
         "s": pa.StructArray.from_arrays([unsure], ["text"], mask=pa.array(few == 3)),
         "whole": pa.StructArray.from_arrays([full["f64"]], ["f64"]),
+        "list": pa.StructArray.from_arrays([ragged["holes"]], ["holes"], mask=pa.array(few == 5)),
+        "dense": pa.StructArray.from_arrays([ragged["full"]], ["full"]),
     }
     deltas = {"text": "DELTA_BYTE_ARRAY", "bytes": "DELTA_LENGTH_BYTE_ARRAY"}
     deltas |= {"unsure": "DELTA_LENGTH_BYTE_ARRAY", "large": "DELTA_BYTE_ARRAY"}

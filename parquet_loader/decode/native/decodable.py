@@ -29,7 +29,7 @@ _MORE_ENCODINGS = {
 }
 BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
 VIEW_BYTES, _INT96_BYTES = 16, 12
-_MOST_DEFINED = 3  # as in `pages/levels.h`
+_MOST_DEFINED = 7  # as in `pages/levels.h`
 # For each physical type: its number in `chunks/column.h`, and the bytes of a value (of an unpacked boolean).
 _PHYSICAL = {"INT32": (1, 4), "INT64": (1, 8), "FLOAT": (2, 4), "DOUBLE": (2, 8), "BOOLEAN": (3, 1)}
 
@@ -208,7 +208,14 @@ def decodable_columns(
             continue
         elements = 0
         if is_known_list(type_) and demand is None and not pa.types.is_fixed_size_list(type_):
-            elements = 1 + schema.field(indices[0]).nullable
+            # The definition level of an element is above those of the structs and the list around it.
+            if form.member is None:
+                elements = 1 + schema.field(indices[0]).nullable
+            else:
+                elements = chunk.leaf.max_definition_level - type_.value_field.nullable
+            if elements < 1:
+                reasons[name] = "the levels of its lists are not those of their type"
+                continue
         elif is_known_list(type_):
             list_values = _list_values(type_, chunk, rows)
             if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
@@ -295,10 +302,10 @@ def _list_values(type_: pa.DataType, chunk: ReadableChunk, rows: int) -> int:
 def _line(
     type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int, elements: int, form: WindowForm
 ) -> tuple[int, ...] | None:
-    levels = (1, 3) if list_values else (0, 1 if form.member is None else _MOST_DEFINED)
+    levels = (1, _MOST_DEFINED) if list_values else (0, 1 if form.member is None else _MOST_DEFINED)
     if elements:
         levels = 1, elements + type_.value_field.nullable
-        if chunk.leaf.max_definition_level != levels[1]:
+        if chunk.leaf.max_definition_level != levels[1] or levels[1] > _MOST_DEFINED:
             return None
     type_ = type_.value_type if list_values or elements else type_
     column, encodings = chunk.leaf, chunk.encoding_names

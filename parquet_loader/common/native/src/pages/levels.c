@@ -87,6 +87,14 @@ static void spread_pairs(const uint8_t *in, int64_t first, int64_t count, uint8_
   for (int64_t i = 0; i < count; i++) out[i] = in[(first + i) >> 2] >> 2 * ((first + i) & 3) & 3;
 }
 
+static void spread_triples(const uint8_t *in, int64_t first, int64_t count, uint8_t *out) {
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t at = 3 * (first + i) >> 3, bit = 3 * (first + i) & 7;
+    const int next = bit > 5 ? in[at + 1] : 0;  /* a level that ends in its byte may be in the last one */
+    out[i] = (uint8_t)((in[at] | next << 8) >> bit & 7);
+  }
+}
+
 int begin_levels(Levels *levels, int64_t left, int bits) {
   if (levels->left) return OK;
   if (read_run(&levels->next, levels->stop, left, bits, &levels->run)) return OTHER;
@@ -100,7 +108,8 @@ int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *
     if (begin_levels(levels, left, bits)) return OTHER;
     int64_t some = count < levels->left ? count : levels->left;
     if (levels->run.is_literal && bits == 1) spread_bits(levels->run.values, levels->done, some, out);
-    else if (levels->run.is_literal) spread_pairs(levels->run.values, levels->done, some, out);
+    else if (levels->run.is_literal && bits == 2) spread_pairs(levels->run.values, levels->done, some, out);
+    else if (levels->run.is_literal) spread_triples(levels->run.values, levels->done, some, out);
     else memset(out, (int)levels->run.repeated, (size_t)some);
     levels->done += some, levels->left -= some, left -= some, count -= some, out += some;
   }

@@ -1,5 +1,5 @@
-/* Definition and repetition levels. Columns without lists have up to MOST_DEFINED definition levels: the highest one for a
- * value, all lower ones for a null, of the column or of a struct around it. */
+/* Definition and repetition levels. A column has up to MOST_DEFINED definition levels: the highest one for a value, and all
+ * lower ones, without lists, for a null, of the column or of a struct around it. */
 #ifndef LEVELS_H
 #define LEVELS_H
 
@@ -7,9 +7,9 @@
 
 #include "runs.h"
 
-enum { MOST_DEFINED = 3 };
+enum { MOST_DEFINED = 7 };
 
-/* The bits of a level of up to `level`, at most 7. */
+/* The bits of a level of up to `level`, at most MOST_DEFINED. */
 static inline int level_bits(int level) { return level < 2 ? 1 : level < 4 ? 2 : 3; }
 
 /* Levels that are read forward. */
@@ -33,7 +33,7 @@ int lists_add_up(const uint8_t *next, const uint8_t *stop, int64_t values, int64
 /* Begins the next run if the current one has been read; `left`: all levels that follow. */
 int begin_levels(Levels *levels, int64_t left, int bits);
 
-/* Writes the next `count` of `left` levels, of 1 or 2 bits, to `out`. Their runs have been checked before. */
+/* Writes the next `count` of `left` levels, of up to 3 bits, to `out`. Their runs have been checked before. */
 int read_levels(Levels *levels, int64_t left, int64_t count, int bits, uint8_t *out);
 
 /* As `read_levels`, but writes 1 for levels that are `level`, and 0 for others. */
