@@ -119,6 +119,22 @@ def checked(batches: Any, lengths: Sequence[int], offsets: Sequence[int]) -> lis
     return found
 
 
+def test_the_memory_of_batches_is_reused(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="needs the number of page faults")
+    rows = np.zeros((4000, 64), np.float32)
+    state = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), 64)
+    pq.write_table(pa.table({"episode": np.arange(4000) // 100, "state": state}), tmp_path / "a.parquet")
+    episodes = Episodes(by="episode", history=8, future=8)
+    with EpisodeLoader(tmp_path, 128, episodes=episodes, shuffle=True, num_threads=1, output_options=NUMPY) as loader:
+        for _ in range(2):
+            assert sum(len(batch["state"]) for batch in loader) == 4000
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        nbytes = sum(batch["state"].nbytes for batch in loader)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert nbytes > 2**24
+    assert faults < nbytes / 4096 / 2  # new memory takes one for each page
+
+
 @settings(max_examples=examples(12))
 @given(
     lengths=st.lists(st.integers(1, 9) | st.integers(1, 40), min_size=1, max_size=10),

@@ -27,7 +27,16 @@ from parquet_loader.common import (
 )
 from parquet_loader.dataset import Counted, Dataset, ListedDataset, ReservedMemory, WindowNeeds, digest, settings_of
 from parquet_loader.decode import columns_of
-from parquet_loader.engine import BatchProcessor, Engine, EngineOptions, NextPlan, Transform, Usage, WindowMedia
+from parquet_loader.engine import (
+    BatchProcessor,
+    Engine,
+    EngineOptions,
+    NextPlan,
+    Transform,
+    Usage,
+    WindowMedia,
+    batches_at_once,
+)
 from parquet_loader.errors import ConfigurationError, MemoryLimitError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader
 from parquet_loader.loader.column_scan import ScanOptions
@@ -56,6 +65,8 @@ _HELD_BATCHES = 2
 # If memory is free, further batches are made up to this many bytes; also the least and the most batches in all.
 _AHEAD_BYTES = 16 * 2**20
 _LEAST_AHEAD, _MOST_AHEAD = 4, 64
+# Divisor of the memory limit for the memory of batches that is kept to be reused.
+_KEPT_SHARE = 32
 MASK = "mask"
 """The name of the mask in a batch."""
 EPISODE = "episode_index"
@@ -292,7 +303,10 @@ class EpisodeLoader(BatchedDataLoader):
     @cached_property
     def _memory(self) -> Any:
         """The allocator of batches."""
-        return self._output.allocator(_HELD_BATCHES * self._batch_bytes)
+        ahead = _batches_ahead(self._batch_bytes, self._options.num_threads)
+        kept = (ahead + batches_at_once(ahead, self._batch_bytes)) * self._batch_bytes
+        least = _HELD_BATCHES * self._batch_bytes
+        return self._output.allocator(max(least, min(kept, self._limit_bytes // _KEPT_SHARE)))
 
     def _window_needs(self) -> WindowNeeds:
         needs = super()._window_needs()
@@ -378,7 +392,6 @@ class _PartsOfEpoch:
         return SampleWriter(self.samples, self.form, self.memory, processor)
 
     def scheduler(self, plan: Plan, first_batch: int, usage: Usage) -> SampleScheduler:
-        wanted = max(_LEAST_AHEAD, 2 * self.options.num_threads, _AHEAD_BYTES // max(1, self.batch_bytes))
         has_media = any(column.image is not None for column in self.dataset.reader.columns)
         return SampleScheduler(
             self.cutter(plan, first_batch),
@@ -386,7 +399,7 @@ class _PartsOfEpoch:
             first_batch,
             batch_bytes=self.batch_bytes,
             own_batches=_HELD_BATCHES,
-            most_ahead=min(wanted, _MOST_AHEAD),
+            most_ahead=_batches_ahead(self.batch_bytes, self.options.num_threads),
             media=WindowMedia(self.dataset, self.options.seed, plan.epoch) if has_media else None,
             staging=self.staging,
             usage=usage,
@@ -427,6 +440,11 @@ def _check_reserved(reserved_bytes: int, limit_bytes: int, batch_size: int, batc
             f"{format_bytes(batch_bytes)} each, and two of them with the bounds of the episodes may take at most half "
             f"of it; pass at least {-(-2 * reserved_bytes // 2**20)}MiB, or a smaller batch_size"
         )
+
+
+def _batches_ahead(batch_bytes: int, num_threads: int) -> int:
+    """Return the most batches in progress or ready."""
+    return min(max(_LEAST_AHEAD, 2 * num_threads, _AHEAD_BYTES // max(1, batch_bytes)), _MOST_AHEAD)
 
 
 def _own_bytes(bounds_bytes: int, batch_bytes: int, limit_bytes: int) -> int:  # noqa: ARG001
