@@ -438,6 +438,17 @@ def test_lists_of_one_length_carry_lists_that_are_read_as_lists_of_any_length(tm
     assert all(np.array_equal(b["weight"], np.where(b["document_ids"] < 0, 0, b["input_ids"] / 2)) for b in batches)
 
 
+def test_columns_are_carried_beside_empty_documents_however_their_lists_are_read(tmp_path: Path) -> None:
+    # Kernels write the tokens, with a gap for each empty document; Arrow reads the booleans.
+    rows: list[list[int]] = [[], [1, 2, 3], [], [4], [5, 6], []]
+    masks = pa.array([[t % 2 == 0 for t in row] for row in rows], pa.list_(pa.bool_()))
+    pq.write_table(pa.table({"input_ids": rows, "mask": masks}), tmp_path / "a.parquet", row_group_size=2)
+    with TokenLoader(tmp_path, length=3, batch_size=2, carry=["mask"], output_options=NUMPY) as loader:
+        batches = list(loader)
+    assert tokens_of(rows_of(batches)) == [1, 2, 3, 4, 5, 6]
+    assert all(np.array_equal(b["mask"], (b["document_ids"] >= 0) & (b["input_ids"] % 2 == 0)) for b in batches)
+
+
 def test_labels_do_not_cross_documents_on_request(tmp_path: Path) -> None:
     write(tmp_path / "d", [3, 2, 5])
     with TokenLoader(

@@ -278,7 +278,8 @@ def _aligned(values: npt.NDArray[Any], begins: IntArray, wanted: IntArray, lengt
     if np.array_equal(begins, wanted):
         return np.ascontiguousarray(values)
     numbers = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    moved = np.empty_like(values)
+    stop = int((wanted + lengths).max(initial=0))  # of lists with unused values between them
+    moved = np.empty((stop, *values.shape[1:]), values.dtype)
     moved[numbers + np.repeat(wanted, lengths)] = values[numbers + np.repeat(begins, lengths)]
     return moved
 
