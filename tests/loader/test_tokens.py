@@ -671,6 +671,15 @@ def test_batches_are_as_wide_as_a_multiple_on_request(tmp_path: Path) -> None:
         assert [batch["input_ids"].shape for batch in loader] == [(2, 12), (2, 8), (2, 20)]
 
 
+def test_a_batch_that_is_wider_than_its_sequences_counts_as_wide_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "d", LENGTHS)
+    wide: dict[str, Any] = {"length": 20, "pad_to_multiple": 16, "output_options": NUMPY}
+    with TokenLoader(tmp_path / "d", batch_tokens=100, **wide) as loader:
+        assert {batch["input_ids"].shape for batch in loader} == {(3, 32)}
+    with pytest.raises(MemoryLimitError, match=r"a batch takes 8\.0 MiB"):
+        TokenLoader(tmp_path / "d", length=20, batch_size=2, pad_to_multiple=2**17, memory_limit="16MiB")
+
+
 def test_lineage_names_the_documents_of_a_batch(tmp_path: Path) -> None:
     write(tmp_path / "d", LENGTHS)
     stored = {p.name: pq.ParquetFile(p) for p in sorted((tmp_path / "d").iterdir())}

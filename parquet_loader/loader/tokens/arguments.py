@@ -79,9 +79,8 @@ def batching(
                 f"pack='by_length', batch_size={batch_size}, batch_tokens={batch_tokens}: give batch_tokens; batches "
                 "differ in their number of documents"
             )
-        multiple = multiple or 1
-        _check_batch_tokens(batch_tokens, -(-length // multiple) * multiple)
-        return PackingRule(length, pack, overflow, batch_tokens, multiple), 1
+        _check_batch_tokens(batch_tokens, widest(length, multiple))
+        return PackingRule(length, pack, overflow, batch_tokens, multiple or 1), 1
     if (batch_size is None) == (batch_tokens is None):
         raise ConfigurationError(
             f"batch_size={batch_size}, batch_tokens={batch_tokens}: give one of them, the sequences of a batch or its "
@@ -90,15 +89,21 @@ def batching(
     rule = PackingRule(length, pack, overflow)
     if batch_tokens is None:
         return rule, check_int("batch_size", batch_size, 1, 2**31)
-    _check_batch_tokens(batch_tokens, length)
-    return rule, batch_tokens // length
+    width = widest(length, multiple)
+    _check_batch_tokens(batch_tokens, width)
+    return rule, batch_tokens // width
 
 
-def _check_batch_tokens(batch_tokens: int, sequence_tokens: int) -> None:
+def widest(length: int, multiple: int | None) -> int:
+    """Return the largest width of a batch: `length`, rounded up to `multiple`."""
+    return -(-length // (multiple or 1)) * (multiple or 1)
+
+
+def _check_batch_tokens(batch_tokens: int, width: int) -> None:
     check_int("batch_tokens", batch_tokens, 1, 2**40)
-    if batch_tokens < sequence_tokens:
+    if batch_tokens < width:
         raise ConfigurationError(
-            f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {sequence_tokens} tokens"
+            f"batch_tokens={batch_tokens}: a batch holds at least one sequence of {width} tokens; pass at least {width}"
         )
 
 

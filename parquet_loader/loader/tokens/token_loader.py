@@ -42,6 +42,7 @@ from parquet_loader.loader.tokens.arguments import (
     columns_read,
     roles,
     value_bytes,
+    widest,
 )
 from parquet_loader.loader.tokens.document_source import DocumentSource, document_source
 from parquet_loader.loader.tokens.documents import PIECE_BYTES, BatchForm, WindowPacker
@@ -230,7 +231,8 @@ class TokenLoader(BatchedDataLoader):
             keys=delivered_keys,
         )
         position_bytes = token_bytes(delivered_keys) + sum(value_bytes(opened.schema[name]) for name in aligned)
-        self._batch_bytes = (self._rule.batch_tokens or batch_size * length) * position_bytes
+        positions = self._rule.batch_tokens or batch_size * widest(length, pad_to_multiple)
+        self._batch_bytes = positions * position_bytes
         self._batches_ahead = _batches_ahead(self._batch_bytes, limit)
         super().__init__(
             opened,
