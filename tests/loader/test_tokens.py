@@ -763,7 +763,8 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
         (ConfigurationError, "in the batch already", {**fits, "carry": ["input_ids"]}),
         (SchemaError, "list of integers", {**fits, "tokens": "weight"}),
         (SchemaError, "list of integers", {**fits, "tokens": "number"}),
-        (SchemaError, "list of integers", {**fits, "boundaries": "source"}),
+        (SchemaError, r"list of integers in each row, found Text\(\)$", {**fits, "boundaries": "source"}),
+        (ConfigurationError, "this column has the tokens; name", {**fits, "boundaries": "input_ids"}),
         (ConfigurationError, "'input_ids' among them", {**fits, "keys": ["labels"]}),
         (ConfigurationError, "expected some of", {**fits, "keys": ["input_ids", "source"]}),
         (ConfigurationError, "expected some of", {**fits, "keys": [["input_ids"]]}),
@@ -777,11 +778,15 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path) -> None:
         (ConfigurationError, "divided evenly", {**fits, "shard_options": ShardOptions(logical_shards=4)}),
         (MemoryLimitError, "a batch takes", {"length": 2**16, "batch_size": 64, "memory_limit": "256MiB"}),
         (UnsupportedError, "lineage", {**fits, "output_options": OutputOptions(row_numbers="n")}),
+        (UnsupportedError, "choose format='torch' or", {**fits, "output_options": OutputOptions(format="jax")}),
         (MemoryLimitError, "memory_limit", {**fits, "memory_limit": 40}),
     ]
     for kind, text, arguments in wrong:
         with pytest.raises(kind, match=text):
             TokenLoader(d, **arguments)
+    pq.write_table(pa.table({"input_ids": [[1]], "share": [0.5]}), tmp_path / "shares.parquet")
+    with pytest.raises(SchemaError, match="has neither; name one of integers or lists"):
+        TokenLoader(tmp_path / "shares.parquet", lengths="share", **fits)
     with pytest.raises(UnsupportedError, match="skip"):
         TokenLoader(ParquetDataset(d, on_error="skip"), **fits)
     with TokenLoader(d, **fits) as loader, pytest.raises(ConfigurationError, match="batch"):

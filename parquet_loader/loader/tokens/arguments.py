@@ -41,12 +41,15 @@ def check_supported(
             f"shard_options={shard_options!r}: a TokenLoader gives all ranks the same number of sequences; choose "
             "remainder='drop' or 'pad'"
         )
-    if output_options is not None and (
-        output_options.format not in ("torch", "numpy") or output_options.row_numbers is not None
-    ):
+    if output_options is not None and output_options.format not in ("torch", "numpy"):
         raise UnsupportedError(
-            f"output_options={output_options!r}: sequences are tensors or numpy arrays, and hold pieces of several "
-            "rows; lineage(batch) says which"
+            f"output_options: format={output_options.format!r}: sequences are tensors or numpy arrays; choose "
+            "format='torch' or 'numpy'"
+        )
+    if output_options is not None and output_options.row_numbers is not None:
+        raise UnsupportedError(
+            f"output_options: row_numbers={output_options.row_numbers!r}: a sequence holds pieces of several rows; "
+            "leave it out, lineage(batch) names the rows"
         )
 
 
@@ -116,6 +119,11 @@ def columns_read(tokens: str, boundaries: str | None, carried: list[str], length
     for label, name in (("tokens", tokens), ("boundaries", boundaries), ("lengths", lengths)):
         if (name is not None or label == "tokens") and (not isinstance(name, str) or not name):
             raise ConfigurationError(f"{label}={name!r:.80}: expected a column's name")
+    if boundaries == tokens:
+        raise ConfigurationError(
+            f"boundaries={boundaries!r}: this column has the tokens; name the column with the position of each "
+            "document's first token in a row, such as 'seq_start_id'"
+        )
     taken = [name for name in carried if name in BATCH_KEYS or name == tokens or carried.count(name) > 1]
     if taken:
         raise ConfigurationError(
@@ -135,7 +143,8 @@ def roles(
     """
     for label, name in (("tokens", None if is_text else tokens), ("boundaries", boundaries)):
         if name is not None and not _is_list_of_integers(schema[name]):
-            text = "; pass tokenizer= for text" if isinstance(schema[name], Text) else ""
+            of_text = label == "tokens" and isinstance(schema[name], Text)
+            text = "; pass tokenizer= for text" if of_text else ""
             raise SchemaError(
                 f"{label}={name!r}: expected a column with a list of integers in each row, found {schema[name]!r}{text}"
             )

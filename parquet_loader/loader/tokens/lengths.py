@@ -94,14 +94,11 @@ def _lengths_in(array: Any, column: str) -> npt.NDArray[Any]:
     elif isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iu":
         lengths = array
     else:
-        text = (
-            "; pass tokenizer= if it holds the text of documents"
-            if isinstance(array, Ragged) and array.kind == "text"
-            else ""
-        )
+        is_text = isinstance(array, Ragged) and array.kind == "text"
+        advice = "pass tokenizer= if it holds the text of documents" if is_text else "name one of integers or lists"
         raise SchemaError(
             f"column {column!r}: lengths are integers, or the lengths of lists of token ids; this column has "
-            f"neither{text}"
+            f"neither; {advice}"
         )
     return lengths
 
