@@ -258,19 +258,19 @@ FOR_EACH_TARGET static int64_t write_rows(
   return longest;
 }
 
-#define PLACE(type, at) ((at) < 0 ? NULL : (type *)(memory + (at)))
+#define OUT(type, at) ((at) < 0 ? NULL : (type *)(memory + (at)))
 
-/* Calls `write_rows` `count` times, and writes what it returns to `longest`, so that Python takes its lock once for several
+/* Calls `write_rows` `count` times, and writes what it returns to `longest`, so that Python waits for the GIL once for several
  * batches. Each line of `calls` has 17 numbers: the addresses of `values`, `begin`, `stop`, `tokens` and `rows`, with `kind`
- * after the first; the first and the last row, `width`, `first_piece` and the number of the first row in the batch; and where
- * in `memory` the six arrays begin, -1 for NULL. */
+ * after the first; the first row and the one after the last, `width`, `first_piece` and the number of the first row in the batch; and the
+ * offsets of the six arrays in `memory`, -1 for NULL. */
 EXPORT void packing_write(
     const int64_t *calls, int64_t count, uint8_t *memory, int masks, int64_t padding, int64_t ignored, int64_t *longest) {
   for (int64_t i = 0; i < count; i++, calls += 17) {
     longest[i] = write_rows(
         ADDRESS(const void, calls[0]), (int)calls[1], ADDRESS(const int64_t, calls[2]), ADDRESS(const int64_t, calls[3]),
         ADDRESS(const int32_t, calls[4]), ADDRESS(const int64_t, calls[5]) + calls[6], calls[7] - calls[6], calls[8],
-        calls[9], masks, padding, ignored, PLACE(int64_t, calls[11]), PLACE(int64_t, calls[12]), PLACE(int32_t, calls[13]),
-        PLACE(int32_t, calls[14]), PLACE(int32_t, calls[15]), PLACE(int32_t, calls[16]), calls[10] * calls[8]);
+        calls[9], masks, padding, ignored, OUT(int64_t, calls[11]), OUT(int64_t, calls[12]), OUT(int32_t, calls[13]),
+        OUT(int32_t, calls[14]), OUT(int32_t, calls[15]), OUT(int32_t, calls[16]), calls[10] * calls[8]);
   }
 }
