@@ -74,8 +74,8 @@ class WindowTokens:
     Attributes:
         values: The tokens, of one of `TOKEN_TYPES`, contiguous.
         pieces: The pieces of all rows.
-        line: The addresses of these arrays, and the kind of token for the kernel: numpy takes as long to return them as
-            to write a row.
+        line: The addresses of these arrays, and the kind of token, as the kernel takes them. They are kept, because
+            numpy takes as long to return them as the kernel to write a row.
     """
 
     values: npt.NDArray[Any]
@@ -96,8 +96,8 @@ class TokenLine(NamedTuple):
         first, last: The rows, `last` exclusive; the pieces of each have at most `width` tokens.
         width: Tokens of a row.
         first_piece, first_row: The number of the first piece and of the first row in the batch.
-        ids, labels, positions, documents, lengths, ends: Where in the memory each array of `TokenRows` begins; -1 for
-            one that is not requested.
+        ids, labels, positions, documents, lengths, ends: The byte offset of each array of `TokenRows` in the memory; -1
+            for one that is not requested.
     """
 
     first: int
@@ -158,8 +158,8 @@ def _arrays(memory: npt.NDArray[np.uint8], pieces: Pieces, line: TokenLine) -> T
     ends = count + int(np.count_nonzero(_filled(pieces) < line.width))
     shapes = *[(rows, line.width)] * 4, (count,), (ends,)
     arrays: list[Any] = [
-        None if place < 0 else np.ndarray(shape, dtype, memory, place)
-        for shape, dtype, place in zip(shapes, TOKEN_ROW_TYPES, line[5:], strict=True)
+        None if offset < 0 else np.ndarray(shape, dtype, memory, offset)
+        for shape, dtype, offset in zip(shapes, TOKEN_ROW_TYPES, line[5:], strict=True)
     ]
     return TokenRows(*arrays)
 
@@ -182,20 +182,20 @@ def write_column(values: npt.NDArray[Any], pieces: Pieces, out: npt.NDArray[Any]
 
     Args:
         values: ``[tokens, ...]``, contiguous, aligned with the tokens.
-        pieces: As in `write_tokens`.
+        pieces: The pieces of the rows.
         out: ``[rows, width, ...]`` in C order, of the same dtype.
     """
     chosen = pieces.chosen
     begin, tokens = pieces.begin[chosen], pieces.tokens[chosen]
     nbytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
-    places = _places(pieces, out.shape[1])
+    offsets = _piece_offsets(pieces, out.shape[1])
     if KERNELS is None:
         out[...] = 0
-        at, source = _each_token(places, tokens), _each_token(begin, tokens)
+        at, source = _each_token(offsets, tokens), _each_token(begin, tokens)
         out.reshape(-1, *values.shape[1:])[at] = values[source]
         return
     take_ragged(
-        _bytes_of(values), begin * nbytes, places * nbytes, _bytes_of(out), np.multiply(tokens, nbytes, dtype=np.int64)
+        _bytes_of(values), begin * nbytes, offsets * nbytes, _bytes_of(out), np.multiply(tokens, nbytes, dtype=np.int64)
     )
     for row, filled in enumerate(_filled(pieces).tolist()):
         out[row, filled:] = 0  # after the copy, which may write behind a piece
@@ -219,14 +219,14 @@ def _bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def _places(pieces: Pieces, width: int) -> IntArray:
-    """Return where each piece begins in the flattened rows, int64 ``[pieces]``."""
+def _piece_offsets(pieces: Pieces, width: int) -> IntArray:
+    """Return the offset of each piece in the flattened rows, int64 ``[pieces]``."""
     tokens = pieces.tokens[pieces.chosen]
     before = np.cumsum(tokens, dtype=np.int64) - tokens
     counts, first = np.diff(pieces.rows), pieces.rows[:-1] - pieces.rows[0]
     begins = np.append(before, 0)[np.minimum(first, len(before))]  # not used for rows without pieces
-    places: IntArray = before + np.repeat(np.arange(len(counts)) * width - begins, counts)
-    return places
+    offsets: IntArray = before + np.repeat(np.arange(len(counts)) * width - begins, counts)
+    return offsets
 
 
 def _write_without_kernels(
@@ -248,11 +248,11 @@ def _write_tokens(
     begin, stop, tokens = pieces.begin[chosen], pieces.stop[chosen], pieces.tokens[chosen]
     if not len(tokens):
         return
-    places = _places(pieces, out.ids.shape[1])
-    at, source = _each_token(places, tokens), _each_token(begin, tokens)
+    offsets = _piece_offsets(pieces, out.ids.shape[1])
+    at, source = _each_token(offsets, tokens), _each_token(begin, tokens)
     out.ids.reshape(-1)[at] = values[source]
     if out.positions is not None:
-        out.positions.reshape(-1)[at] = at - np.repeat(places, tokens)
+        out.positions.reshape(-1)[at] = at - np.repeat(offsets, tokens)
     if out.documents is not None:
         numbers = np.arange(first_piece, first_piece + len(tokens), dtype=np.int32)
         out.documents.reshape(-1)[at] = np.repeat(numbers, tokens)
@@ -260,7 +260,7 @@ def _write_tokens(
         return
     labels = out.labels.reshape(-1)
     labels[at] = values[np.minimum(source + 1, len(values) - 1)]
-    last, ends = places + tokens - 1, begin + tokens == stop
+    last, ends = offsets + tokens - 1, begin + tokens == stop
     labels[last[ends]] = IGNORED_LABEL
     if not masks_boundaries:
         row = np.repeat(np.arange(len(pieces.rows) - 1), np.diff(pieces.rows))

@@ -111,7 +111,7 @@ def cached_tokens(
         schema = Schema(fields)
         key = {
             **origin.identity,
-            "filters": None if parts.filters is None else _named(parts.filters),
+            "filters": None if parts.filters is None else _digest_of(parts.filters),
             "versions": [file.etag or file.mtime_ns for file in dataset.snapshot.files],
             "rows": counts_identity(dataset.counts),
             "schema": dataset.schema.to_json(),
@@ -139,7 +139,7 @@ class _Tokenized:
         return {**columns, self.text: tokens, self.lengths: np.diff(tokens.offsets).astype(np.int32)}
 
 
-def _named(filters: pc.Expression) -> str:
+def _digest_of(filters: pc.Expression) -> str:
     """Return a digest of a serialised filter; its text would omit values of long lists."""
     try:
         return digest(filters.__reduce__()[1][0])
