@@ -24,7 +24,8 @@ BATCH_KEYS = (
 )  # fmt: skip
 """The names that a batch has, unless the caller chooses some of them."""
 PIECE_BYTES = 96
-"""Bytes that each piece takes at most: 24 in each of two packed windows, and 48 while one of these is packed."""
+"""Bytes of packing that the memory budget counts for each piece: 24 in each of two packed windows, and 48 more while
+one of these is packed. The 32 bytes of each row of a packed window are left to the budget's unassigned share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Documents:
         tokens: The tokens of the documents, and the pieces of all rows.
         columns: Values for each token, aligned with the tokens, by name.
         arrays: Values for each document, by name.
-        document: int32 or int64 ``[pieces]``: the document of each piece.
+        document: int32 ``[pieces]``: the document of each piece, counted in the window.
         filled: int64 ``[rows]``: the tokens of each row.
         ends_before: int64 ``[rows + 1]``: pieces and paddings before each row.
     """
@@ -84,7 +85,7 @@ class Documents:
     tokens: WindowTokens
     columns: dict[str, npt.NDArray[Any]]
     arrays: dict[str, Any]
-    document: npt.NDArray[np.signedinteger[Any]]
+    document: npt.NDArray[np.int32]
     filled: IntArray
     ends_before: IntArray
 
@@ -97,7 +98,7 @@ class Documents:
     def index_bytes(self) -> int:
         """Bytes of the arrays made by packing."""
         p = self.pieces
-        arrays = (self.document, p.begin, p.stop, p.tokens, p.rows, self.filled, self.ends_before)
+        arrays = (self.rows_before, self.document, p.begin, p.stop, p.tokens, p.rows, self.filled, self.ends_before)
         return sum(array.nbytes for array in arrays)
 
 
@@ -142,11 +143,10 @@ class WindowPacker:
                 fit int64.
         """
         form = self.form
-        encoder = form.encoder
-        if encoder is None:
+        if form.encoder is None:
             values, begins, lengths = _lists_of(window, form.tokens)
         else:
-            values, begins, lengths = _lists(joined(encoded, encoder.dtype))
+            values, begins, lengths = _lists(joined(encoded, form.encoder.dtype))
         expected = self.packing.ordered_lengths(number)
         if not np.array_equal(lengths, expected):
             self._refuse_lengths(number, lengths, expected)
@@ -160,17 +160,13 @@ class WindowPacker:
         packed = self.packing.packed(number, expected)
         rows, rows_before = self.packing.rule.rows(packed)
         pieces = _pieces_of(packed, rows, begins, lengths)
-        document: npt.NDArray[np.signedinteger[Any]] = packed.document
+        document = packed.document
         del packed
         if form.boundaries is not None:
             cuts = self._cuts(window.arrays[form.boundaries], number, begins, lengths)
             pieces, document = _cut(pieces, document, cuts)
         arrays = {name: window.arrays[name] for name in form.document_columns}
-        sums = np.zeros(len(pieces.tokens) + 1, np.int64)
-        np.cumsum(pieces.tokens, out=sums[1:])
-        filled = np.diff(sums[pieces.rows])
-        ends_before = pieces.rows.copy()
-        ends_before[1:] += np.cumsum(filled < self.packing.rule.length)
+        filled, ends_before = _fill(pieces, self.packing.rule.length)
         tokens = WindowTokens(np.ascontiguousarray(values), pieces)
         return Documents(
             number, int(self.packing.begins[number]), rows_before, tokens, columns, arrays, document, filled,
@@ -291,14 +287,22 @@ def _pieces_of(packed: Packed, rows: IntArray, begins: IntArray, lengths: IntArr
     return Pieces(begin, stop, packed.tokens, rows)
 
 
-def _cut(
-    pieces: Pieces, document: npt.NDArray[np.signedinteger[Any]], cuts: IntArray
-) -> tuple[Pieces, npt.NDArray[np.signedinteger[Any]]]:
+def _fill(pieces: Pieces, length: int) -> tuple[IntArray, IntArray]:
+    """Return `Documents.filled` and `Documents.ends_before` of rows of `length` tokens."""
+    sums = np.zeros(len(pieces.tokens) + 1, np.int64)
+    np.cumsum(pieces.tokens, out=sums[1:])
+    filled: IntArray = np.diff(sums[pieces.rows])
+    ends_before = pieces.rows.copy()
+    ends_before[1:] += np.cumsum(filled < length)
+    return filled, ends_before
+
+
+def _cut(pieces: Pieces, document: npt.NDArray[np.int32], cuts: IntArray) -> tuple[Pieces, npt.NDArray[np.int32]]:
     """Cut pieces where documents begin.
 
     Args:
         pieces: Pieces of rows.
-        document: int32 or int64 ``[pieces]``: the row of each.
+        document: int32 ``[pieces]``: the row of each.
         cuts: int64 ``[n]``, sorted: the offsets of documents in the values.
     """
     end = pieces.begin + pieces.tokens

@@ -19,7 +19,7 @@ from parquet_loader.loader.tokens.epoch_packing import EpochPacking
 from parquet_loader.schema import Ragged
 from parquet_loader.window import Allocator
 
-_LINE_BYTES = 64
+_LINE_BYTES = 64  # of a cache line: each array begins at a multiple
 _INT32 = np.dtype(np.int32)
 _ROWS_OF_TOKENS = dict(zip(("input_ids", "labels", "position_ids", "document_ids"), TOKEN_ROW_TYPES, strict=False))
 _WRITTEN = (*_ROWS_OF_TOKENS, "seq_lens", "cu_seqlens")  # the fields of `TokenRows`
@@ -46,7 +46,7 @@ class SequenceRange(NamedTuple):
     ends: int
 
     @property
-    def own_documents(self) -> npt.NDArray[np.signedinteger[Any]]:
+    def own_documents(self) -> npt.NDArray[np.int32]:
         """The document of each piece, ``[pieces]``."""
         first = int(self.documents.pieces.rows[self.first])
         return self.documents.document[first : first + self.pieces]
@@ -114,12 +114,12 @@ class BatchCutter:
 
 
 class _Arrays(NamedTuple):
-    """One array of each batch of a block; in the block they follow each other.
+    """The arrays of one key, one for each batch of a block, in which they follow each other.
 
     Attributes:
-        dtype: That of all arrays.
-        shapes: Of each.
-        begins: Where each begins in the block.
+        dtype: The dtype of all of them.
+        shapes: The shape of each.
+        begins: The byte offset of each in the block.
     """
 
     dtype: np.dtype[Any]
@@ -129,7 +129,8 @@ class _Arrays(NamedTuple):
     def of_block(self, block: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
         """Return the arrays."""
         dtype, shapes, begins = self
-        if len(begins) > 1 and shapes.count(shapes[0]) == len(shapes):  # in a tenth of the time
+        # Arrays of one shape are equally far apart, and cut in one call, in a tenth of the time.
+        if len(begins) > 1 and shapes.count(shapes[0]) == len(shapes):
             strides = np.ndarray(shapes[0], dtype, block, begins[0]).strides
             shape, distance = (len(begins), *shapes[0]), begins[1] - begins[0]
             return list(np.ndarray(shape, dtype, block, begins[0], (distance, *strides)))
@@ -156,21 +157,14 @@ class BatchWriter:
 
     def __call__(self, batches: Sequence[BatchParts]) -> list[ProcessedBatch]:
         """Return the batches of these sequences, in one block of memory."""
-        form, count = self.form, len(batches)
         shapes, pieces, ends = zip(*map(self._sizes, batches), strict=True)
         laid_out, nbytes = self._laid_out(shapes, pieces, ends, batches[0][0].documents)
         # One block and one call of the kernel for all: each call waits for the GIL when it returns.
-        block = self.memory.allocate(self._block_bytes(count, nbytes))
+        block = self.memory.allocate(self._block_bytes(len(batches), nbytes))
+        longest = iter(self._write_keys(block.array, batches, shapes, ends, laid_out))
         by_name = {name: arrays.of_block(block.array) for name, arrays in laid_out.items()}
         for offsets in by_name.get("cu_seqlens", ()):
             offsets[0] = 0
-        lines = list[tuple[WindowTokens, TokenLine]]()
-        for parts, (_, width), own_ends, places in zip(batches, shapes, ends, _places(laid_out, count), strict=True):
-            lines.append((parts[0].documents.tokens, TokenLine(parts[0].first, parts[0].last, width, 0, 0, *places)))
-            if len(parts) > 1:
-                lines += _further_lines(parts, width, own_ends, places)
-        masks, padding = form.masks_boundaries, form.padding
-        longest = iter(write_token_rows(block.array, lines, masks_boundaries=masks, padding=padding))
         made = list[ProcessedBatch]()
         for number, parts in enumerate(batches):
             arrays: dict[str, Any] = {name: of_batches[number] for name, of_batches in by_name.items()}
@@ -178,17 +172,38 @@ class BatchWriter:
             if block.owner is not None:
                 begins = {name: laid_out[name].begins[number] for name in arrays}
                 owners = {name: block.owner[begins[name] : begins[name] + a.nbytes] for name, a in arrays.items()}
-            if form.token_columns or form.document_columns:
+            if self.form.token_columns or self.form.document_columns:
                 self._add_columns(parts, arrays)
-            if "max_seqlen" in form.keys:
+            if "max_seqlen" in self.form.keys:
                 arrays["max_seqlen"] = max(islice(longest, len(parts)))
-            made.append(ProcessedBatch(shapes[number][0], arrays, owners, nbytes // count))
+            made.append(ProcessedBatch(shapes[number][0], arrays, owners, nbytes // len(batches)))
         return made
+
+    def _write_keys(
+        self,
+        memory: npt.NDArray[np.uint8],
+        batches: Sequence[BatchParts],
+        shapes: Sequence[tuple[int, int]],
+        ends: Sequence[list[int]],
+        laid_out: Mapping[str, _Arrays],
+    ) -> list[int]:
+        """Write the keys of batches to their block; return the longest piece or padding of each part of each batch."""
+        lines = list[tuple[WindowTokens, TokenLine]]()
+        for parts, (_, width), own_ends, offsets in zip(
+            batches, shapes, ends, _offsets(laid_out, len(batches)), strict=True
+        ):
+            lines.append((parts[0].documents.tokens, TokenLine(parts[0].first, parts[0].last, width, 0, 0, *offsets)))
+            if len(parts) > 1:
+                lines += _further_lines(parts, width, own_ends, offsets)
+        masks, padding = self.form.masks_boundaries, self.form.padding
+        return write_token_rows(memory, lines, masks_boundaries=masks, padding=padding)
 
     def _block_bytes(self, batches: int, nbytes: int) -> int:
         """Return the bytes of the block for some batches: mostly the same, so that blocks are reused."""
         if self.form.multiple is not None:  # batches may be much smaller than the largest
             return max(1, nbytes)
+        # Jobs have nearly `at_once` batches, because they divide those of a window evenly. A block of `at_once` batches
+        # takes at most a third more than they need.
         most = self.at_once if 4 * batches >= 3 * self.at_once else batches
         return max(nbytes, most * self.batch_bytes)
 
@@ -235,33 +250,33 @@ class BatchWriter:
 
 def _following(at: int, dtype: np.dtype[Any], shapes: Sequence[tuple[int, ...]]) -> tuple[_Arrays, int]:
     """Return arrays that follow each other in a block from `at` on, and where they end."""
-    lines = [-(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) for shape in shapes]
-    *begins, end = accumulate(lines, lambda begin, count: begin + count * _LINE_BYTES, initial=at)
+    sizes = [-(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) * _LINE_BYTES for shape in shapes]
+    *begins, end = accumulate(sizes, initial=at)
     return _Arrays(dtype, shapes, begins), end
 
 
-def _places(laid_out: Mapping[str, _Arrays], batches: int) -> Iterator[tuple[int, ...]]:
-    """Yield where the kernel writes the arrays of each batch; see `TokenLine`."""
+def _offsets(laid_out: Mapping[str, _Arrays], batches: int) -> Iterator[tuple[int, ...]]:
+    """Yield the byte offsets at which the kernel writes the arrays of each batch; see `TokenLine`."""
     missing = [-1] * batches
-    places = [laid_out[name].begins if name in laid_out else missing for name in _WRITTEN]
+    offsets = [laid_out[name].begins if name in laid_out else missing for name in _WRITTEN]
     if "cu_seqlens" in laid_out:  # after the first element, which is 0
-        places[-1] = [begin + _INT32.itemsize for begin in places[-1]]
-    return zip(*places, strict=True)
+        offsets[-1] = [begin + _INT32.itemsize for begin in offsets[-1]]
+    return zip(*offsets, strict=True)
 
 
 def _further_lines(
-    parts: BatchParts, width: int, ends: Sequence[int], places: Sequence[int]
+    parts: BatchParts, width: int, ends: Sequence[int], offsets: Sequence[int]
 ) -> Iterator[tuple[WindowTokens, TokenLine]]:
-    """Yield the lines of all parts of a batch but the first; `places` are those of the first."""
+    """Yield the lines of all parts of a batch but the first; `offsets` are those of the first."""
     row = piece = end = 0
     for before, part, own_ends in zip(parts, parts[1:], ends, strict=False):
         row, piece, end = row + before.last - before.first, piece + before.pieces, end + own_ends
         passed = *[row * width] * len(_ROWS_OF_TOKENS), piece, end
-        own_places = [
-            place if place < 0 else place + count * dtype.itemsize
-            for place, count, dtype in zip(places, passed, TOKEN_ROW_TYPES, strict=True)
+        own_offsets = [
+            offset if offset < 0 else offset + count * dtype.itemsize
+            for offset, count, dtype in zip(offsets, passed, TOKEN_ROW_TYPES, strict=True)
         ]
-        yield part.documents.tokens, TokenLine(part.first, part.last, width, piece, row, *own_places)
+        yield part.documents.tokens, TokenLine(part.first, part.last, width, piece, row, *own_offsets)
 
 
 def _joined(arrays: list[Any]) -> Any:
