@@ -284,6 +284,19 @@ def test_batches_are_written_by_the_workers_within_the_memory_limit(tmp_path: Pa
             assert 0 < stats.peak_bytes <= stats.memory_limit_bytes == 4 * 2**20
 
 
+def test_columns_of_documents_count_as_bytes_of_batches(tmp_path: Path) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(np.zeros(400 * 1024, np.float32), 1024)
+    table = pa.table({"input_ids": pa.array([[1, 2]] * 400, pa.list_(pa.int32())), "vector": vectors})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=40)
+    with TokenLoader(
+        tmp_path, length=80, batch_size=10, carry=["vector"], memory_limit="16MiB", output_options=NUMPY
+    ) as loader:
+        (batch,) = loader
+        stats = loader.stats()
+    # The window and the batch, which is a copy of it.
+    assert 2 * batch["vector"].nbytes <= stats.peak_bytes <= stats.memory_limit_bytes
+
+
 def test_the_next_epoch_is_read_ahead_and_is_the_same(tmp_path: Path) -> None:
     write(tmp_path / "d", LENGTHS)
     arguments = dict[str, Any](

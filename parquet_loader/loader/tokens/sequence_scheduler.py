@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from parquet_loader.engine import CutBatches, HeldWindow, Job, Usage, WindowTask
+from parquet_loader.engine import CutBatches, HeldWindow, Job, ProcessedBatch, Usage, WindowTask
 from parquet_loader.loader.tokens.documents import Documents, WindowPacker
 from parquet_loader.loader.tokens.sequences import BatchCutter, BatchWriter, SequenceRange
 from parquet_loader.schema import Ragged
@@ -45,8 +45,9 @@ class SequenceScheduler(CutBatches[SequenceRange, _Packed]):
         packer: Packs windows.
         writer: Writes batches.
         first_batch: The batch with which the epoch begins.
-        batch_bytes: The most bytes of a batch.
-        most_ahead: The most batches in progress or ready; they have their own share of the memory limit.
+        batch_bytes: The most bytes of a batch, without columns of documents.
+        most_ahead: The most batches in progress or ready; they have their own share of the memory limit. Fewer if the
+            columns of documents make batches larger than `batch_bytes`.
         usage: The counters of the epoch.
     """
 
@@ -63,8 +64,9 @@ class SequenceScheduler(CutBatches[SequenceRange, _Packed]):
             lambda batches, _: writer(batches), first_batch, batch_bytes, most_ahead, usage, delivers_jobs=True
         )
         self._packer = packer
+        self._own_bytes = most_ahead * batch_bytes
         self._cutter = BatchCutter(packer.packing, first_batch)
-        usage.limit_bytes += most_ahead * batch_bytes
+        usage.limit_bytes += self._own_bytes
 
     @property
     def ahead_bytes(self) -> int | None:
@@ -73,6 +75,11 @@ class SequenceScheduler(CutBatches[SequenceRange, _Packed]):
 
     def _windows_of(self, parts: Sequence[SequenceRange]) -> set[int]:
         return {part.documents.number for part in parts}
+
+    def _write_job(self, windows: deque[WindowTask]) -> Job[list[ProcessedBatch]] | None:
+        if self._packer.form.document_columns:  # they may take many times the bytes of tokens
+            self._most_ahead = max(1, self._own_bytes // self._batch_bytes if self._is_measured else 1)
+        return super()._write_job(windows)
 
     def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
         """Return a job that writes batches, else one that packs a window; see `Batches`."""

@@ -17,7 +17,7 @@ from parquet_loader.engine import ProcessedBatch
 from parquet_loader.loader.tokens.documents import BatchForm, Documents
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
 from parquet_loader.schema import Ragged
-from parquet_loader.window import Allocator
+from parquet_loader.window import Allocator, nbytes_of
 
 _LINE_BYTES = 64  # of a cache line: each array begins at a multiple
 _INT32 = np.dtype(np.int32)
@@ -145,7 +145,7 @@ class BatchWriter:
         form: The columns and keys of a batch.
         length: Tokens of a sequence.
         memory: Provides the memory of batches.
-        batch_bytes: The most bytes of a batch.
+        batch_bytes: The most bytes of a batch, without columns of documents.
         at_once: The most batches that are written at once.
     """
 
@@ -176,7 +176,8 @@ class BatchWriter:
                 self._add_columns(parts, arrays)
             if "max_seqlen" in self.form.keys:
                 arrays["max_seqlen"] = max(islice(longest, len(parts)))
-            made.append(ProcessedBatch(shapes[number][0], arrays, owners, nbytes // len(batches)))
+            carried_bytes = sum(nbytes_of(arrays[name]) for name in self.form.document_columns)
+            made.append(ProcessedBatch(shapes[number][0], arrays, owners, nbytes // len(batches) + carried_bytes))
         return made
 
     def _write_keys(
