@@ -21,11 +21,11 @@ _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"
 _WIDE_DECIMALS, _NEAREST_DECIMALS, _INT96_TIMESTAMPS, _WORD_CODES, _CASTS = 1, 2, 64, 65, 128
 _CAST_TYPES = tuple(pa.from_numpy_dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
 _CAST_TYPES += pa.float32(), pa.float64()
-# Further encodings of a physical type.
-_MORE_ENCODINGS = {
-    "INT32": {"DELTA_BINARY_PACKED"},
-    "INT64": {"DELTA_BINARY_PACKED"},
-    "BYTE_ARRAY": {"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"},
+# The encodings of physical types that have further ones.
+_ENCODINGS_OF = {
+    "INT32": _ENCODINGS | {"DELTA_BINARY_PACKED"},
+    "INT64": _ENCODINGS | {"DELTA_BINARY_PACKED"},
+    "BYTE_ARRAY": _ENCODINGS | {"DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"},
 }
 BYTE_ARRAY, _TEXT = 4, 5  # numbers of physical types
 VIEW_BYTES, _INT96_BYTES = 16, 12
@@ -184,66 +184,91 @@ def decodable_columns(
         forms: How columns are delivered to the window; None for arrays.
         refused: Receives the reason for each column that is not returned.
     """
-    reasons: dict[str, str] = {} if refused is None else refused
-    types, known, nullable = dict[str, pa.DataType](), dict[str, tuple[int, ...]](), list[bool]()
+    found = dict[str, _Described]()
     always_compressed = is_always_compressed(footer.metadata.created_by)
     for name in dict.fromkeys(names):
-        chunks = footer.chunks[name]
-        form = (forms or {}).get(name, _AS_STORED)
+        chunks, form = footer.chunks[name], (forms or {}).get(name, _AS_STORED)
+        indices = schema.get_all_field_indices(name)
         # Arrow resolves names that are ambiguous: two columns of one name, or a dot that may separate a struct's field.
         if ("." in name and form.member is None) or len(chunks) != 1 or not footer.has_clear_names:
-            reasons[name] = "it has several leaves, or its name is not clear"
-            continue
-        (chunk,), indices = chunks, schema.get_all_field_indices(name)
-        type_ = form.member
-        if type_ is None:
-            type_ = schema.field(indices[0]).type if len(indices) == 1 else pa.null()
-            type_ = type_ if forms is None else stored_type(type_)
-        if not isinstance(chunk, ReadableChunk):  # a `MetadataError`
-            reasons[name] = str(chunk)
-            continue
-        list_values, demand = 0, form.demand
-        if demand is not None and not demand.allows(chunk):
-            reasons[name] = "the footer does not say that it has no nulls"
-            continue
-        elements = 0
-        if is_known_list(type_) and demand is None and not pa.types.is_fixed_size_list(type_):
-            # The definition level of an element is above those of the structs and the list around it.
-            if form.member is None:
-                elements = 1 + schema.field(indices[0]).nullable
-            else:
-                elements = chunk.leaf.max_definition_level - type_.value_field.nullable
-            if elements < 1:
-                reasons[name] = "the levels of its lists are not those of their type"
-                continue
-        elif is_known_list(type_):
-            list_values = _list_values(type_, chunk, rows)
-            if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
-                reasons[name] = "the footer does not say that all lists have one length and no nulls"
-                continue
-        elif demand is None and form.vocabulary is None and is_known_bytes(type_):
-            reasons[name] = "the kernels decode text and bytes only to the window"
-            continue
-        elif chunk.leaf.path != name or not (is_known_type(type_) or is_known_bytes(type_)):
-            reasons[name] = f"{type_} is not a number, text, bytes, or a list of numbers"
-            continue
-        line = _line(type_, chunk, rows, list_values, elements, form)
-        if line is None:
-            reasons[name] = _why_not(type_, chunk)
-            continue
-        item = type_.value_type if list_values or elements else type_
-        of_lists = (rows, elements) if elements else (list_values, 0)
-        conversion, out = _conversion_of(item, chunk, line[4], form)
-        vocabulary = 0 if form.vocabulary is None else form.vocabulary.address
-        more = int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk), out, vocabulary
-        known[name] = (*line, *more)
-        if form.number is not None:
-            type_ = pa.large_list(form.number) if elements else form.number
-        types[name] = type_
-        nullable.append(chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
-    lines = np.array([*known.values()], np.int64).reshape(-1, 16)
+            described: _Described | str = "it has several leaves, or its name is not clear"
+        elif not isinstance(chunks[0], ReadableChunk):
+            described = str(chunks[0])  # a `MetadataError`
+        elif form.member is not None:
+            described = _described(name, chunks[0], form.member, None, rows, form, always_compressed)
+        else:
+            field = schema.field(indices[0]) if len(indices) == 1 else pa.field(name, pa.null())
+            type_ = field.type if forms is None else stored_type(field.type)
+            described = _described(name, chunks[0], type_, field.nullable, rows, form, always_compressed)
+        if not isinstance(described, str):
+            found[name] = described
+        elif refused is not None:
+            refused[name] = described
+    lines = np.array([described.line for described in found.values()], np.int64).reshape(-1, 16)
     vocabularies = tuple(form.vocabulary for form in (forms or {}).values() if form.vocabulary is not None)
-    return DecodableChunks(list(known), [types[name] for name in known], lines, nullable, vocabularies)
+    types, nullable = [d.type for d in found.values()], [d.is_nullable for d in found.values()]
+    return DecodableChunks(list(found), types, lines, nullable, vocabularies)
+
+
+class _Described(NamedTuple):
+    """A column chunk that the kernels can probably decode; the attributes are elements of `DecodableChunks`."""
+
+    type: pa.DataType
+    line: tuple[int, ...]
+    is_nullable: bool
+
+
+def _described(
+    name: str,
+    chunk: ReadableChunk,
+    type_: pa.DataType,
+    nullable: bool | None,
+    rows: int,
+    form: WindowForm,
+    always_compressed: bool,
+) -> _Described | str:
+    """Return the description of a column chunk; text with the reason if the kernels cannot decode it.
+
+    Args:
+        name: The name of the column.
+        chunk: The column chunk.
+        type_: The type in the file.
+        nullable: Whether the field in the file is nullable; None for a member of structs.
+        rows: Rows of the row group.
+        form: How the column is delivered.
+        always_compressed: See `is_always_compressed`.
+    """
+    demand = form.demand
+    if demand is not None and not demand.allows(chunk):
+        return "the footer does not say that it has no nulls"
+    list_values = elements = 0
+    if is_known_list(type_) and demand is None and not pa.types.is_fixed_size_list(type_):
+        # The definition level of an element is above those of the structs and the list around it.
+        if nullable is not None:
+            elements = 1 + nullable
+        else:
+            elements = chunk.leaf.max_definition_level - type_.value_field.nullable
+        if elements < 1:
+            return "the levels of its lists are not those of their type"
+    elif is_known_list(type_):
+        list_values = _list_values(type_, chunk, rows)
+        if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
+            return "the footer does not say that all lists have one length and no nulls"
+    elif demand is None and form.vocabulary is None and is_known_bytes(type_):
+        return "the kernels decode text and bytes only to the window"
+    elif chunk.leaf.path != name or not (is_known_type(type_) or is_known_bytes(type_)):
+        return f"{type_} is not a number, text, bytes, or a list of numbers"
+    line = _line(type_, chunk, rows, list_values, elements, form)
+    if line is None:
+        return _why_not(type_, chunk)
+    item = type_.value_type if list_values or elements else type_
+    of_lists = (rows, elements) if elements else (list_values, 0)
+    conversion, out = _conversion_of(item, chunk, line[4], form)
+    vocabulary = 0 if form.vocabulary is None else form.vocabulary.address
+    more = int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk), out, vocabulary
+    if form.number is not None:
+        type_ = pa.large_list(form.number) if elements else form.number
+    return _Described(type_, (*line, *more), chunk.leaf.max_definition_level > 0 and chunk.nulls != 0)
 
 
 def _conversion_of(type_: pa.DataType, chunk: ReadableChunk, width: int, form: WindowForm) -> tuple[int, int]:
@@ -279,7 +304,7 @@ def _why_not(type_: pa.DataType, chunk: ReadableChunk) -> str:
 
 
 def _known_encodings(physical_type: str) -> set[str]:
-    return _ENCODINGS | _MORE_ENCODINGS.get(physical_type, set())
+    return _ENCODINGS_OF.get(physical_type, _ENCODINGS)
 
 
 def is_always_compressed(created_by: str) -> bool:
@@ -302,6 +327,17 @@ def _list_values(type_: pa.DataType, chunk: ReadableChunk, rows: int) -> int:
 def _line(
     type_: pa.DataType, chunk: ReadableChunk, rows: int, list_values: int, elements: int, form: WindowForm
 ) -> tuple[int, ...] | None:
+    """Return the first nine numbers of a column chunk's line for `chunks_open`; None if the kernels cannot decode it.
+
+    Args:
+        type_: The type in the file.
+        chunk: The column chunk.
+        rows: Rows of the row group.
+        list_values: Values of a row if rows are lists of one length, else 0.
+        elements: The definition level of an element if rows are lists of any length, else 0.
+        form: How the column is delivered.
+    """
+    # The repetition level, and the most definition levels.
     levels = (1, _MOST_DEFINED) if list_values else (0, 1 if form.member is None else _MOST_DEFINED)
     if elements:
         levels = 1, elements + type_.value_field.nullable
