@@ -1,7 +1,7 @@
 """Opens the column chunks of one row group: each on the first of its column's routes that it can take.
 
 The result of the decision is a `ChunkPlan`, which callers keep for the next epoch if the file does not change. Most row
-groups of a data set differ only in places and sizes, so a `PlanPattern` makes their plans from the first one.
+groups of a data set differ only in offsets and sizes, so a `PlanPattern` makes their plans from the first one.
 """
 
 from __future__ import annotations
@@ -205,48 +205,11 @@ def open_chunks(
     if known is not None:
         return OpenChunks(known, source, None, listed)
     assert footer is not None
-    file: RawFile | None = None
+    wide = _wide_columns(routes, windows, rows)
+    file = RawFile(source) if wide and isinstance(source, str) else None
     try:
-        wide = _wide_columns(routes, windows, rows) if isinstance(source, str) else {}
-        raw = dict[str, RawPages]()
-        for name, type_ in wide.items():
-            assert isinstance(source, str)
-            file = file or RawFile(source)
-            (chunk,) = footer.chunks[name]
-            pages = raw_pages(file, chunk, chunk.leaf, rows, type_) if isinstance(chunk, ReadableChunk) else None
-            if pages is not None:
-                raw[name] = pages
-
-        to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
-        to_window = [r for r in to_window if "kernel" in windows and ("lists" in windows or not r.source.are_lists)]
-        to_window = _in_whole_groups(to_window, routes) if source is not None else []
-        forms = {r.stored: r.source.form for r in to_window}
-
-        def decodable(some: Sequence[ColumnRoute]) -> DecodableChunks:
-            return decodable_columns(footer, [r.stored for r in some], schema, rows, forms)
-
-        straight = decodable(to_window)
-        there = set(straight.names)
-        whole = _in_whole_groups([r for r in to_window if r.stored in there], routes)
-        if len(whole) < len(there):
-            straight = decodable(whole)
-        groups = dict[str, list[str]]()
-        for route in whole:
-            if route.source.group:
-                groups.setdefault(route.source.group, []).append(route.stored)
-        given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
-        byte_arrays = {n for n, type_ in zip(straight.names, straight.types, strict=True) if is_known_bytes(type_)}
-        fills = Fills.of_columns(straight.names, given, byte_arrays)
-        nulls = {name: null.ctypes.data for name, null in fills.viewed.items()}
-        masks = {r.source.mask: (r.stored, nulls.get(r.stored, 0)) for r in whole if r.source.mask}
-        left = {*raw, *straight.names}
-        others = [route for route in routes if route.stored and route.stored not in left]
-        kernel_names = [r.stored for r in others if r.decoder == "kernel"] if source is not None else []
-        kernel = decodable_columns(footer, kernel_names, schema, rows)
-        arrow = tuple(dict.fromkeys(r.stored for r in others if r.stored not in kernel.names))
-        if arrow and source is not None:
-            check_pages(source, bounds_of_chunks(footer, arrow))
-        plan = ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes, masks, groups)
+        raw = {} if file is None else _raw_columns(file, wide, footer, rows)
+        plan = _plan_of(source, routes, windows, footer, schema, rows, raw)
         opened = OpenChunks(plan, source, file, listed)
         opened.pattern = PlanPattern.of(plan, routes, footer)
         return opened
@@ -254,6 +217,82 @@ def open_chunks(
         if file is not None:
             file.close()
         raise
+
+
+def _plan_of(
+    source: str | pa.Buffer | None,
+    routes: Sequence[ColumnRoute],
+    windows: Collection[str],
+    footer: RowGroupFooter,
+    schema: pa.Schema,
+    rows: int,
+    raw: Mapping[str, RawPages],
+) -> ChunkPlan:
+    """Return the plan of a row group, and check the page headers of chunks that are left to Arrow.
+
+    Args:
+        source, routes, windows, footer, schema, rows: As in `open_chunks`.
+        raw: As in `ChunkPlan`.
+    """
+    straight, whole = _straight_columns(routes, windows if source is not None else (), footer, schema, rows, raw)
+    groups = dict[str, list[str]]()
+    for route in whole:
+        if route.source.group:
+            groups.setdefault(route.source.group, []).append(route.stored)
+    given = {r.stored: r.source.fill for r in routes if r.source.fill is not None}
+    byte_arrays = {n for n, type_ in zip(straight.names, straight.types, strict=True) if is_known_bytes(type_)}
+    fills = Fills.of_columns(straight.names, given, byte_arrays)
+    nulls = {name: null.ctypes.data for name, null in fills.viewed.items()}
+    masks = {r.source.mask: (r.stored, nulls.get(r.stored, 0)) for r in whole if r.source.mask}
+    left = {*raw, *straight.names}
+    others = [route for route in routes if route.stored and route.stored not in left]
+    kernel_names = [r.stored for r in others if r.decoder == "kernel"] if source is not None else []
+    kernel = decodable_columns(footer, kernel_names, schema, rows)
+    arrow = tuple(dict.fromkeys(r.stored for r in others if r.stored not in kernel.names))
+    if arrow and source is not None:
+        check_pages(source, bounds_of_chunks(footer, arrow))
+    return ChunkPlan(raw, straight, fills, kernel, arrow, footer.stored_bytes, masks, groups)
+
+
+def _raw_columns(
+    file: RawFile, wide: Mapping[str, pa.DataType], footer: RowGroupFooter, rows: int
+) -> dict[str, RawPages]:
+    """Return the pages of those of the `wide` columns that the system can copy to the window."""
+    raw = dict[str, RawPages]()
+    for name, type_ in wide.items():
+        (chunk,) = footer.chunks[name]
+        pages = raw_pages(file, chunk, chunk.leaf, rows, type_) if isinstance(chunk, ReadableChunk) else None
+        if pages is not None:
+            raw[name] = pages
+    return raw
+
+
+def _straight_columns(
+    routes: Sequence[ColumnRoute],
+    windows: Collection[str],
+    footer: RowGroupFooter,
+    schema: pa.Schema,
+    rows: int,
+    raw: Collection[str],
+) -> tuple[DecodableChunks, list[ColumnRoute]]:
+    """Return the chunks that a kernel decodes to the window, and their routes; of a group, all members or none.
+
+    Args:
+        routes, windows, footer, schema, rows: As in `open_chunks`.
+        raw: The columns that the system copies to the window.
+    """
+    to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
+    to_window = [r for r in to_window if "kernel" in windows and ("lists" in windows or not r.source.are_lists)]
+    to_window = _in_whole_groups(to_window, routes)
+    forms = {r.stored: r.source.form for r in to_window}
+
+    def decodable(some: Sequence[ColumnRoute]) -> DecodableChunks:
+        return decodable_columns(footer, [r.stored for r in some], schema, rows, forms)
+
+    straight = decodable(to_window)
+    there = set(straight.names)
+    whole = _in_whole_groups([r for r in to_window if r.stored in there], routes)
+    return (decodable(whole) if len(whole) < len(there) else straight), whole
 
 
 def _in_whole_groups(some: Sequence[ColumnRoute], routes: Sequence[ColumnRoute]) -> list[ColumnRoute]:
