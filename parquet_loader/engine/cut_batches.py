@@ -138,7 +138,7 @@ class CutBatches(Batches, Generic[P, H]):
 
     def _write_job(self, windows: deque[WindowTask]) -> Job[list[ProcessedBatch]] | None:
         """Return a job that writes the next batches; None if there are none, or enough are ahead."""
-        # Jobs of one size can reuse each other's memory.
+        # Divided evenly, so that jobs are of nearly one size, and reuse the memory of each other.
         jobs = -(-len(self._cut) // self._job_batches())
         count = self._writable(-(-len(self._cut) // jobs)) if jobs else 0
         if not count:
