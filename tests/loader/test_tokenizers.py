@@ -488,6 +488,13 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path, tokenizer: Any) -> None:
         (ConfigurationError, "no such token", "text", {"tokenizer": TokenizerOptions(tokenizer, bos="<none>")}),
         (ConfigurationError, "no such token", "text", {"tokenizer": TokenizerOptions(tokenizer, eos=-1)}),
         (ConfigurationError, "expected a tokenizers.Tokenizer", "text", {"tokenizer": 3}),
+        (ConfigurationError, "expected a tokenizers.Tokenizer", "text", {"tokenizer": tokenizers.Tokenizer}),
+        (
+            ConfigurationError,
+            "cache='s3://bucket/tokens': expected the path of a local directory",
+            "text",
+            {"tokenizer": TokenizerOptions(tokenizer, cache="s3://bucket/tokens")},
+        ),
         (ConfigurationError, "not a tokenizer.json", "text", {"tokenizer": tmp_path / "broken.json"}),
         (ConfigurationError, "not a tokenizer.json", "text", {"tokenizer": "missing.json"}),
         (ConfigurationError, "dropout", "text", {"tokenizer": drops}),
@@ -498,6 +505,7 @@ def test_wrong_uses_say_what_to_do(tmp_path: Path, tokenizer: Any) -> None:
             {"tokenizer": tokenizers.Tokenizer(tokenizers.models.BPE())},
         ),
         (UnsupportedError, "threads of this process", "text", {"tokenizer": tokenizer, "isolation": "process"}),
+        (UnsupportedError, "leave boundaries out", "text", {"tokenizer": tokenizer, "boundaries": "ids"}),
     ]
     for kind, text, column, arguments in wrong:
         with pytest.raises(kind, match=text):

@@ -30,11 +30,12 @@ def check_supported(
     Raises:
         UnsupportedError: They do not.
     """
-    is_isolated = isolation == "process" and encoder is not None and encoder.cache is None
-    if encoder is not None and (boundaries is not None or is_isolated):
+    if encoder is not None and boundaries is not None:
+        raise UnsupportedError("tokenizer= with boundaries=: each row of text is one document; leave boundaries out")
+    if encoder is not None and encoder.cache is None and isolation == "process":
         raise UnsupportedError(
-            f"tokenizer= with {'isolation=' + repr(isolation) if boundaries is None else 'boundaries='}: text is "
-            "tokenized by the threads of this process, a row as a document; leave the argument out"
+            "tokenizer= with isolation='process': the threads of this process tokenize; leave isolation out, or choose "
+            "TokenizerOptions(cache=...)"
         )
     if shard_options is not None and shard_options.remainder == "uneven":
         raise UnsupportedError(

@@ -59,7 +59,8 @@ class DocumentEncoder:
 
     def __init__(self, options: TokenizerOptions) -> None:
         check_kind("tokenizer", options, TokenizerOptions)
-        if options.cache is not None and not isinstance(options.cache, str | os.PathLike):
+        is_path = isinstance(options.cache, str | os.PathLike) and "://" not in str(options.cache)
+        if options.cache is not None and not is_path:
             raise ConfigurationError(f"cache={options.cache!r:.80}: expected the path of a local directory")
         self.cache = None if options.cache is None else Path(options.cache)
         self._tokenizer = _copied(options.tokenizer)
@@ -145,7 +146,7 @@ def _copied(tokenizer: Any) -> Any:
                 copy = Tokenizer.from_file(os.fspath(backend))
             except Exception as error:  # of a class that Rust defines
                 raise ConfigurationError(f"tokenizer={tokenizer!r}: not a tokenizer.json: {error}") from error
-        elif hasattr(backend, "to_str") and hasattr(backend, "encode_batch"):
+        elif hasattr(backend, "to_str") and hasattr(backend, "encode_batch") and not isinstance(backend, type):
             copy = type(backend).from_str(backend.to_str())
         else:
             raise ConfigurationError(
