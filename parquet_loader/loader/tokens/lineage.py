@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from parquet_loader.common import IntArray
 from parquet_loader.loader.tokens.epoch_packing import EpochPacking
 from parquet_loader.loader.tokens.token_cache import TextOrigin
+from parquet_loader.plan import Plan
 from parquet_loader.source import Snapshot
 
 
@@ -50,16 +52,9 @@ def lineage_of(packing: EpochPacking, batch: int, snapshot: Snapshot, origin: Te
             end, before = min(high, int(packing.begins[window + 1])), int(packing.begins[window])
             chosen = np.arange(low - before, end - before)
             some = packing.packed(window, packing.ordered_lengths(window)).taken(chosen)
-            order = packing.plan.order(window)
-            read = some.document if order is None else order[some.document]
-            slices = packing.plan.slices(window)
-            starts = np.cumsum([0, *(s.rows for s in slices)])
-            number = np.searchsorted(starts, read, side="right") - 1
-            group = np.array([s.row_group for s in slices])[number]
-            row = read - starts[number] + np.array([s.start for s in slices])[number]
             rows, _ = packing.rule.rows(some)
             sequence = np.repeat(np.arange(sequences, sequences + len(rows) - 1), np.diff(rows))
-            parts.append((group, row, some.first, some.tokens, sequence))
+            parts.append((*_rows_of(packing.plan, window, some.document), some.first, some.tokens, sequence))
             low, sequences = end, sequences + len(rows) - 1
     joined = [np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True)] if parts else []
     group, row, first, tokens, sequence = joined or [np.zeros(0, np.int64)] * 5
@@ -68,3 +63,14 @@ def lineage_of(packing: EpochPacking, batch: int, snapshot: Snapshot, origin: Te
         group, row = origin.rows.locate(packing.lengths.begins[group] + row)
     paths = [snapshot.files[int(snapshot.row_group_file[g])].path for g in group]
     return BatchLineage(paths, snapshot.row_group_number[group].astype(np.int64), row, first, tokens, sequence)
+
+
+def _rows_of(plan: Plan, window: int, documents: npt.NDArray[np.int32]) -> tuple[IntArray, IntArray]:
+    """Return the row group of documents of a window, and the row there among those that pass the filters."""
+    order, slices = plan.order(window), plan.slices(window)
+    read = documents if order is None else order[documents]
+    starts = np.cumsum([0, *(s.rows for s in slices)])
+    number = np.searchsorted(starts, read, side="right") - 1
+    group: IntArray = np.array([s.row_group for s in slices])[number]
+    row: IntArray = read - starts[number] + np.array([s.start for s in slices])[number]
+    return group, row
