@@ -68,7 +68,7 @@ def is_known_codec(name: str) -> bool:
 
 
 def is_known_list(type_: pa.DataType) -> bool:
-    """Whether a type is a list of numbers; the kernels decode it to rows if all lists have one length."""
+    """Whether a type is a list of numbers, of any of the three list types of Arrow that the kernels decode."""
     t = pa.types
     if not (t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_)):
         return False
@@ -105,7 +105,7 @@ class WindowForm(NamedTuple):
     """How a kernel delivers a column to the window.
 
     Attributes:
-        demand: The condition under which rows or byte arrays are decoded; None for numbers.
+        demand: The condition under which rows or byte arrays are decoded; None for numbers, and lists of any length.
         number: The type of numbers that are delivered in another type than the file's, see `can_convert`; of elements,
             if rows are lists. The integer type of codes. None for all others.
         is_text: Whether the kernel checks that byte arrays are UTF-8.

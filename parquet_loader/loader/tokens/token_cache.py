@@ -3,10 +3,10 @@
     <folder>/tokens-<digest>/           the tokens and the carried columns of the rows that pass, in their order
     <folder>/.tokens-<digest>.tmp/      one that is being written; it is renamed when it is complete
 
-The digest covers the tokenizer, the files and their modification times, the filters and the columns. Writers lock the
-directory that is being written: one process tokenizes, and others that need the same tokens wait for it; other tokens
-are written at the same time. The remains of a killed process are removed by the next process that writes the same
-tokens.
+The digest covers the tokenizer, the files with their ETags or modification times, the filters and the columns. Writers
+lock the directory that is being written: one process tokenizes, and others that need the same tokens wait for it; other
+tokens are written at the same time. The remains of a killed process are removed by the next process that writes the
+same tokens.
 """
 
 from __future__ import annotations
