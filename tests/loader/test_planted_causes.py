@@ -122,7 +122,9 @@ def test_rows_in_random_order_are_silent_whatever_their_row_groups(tmp_path: Pat
 def test_heavy_compression_is_measured_on_the_files_own_pages(tmp_path: Path, codec: str) -> None:
     columns = {f"x{i}": RNG.normal(size=50_000).round(3) for i in range(6)}
     options = {"compression": codec, "compression_level": {"zstd": 19, "gzip": 9}[codec], "use_dictionary": False}
-    figures = judged(write(tmp_path / "data", columns, row_group_size=25_000, **options))
+    source = write(tmp_path / "data", columns, row_group_size=25_000, **options)
+    # The epoch that other programs have slowed down least: its rest must not hide the decompression.
+    figures = min((judged(source) for _ in range(4)), key=lambda figures: figures.cpu_s["read"])
     assert figures.storage is not None
     (found,) = figures.storage.codecs
     assert (found.codec, found.columns, found.stored_share) == (codec, 6, 1.0)
