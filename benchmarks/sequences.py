@@ -4,9 +4,10 @@
     python -m benchmarks.sequences --systems ours trl --rounds 5 --seconds 2
     python -m benchmarks.sequences --epochs 12    whole epochs of 60 million tokens, packed and not packed
 
-Needs `pip install datasets trl torchdata litdata lancedb`; a system whose packages are missing is left out. The loops
-of nanochat (`nanochat/dataloader.py`) and torchtitan (`torchtitan/hf_datasets/text_datasets.py`) run unchanged from a
-checkout. Stubs replace modules that they import but do not need here, and the tokenizer returns the ids of the column.
+Needs `pip install datasets trl torchdata litdata lancedb tyro`; a system whose packages are missing is left out. The
+loops of nanochat (`nanochat/dataloader.py`) and torchtitan (`torchtitan/hf_datasets/text_datasets.py`) run unchanged
+from a checkout. Stubs replace modules that they import but do not need here, and the tokenizer returns the ids of the
+column.
 Each system delivers batches of [32, 2048] for some seconds, in its own process, in turns with the others. After some
 batches its state is taken, and a new loader with that state must deliver the next batch.
 """
@@ -26,7 +27,8 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,9 +171,14 @@ def torchtitan(folder: Path, state: Any, checkout: Path | None) -> Run:
     from datasets import load_dataset  # noqa: PLC0415  (an extra)
     from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415  (an extra)
 
-    stub("torchtitan.components.dataloader", ParallelAwareDataloader=object)
+    class Loader:
+        Config = make_dataclass("Config", [], kw_only=True)
+
+    stub("torchtitan.components.dataloader", ParallelAwareDataloader=Loader)
+    stub("torchtitan.components.loss", IGNORE_INDEX=-100)
     stub("torchtitan.components.tokenizer", BaseTokenizer=object)
     stub("torchtitan.config", JobConfig=object)
+    stub("torchtitan.hf_datasets.interleaved", InterleavedDataset=object)
     stub("torchtitan.hf_datasets", DatasetConfig=types.SimpleNamespace)
     stub("torchtitan.tools.logging", logger=logging.getLogger("torchtitan"))
     module = module_at(checkout / "torchtitan" / "hf_datasets" / "text_datasets.py")
@@ -210,7 +217,13 @@ def trl(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: ARG001
     def ids(batch: Any) -> tuple[Any, int]:
         return batch["input_ids"], ROWS * LENGTH - int((batch["labels"] >= 0).sum())
 
-    return Run(iter(loader), ids, loader.state_dict)
+    return Run(epochs_of(loader), ids, loader.state_dict)
+
+
+def epochs_of(loader: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches for ever."""
+    while True:
+        yield from loader
 
 
 def litdata(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: ARG001
@@ -222,12 +235,7 @@ def litdata(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: AR
     loader = StreamingDataLoader(made, batch_size=ROWS, num_workers=0)
     if state is not None:
         loader.load_state_dict(state)
-
-    def batches() -> Iterator[Any]:
-        while True:
-            yield from loader
-
-    return Run(batches(), lambda b: (b[:, :-1], 0), loader.state_dict)
+    return Run(epochs_of(loader), lambda b: (b[:, :-1], 0), loader.state_dict)
 
 
 def lancedb(folder: Path, state: Any, checkout: Path | None) -> Run:  # noqa: ARG001
