@@ -8,7 +8,7 @@
 #   make test        the everyday tests             make test-all   also the slow tests and those that need Spark
 #   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray, JAX, TensorFlow and others
 #   make test-hdfs                                 tests with a real HDFS of two processes; needs a JDK and a C compiler
-#   make test-oldest the core tests with the oldest supported pyarrow and numpy
+#   make test-oldest the core tests, and those of video, with the oldest supported pyarrow, numpy and PyAV
 #   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel tests an installed wheel
 #   make docs        the documentation site, in site/      make test-docs: checks its links, page weight and contrast
 #   make lint        ruff and mypy                  make format     formats the code as lint expects it
@@ -112,8 +112,8 @@ test-core: $(VENV)/dev
 # for Linux installs gigabytes of CUDA.
 test-oldest: $(VENV)/dev
 	rm -rf $(VENV)/oldest
-	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --target $(VENV)/oldest numpy pandas pyarrow
-	PYTHONPATH=$(abspath $(VENV))/oldest $(PY) -m pytest $(PARALLEL) -W default $(CORE_TESTS)
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --target $(VENV)/oldest numpy pandas pyarrow av
+	PYTHONPATH=$(abspath $(VENV))/oldest $(PY) -m pytest $(PARALLEL) -W default $(CORE_TESTS) tests/decode/media/test_video.py
 
 $(VENV)/release: $(VENV)/made release/requirements.txt
 	$(PYTHON) -m venv $@

@@ -224,7 +224,7 @@ class _Decoder:
             return (self._container.duration or 0) / 1e6 - before, False
 
     def _read_index(self) -> _Index | None:
-        entries = self._stream.index_entries
+        entries = getattr(self._stream, "index_entries", ())  # PyAV before 17 does not show it
         if len(entries) < max(self._stream.frames, 1):
             return None  # there is no index, or one of key frames only
         return _Index(entries, self._unit)
