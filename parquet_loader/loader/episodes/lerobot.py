@@ -191,7 +191,9 @@ def _info(root: Path) -> dict[str, Any]:
     try:
         info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror}); a data set of LeRobot has this file") from error
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror}); pass the local directory of a data set of LeRobot"
+        ) from error
     except ValueError as error:
         raise SourceError(f"{path}: is not JSON: {error}") from error
     version = info.get("codebase_version") if isinstance(info, dict) else None
