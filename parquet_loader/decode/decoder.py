@@ -48,6 +48,7 @@ from parquet_loader.schema import (
     is_media,
     plain_type,
     policy_of,
+    unpacked_field,
 )
 from parquet_loader.source import RowGroupRef
 
@@ -149,7 +150,8 @@ class Decoder:
         reads: dict[str, None] = {}
         self._parts = [(name, field, self._stored_parts(name, field)) for name, field in schema.items()]
         self._masked = {name for name, field in schema.items() if policy_of(field) == "mask"}
-        self._carried = _carried_categories(schema, file_schema)
+        self._stored = _stored_schema(schema, file_schema)
+        self._carried = _categories(self._stored)
         self._sources: dict[str, str] = {}  # for each column, its name in the file: its own or an alias
         sources: list[ColumnSource] = []
         problems: list[tuple[str, str]] = []
@@ -243,6 +245,12 @@ class Decoder:
                     "and one with aliases=<names> files with other names for it"
                 )
             return None
+        difference = _raw_difference(self._stored.get(source), field, type_)
+        if difference is not None:
+            return (
+                f"{difference}, and raw values cannot be converted; read the column as the file has it and convert it "
+                "in transform=, or write the file again"
+            )
         if isinstance(field, Group):
             if plain_type(type_) != pa.binary(field.width_bytes):
                 return (
@@ -409,19 +417,43 @@ def _missing_value(field: Field) -> pa.Scalar:
     return scalar(list(missing) if isinstance(missing, tuple) else missing, field.arrow_type)
 
 
-def _carried_categories(schema: Schema, file_schema: pa.Schema) -> dict[str, Category]:
-    """Return the categories of the schema in a file's metadata, by stored column; none if no category is read."""
+def _stored_schema(schema: Schema, file_schema: pa.Schema) -> Mapping[str, Field]:
+    """Return the schema in a file's metadata if it says what bytes or codes mean that `schema` reads; else nothing."""
+    is_needed = any(isinstance(field, Category | Tensor | Group | RaggedList | Encoded) for field in schema.values())
+    return Schema.from_arrow(file_schema) if is_needed and METADATA_KEY in (file_schema.metadata or {}) else {}
 
-    def categories(fields: Mapping[str, Field]) -> dict[str, Category]:
-        found = {name: field for name, field in fields.items() if isinstance(field, Category)}
-        for field in fields.values():
-            if isinstance(field, Group):
-                found |= {name: part for name, part in field.members if isinstance(part, Category)}
-        return found
 
-    if not categories(schema) or METADATA_KEY not in (file_schema.metadata or {}):
-        return {}
-    return categories(Schema.from_arrow(file_schema))
+def _categories(fields: Mapping[str, Field]) -> dict[str, Category]:
+    """Return the categories among fields and members of groups, by stored column."""
+    found = {name: field for name, field in fields.items() if isinstance(field, Category)}
+    for field in fields.values():
+        if isinstance(field, Group):
+            found |= {name: part for name, part in field.members if isinstance(part, Category)}
+    return found
+
+
+def _raw_difference(stored: Field | None, field: Field, type_: pa.DataType) -> str | None:
+    """Return how the numbers differ that raw bytes of this Arrow type hold as either field; None if they do not."""
+    type_ = plain_type(type_)
+    if is_list_like(type_):
+        if not isinstance(stored, RaggedList) or not isinstance(field, RaggedList):
+            return None
+        return _raw_difference(stored.item, field.item, type_.value_type)
+    numbers = unpacked_field(field) if isinstance(field, Encoded) else field
+    if isinstance(stored, Group) and isinstance(field, Group):
+        for number, ((own, part), (name, wanted)) in enumerate(zip(stored.members, field.members, strict=False)):
+            if own not in (name, *wanted.aliases):
+                return f"member {number} of the packed group is {own!r} in the file and {name!r} in the schema"
+            if _number_kind(part) != _number_kind(wanted):
+                return f"member {own!r} of the packed group is {part!r} in the file and {wanted!r} in the schema"
+        return None
+    if isinstance(stored, Tensor | Group) and isinstance(numbers, Tensor | Group) and stored.dtype != numbers.dtype:
+        return f"the file has raw {stored.dtype} numbers, the schema {numbers.dtype}"
+    return None
+
+
+def _number_kind(field: Scalar | Category) -> object:
+    return field.type if isinstance(field, Scalar) else field.dtype
 
 
 def _column_source(

@@ -22,6 +22,7 @@ from parquet_loader import (
     BatchedDataLoader,
     Category,
     DataError,
+    Encoded,
     Group,
     Image,
     ParquetDataset,
@@ -274,6 +275,35 @@ def test_a_packed_group_read_with_masks_is_all_there(tmp_path: Path) -> None:
     batch = first_batch(tmp_path / "set", schema=masked)
     assert batch["g"].tolist() == [[1, 2]]
     assert batch["g_valid"].tolist() == [[True, True]]
+
+
+@pytest.mark.parametrize(
+    ("stored", "read", "message"),
+    [
+        (Tensor("int64", (2,)), Tensor("float64", (2,)), "raw int64 numbers, the schema float64"),
+        (Tensor("float32", (2,)), Tensor("int16", (4,)), "raw float32 numbers, the schema int16"),
+        (Tensor("int64", (2,)), Encoded("float64", (2,)), "raw int64 numbers, the schema float64"),
+        (RaggedList(Tensor("int64", (2,))), RaggedList(Tensor("float64", (2,))), "raw int64 numbers"),
+        (Group(("p", "q"), "int64", storage="packed"), Group(("p", "q"), "float64"), "member 'p' of the packed group"),
+        (Group(("p", "q"), "int64", storage="packed"), Group(("q", "p"), "int64"), "member 0 .* is 'p' in the file"),
+        (Group(("p", "q"), "int64", storage="packed"), Tensor("float64", (2,)), "raw int64 numbers"),
+    ],
+)
+def test_raw_numbers_are_not_read_as_other_numbers(tmp_path: Path, stored: Any, read: Any, message: str) -> None:
+    rows = [[[1, 2]]] if isinstance(stored, RaggedList) else [[1, 2]]
+    data = {"p": [1], "q": [2]} if isinstance(stored, Group) else {"g": rows}
+    write_dataset(data, tmp_path / "set", Schema({"g": stored}))
+    with pytest.raises(SchemaError, match=message):
+        BatchedDataLoader(tmp_path / "set", 1, schema=Schema({"g": read}))
+
+
+def test_raw_numbers_are_read_in_another_shape_and_under_new_names(tmp_path: Path) -> None:
+    packed = Schema({"g": Group(("p", "q"), "int64", storage="packed"), "t": Tensor("int8", (2, 2))})
+    write_dataset({"p": [1], "q": [2], "t": [[[1, 2], [3, 4]]]}, tmp_path / "set", packed)
+    renamed = Group({"r": Scalar("int64", aliases=["p"]), "q": Scalar("int64")}, storage="packed")
+    batch = first_batch(tmp_path / "set", schema=Schema({"g": renamed, "u": Tensor("int8", (4,), aliases=["t"])}))
+    assert batch["g"].tolist() == [[1, 2]]
+    assert batch["u"].tolist() == [[1, 2, 3, 4]]
 
 
 def test_nulls_in_a_packed_column_of_others_are_refused(tmp_path: Path) -> None:
