@@ -28,6 +28,7 @@ from parquet_loader import (
     BatchedDataLoader,
     DataError,
     OutputOptions,
+    ParquetDataset,
     Ragged,
     RaggedList,
     ReadOptions,
@@ -1096,6 +1097,17 @@ def int96_file(path: Path, times: pa.Array, **options: Any) -> Path:
     return path
 
 
+def file_of_one_int96(folder: Path, day: int, time: int, *, dictionary: bool) -> Path:
+    """Write the INT96 timestamp of a day since 1970 and nanoseconds, as they are, and one that is 0."""
+    times = pa.array([20_000 * DAY + 12_345, 0], pa.timestamp("ns"))  # 12,345: no other bytes are the same
+    path = int96_file(folder / "a.parquet", times, use_dictionary=dictionary, compression="none")
+    old = (12_345).to_bytes(8, "little") + (JULIAN_DAY_OF_1970 + 20_000).to_bytes(4, "little")
+    new = time.to_bytes(8, "little", signed=True) + (JULIAN_DAY_OF_1970 + day).to_bytes(4, "little")
+    assert path.read_bytes().count(old) == 1
+    path.write_bytes(path.read_bytes().replace(old, new))
+    return path
+
+
 @pytest.mark.parametrize("share", [0, 0.1])
 @pytest.mark.parametrize("distinct", [5, 3_000])
 @pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"data_page_version": "2.0"}], ids=str)
@@ -1108,7 +1120,7 @@ def test_int96_timestamps_are_those_that_arrow_decodes(
     array = with_nulls(pa.array(times[rng.integers(0, distinct, 3_000)], pa.timestamp("ns")), share, 5)
     path = int96_file(tmp_path / "a.parquet", array, data_page_size=2_000, write_batch_size=100, **options)
     if pc.max(pq.read_table(path, coerce_int96_timestamp_unit="s")["t"]).cast(pa.int64()).as_py() > 2**34:
-        pytest.skip("pyarrow 20 writes INT96 timestamps before 1970 as such of the year 2554")
+        pytest.skip("pyarrow before 23 writes INT96 timestamps before 1970 as negative times of the next day")
     expected = pq.read_table(path)["t"].combine_chunks()
     with NativeChunks(str(path), known(path)) as native_chunks:
         for first, some in ((0, 1_777), (1_777, 1_223)):
@@ -1122,17 +1134,26 @@ def test_int96_timestamps_are_those_that_arrow_decodes(
 def test_an_int96_timestamp_that_kernels_do_not_convert_is_left_to_arrow(
     tmp_path: Path, day: int, time: int, dictionary: bool
 ) -> None:
-    stored = 86_400 * 10**9 * 20_000 + 12_345  # nanoseconds: day 20,000, and a time that no other byte resembles
-    times = pa.array([stored, 0], pa.timestamp("ns"))
-    path = int96_file(tmp_path / "a.parquet", times, use_dictionary=dictionary, compression="none")
-    old = (12_345).to_bytes(8, "little") + (JULIAN_DAY_OF_1970 + 20_000).to_bytes(4, "little")
-    new = time.to_bytes(8, "little") + (JULIAN_DAY_OF_1970 + day).to_bytes(4, "little")
-    assert path.read_bytes().count(old) == 1
-    path.write_bytes(path.read_bytes().replace(old, new))
+    path = file_of_one_int96(tmp_path, day, time, dictionary=dictionary)
     with NativeChunks(str(path), known(path)) as native_chunks, pytest.raises(NotDecodedError):
         native_chunks.read(2)
     (batch,) = batches(path)
     assert batch["t"].tolist() == [day * DAY + time, 0]
+
+
+@pytest.mark.parametrize(("day", "time"), [(0, -1), (-3, 1 - DAY), (-106_750, 1 - DAY)])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_an_int96_timestamp_may_be_a_negative_time_of_the_next_day(
+    tmp_path: Path, day: int, time: int, dictionary: bool
+) -> None:
+    """As pyarrow before 23 writes times before 1970; Arrow reads them in nanoseconds, but not in other units."""
+    path = file_of_one_int96(tmp_path, day, time, dictionary=dictionary)
+    (batch,) = batches(path)
+    assert batch["t"].tolist() == pq.read_table(path)["t"].cast(pa.int64()).to_pylist() == [day * DAY + time, 0]
+    (batch,) = batches(path, filters=pc.field("t").is_valid())
+    assert batch["t"].tolist() == [day * DAY + time, 0]
+    with ParquetDataset(path).rows(output_options=OutputOptions(format="numpy")) as rows:
+        assert rows[0]["t"].item() == day * DAY + time
 
 
 def test_an_int96_timestamp_on_a_later_page_that_does_not_fit_nanoseconds_is_an_error(tmp_path: Path) -> None:
@@ -1152,7 +1173,7 @@ def test_dates_times_and_decimals_are_delivered_the_same_with_and_without(tmp_pa
     pq.write_table(pa.table({"int96": arrays["c3"]}), tmp_path / "b.parquet", use_deprecated_int96_timestamps=True)
     seconds = pq.read_table(tmp_path / "b.parquet", coerce_int96_timestamp_unit="s").column(0)
     if pc.max(seconds).cast(pa.int64()).as_py() > 2**34:
-        pytest.skip("pyarrow 20 writes INT96 timestamps before 1970 as such of the year 2554")
+        pytest.skip("pyarrow before 23 writes INT96 timestamps before 1970 as negative times of the next day")
     found = []
     for name in ("a", "b"):
         path = tmp_path / f"{name}.parquet"

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Converts `count` timestamps to `out`, 8 bytes each. OTHER: one is on a day that does not fit as a whole into int64
- * nanoseconds, or its time is outside the day. */
+ * nanoseconds, or its time is a day or more from it. */
 int convert_int96(const uint8_t *in, int64_t count, uint8_t *out);
 
 #endif
