@@ -214,6 +214,14 @@ def test_python_objects_in_a_frame_of_polars_are_refused_and_not_written_as_addr
         assert batch["name"].to_list() == ["Ann", "Bo"]
 
 
+def test_a_type_of_polars_that_arrow_lacks_is_named_with_its_column(tmp_path: Path) -> None:
+    for dtype in (pl.Int128, pl.List(pl.Int128)):
+        frame = pl.DataFrame({"id": [1, 2]}).with_columns(pl.lit(None, dtype).alias("large"))
+        error = error_of(frame, tmp_path)
+        assert isinstance(error, SchemaError)
+        assert f"column 'large' has the Polars type {dtype}, which Arrow lacks" in str(error)
+
+
 def test_times_of_day_among_the_dates_of_a_struct_are_refused(tmp_path: Path) -> None:
     moment = dt.datetime(2020, 1, 1, 5, tzinfo=dt.UTC)
     rows = [{"at": {"day": moment.date()}}, {"at": {"day": moment}}]

@@ -63,6 +63,7 @@ def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = 
         except MemoryError:
             raise  # memory that ran out says nothing about the data
         except (pa.ArrowException, ValueError) as error:
+            _check_types(data)
             raise SchemaError(f"{type(data).__name__} is not a batch: {str(error).splitlines()[0]}; {_FORMS}") from None
         yield from slices_of(reader, slice_bytes)
     elif hasattr(data, "__arrow_c_array__"):
@@ -135,6 +136,20 @@ def _check_no_objects(frame: Any) -> None:
             f"column {objects[0]!r} holds Python objects (pl.Object), which have no Arrow form; "
             f"give it a type, or pass it as a list: frame.to_dict() | {{{objects[0]!r}: list(frame[{objects[0]!r}])}}"
         )
+
+
+def _check_types(frame: Any) -> None:
+    """Refuse columns of a Polars frame whose type Arrow lacks, such as 128-bit integers."""
+    if type(frame).__module__.partition(".")[0] != "polars":
+        return
+    for name, dtype in frame.schema.items():
+        try:
+            pa.RecordBatchReader.from_stream(frame.select(name).clear())
+        except pa.ArrowException:
+            raise SchemaError(
+                f"column {name!r} has the Polars type {dtype}, which Arrow lacks; cast it to another type, "
+                "such as pl.Int64"
+            ) from None
 
 
 def _some(item: Mapping[Any, Any]) -> str:
