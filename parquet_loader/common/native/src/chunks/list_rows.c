@@ -1,12 +1,12 @@
 #include "list_rows.h"
 
-#include "../pages/encodings.h"
+#include "../pages/spread.h"
 #include "next_page.h"
 #include "rows.h"
 
 int read_lists(RowGroup *group, Column *column, ListRows *rows) {
-  static const uint8_t zero[8];
-  uint8_t flags[LIST_BLOCK], present[(LIST_BLOCK + 1) * 8];
+  static const uint8_t zero[16];
+  uint8_t flags[LIST_BLOCK], present[LIST_BLOCK * 8 + SPREAD_SLACK];
   ListLevels *levels = column->lists;
   int code = OK, is_over = 0;
   while (code == OK && !is_over) {

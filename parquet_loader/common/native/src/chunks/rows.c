@@ -2,6 +2,7 @@
 
 #include "../pages/byte_arrays.h"
 #include "../pages/encodings.h"
+#include "../pages/spread.h"
 #include "coded_values.h"
 #include "next_page.h"
 
@@ -65,7 +66,7 @@ int read_values(RowGroup *group, Column *column, int64_t count, uint8_t *out) {
 static int read_with_nulls(
     RowGroup *group, Column *column, int64_t rows, uint8_t *out, uint8_t *defined, const uint8_t *filler) {
   static const uint8_t zero[16];
-  uint8_t some[BLOCK], narrow_values[(BLOCK + 1) * 16];
+  uint8_t some[BLOCK], narrow_values[BLOCK * 16 + SPREAD_SLACK];
   if (column->values_left == column->left) {
     if (defined) memset(defined, 1, (size_t)rows);
     return read_values(group, column, rows, out);
@@ -76,10 +77,13 @@ static int read_with_nulls(
     int code = read_defined(&column->levels, left, count, column->optional, some);
     if (code) return code;
     for (int64_t i = 0; i < count; i++) values += some[i];
-    int is_apart = values < count && column->out <= 16;
-    if ((code = read_values(group, column, values, out && is_apart ? narrow_values : out))) return code;
-    if (out && values < count)
-      spread(is_apart ? narrow_values : out, values, some, count, filler ? filler : zero, column->out, out);
+    const int has_nulls = values < count;
+    /* Plain values are not copied first. */
+    const int from_page = has_nulls && column->kind == IN_MEMORY && is_as_stored(column) && !is_byte_array(column);
+    uint8_t *to = !out || from_page ? NULL : has_nulls && column->out <= 16 ? narrow_values : out;
+    const uint8_t *from = from_page ? column->next : to;
+    if ((code = read_values(group, column, values, to))) return code;
+    if (out && has_nulls) spread(from, values, some, count, filler ? filler : zero, column->out, out);
     if (defined) {
       memcpy(defined, some, (size_t)count);
       defined += count;

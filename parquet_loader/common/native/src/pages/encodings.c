@@ -57,36 +57,3 @@ void join_streams(const uint8_t *in, int64_t stride, int64_t width, int64_t coun
   for (; i < count; i++)
     for (int64_t b = 0; b < width; b++) out[i * width + b] = in[b * stride + i];
 }
-
-typedef struct {
-  uint64_t low, high;
-} Pair;
-
-#define SPREAD(type) { \
-    type value, other; \
-    memcpy(&other, filler, sizeof other); \
-    for (int64_t i = 0, k = 0; i < rows; k += defined[i++]) { \
-      memcpy(&value, values + sizeof value * k, sizeof value); \
-      value = defined[i] ? value : other; \
-      memcpy(out + sizeof value * i, &value, sizeof value); \
-    } \
-    break; \
-  }
-
-void spread(
-    const uint8_t *values, int64_t value_count, const uint8_t *defined, int64_t rows, const uint8_t *filler,
-    int64_t width, uint8_t *out) {
-  switch (values == out ? 0 : width) {
-    case 1: SPREAD(uint8_t)
-    case 2: SPREAD(uint16_t)
-    case 4: SPREAD(uint32_t)
-    case 8: SPREAD(uint64_t)
-    case 16: SPREAD(Pair)
-    default:  /* from the end, so that no value is overwritten before it is moved */
-      for (int64_t i = rows - 1, k = value_count; i >= 0; i--) {
-        if (defined[i]) memmove(out + width * i, values + width * --k, (size_t)width);
-        else if (width <= 16) memcpy(out + width * i, filler, (size_t)width);
-        else memset(out + width * i, 0, (size_t)width);
-      }
-  }
-}

@@ -21,10 +21,4 @@ void look_up(const uint32_t *codes, int64_t count, const uint8_t *entries, int64
 /* Joins `width` streams to values: byte b of value i is `in[b * stride + i]`. */
 void join_streams(const uint8_t *in, int64_t stride, int64_t width, int64_t count, uint8_t *out);
 
-/* Writes the next of `values` for each row that is defined, and `filler` for the others. Reads one value beyond the last one.
- * `values` may be `out`. */
-void spread(
-    const uint8_t *values, int64_t value_count, const uint8_t *defined, int64_t rows, const uint8_t *filler,
-    int64_t width, uint8_t *out);
-
 #endif

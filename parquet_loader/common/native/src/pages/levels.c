@@ -2,21 +2,23 @@
 
 #include <string.h>
 
+#include "../kernels.h"
 #include "encodings.h"
 
 enum { AT_ONCE = 256 };  /* levels unpacked at a time */
 
 /* Counts bits that are set. */
-static int64_t count_bits(const uint8_t *in, int64_t count) {
-  int64_t found = 0;
-  for (int64_t i = 0; i < count; i += 64) {
-    int64_t bits = count - i < 64 ? count - i : 64;
-    uint64_t word = 0;
-    memcpy(&word, in + i / 8, (size_t)((bits + 7) / 8));
-    if (bits < 64) word &= (UINT64_C(1) << bits) - 1;
+FOR_EACH_TARGET static int64_t count_bits(const uint8_t *in, int64_t count) {
+  int64_t found = 0, i = 0;
+  uint64_t word;
+  for (; i + 64 <= count; i += 64) {
+    memcpy(&word, in + i / 8, sizeof word);
     found += __builtin_popcountll(word);
   }
-  return found;
+  if (i == count) return found;
+  word = 0;
+  memcpy(&word, in + i / 8, (size_t)((count - i + 7) / 8));
+  return found + __builtin_popcountll(word & ((UINT64_C(1) << (count - i)) - 1));
 }
 
 /* Counts levels of `bits` bits that are `level`; -1: one is higher. */
