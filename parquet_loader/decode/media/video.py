@@ -52,6 +52,12 @@ def video_module() -> Any:
     return module
 
 
+@cache
+def _one_thread() -> dict[str, int]:
+    """Return the argument with which PyAV scales a frame in one thread: since release 17 it starts others for each."""
+    return {"threads": 1} if int(video_module().__version__.partition(".")[0]) >= 17 else {}
+
+
 def clip_positions(count: int, field: Video, word: int) -> npt.NDArray[np.int64]:
     """Return the numbers of the frames of all clips, int64 ``[clips, frames]``.
 
@@ -350,7 +356,7 @@ class _Decoder:
         """Return a frame, rotated for display and scaled, uint8 ``[height, width, 3]``."""
         turns = round(frame.rotation / 90) % 4
         height, width = size if turns % 2 == 0 else size[::-1]
-        scaled = frame.reformat(width=width, height=height, format="rgb24", interpolation="BILINEAR")
+        scaled = frame.reformat(width=width, height=height, format="rgb24", interpolation="BILINEAR", **_one_thread())
         pixels: Pixels = scaled.to_ndarray()
         return np.rot90(pixels, turns) if turns else pixels
 
