@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import io
 import math
+import os
+import sys
+import threading
 from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -296,6 +299,43 @@ def _turned(pixels: Pixels, orientation: int) -> Pixels:
     return pixels
 
 
+_avif_lock = threading.Lock()
+"""Held while `DEFAULT_MAX_THREADS` of Pillow's AVIF plugin is 1 instead of 0."""
+
+
+def _renew_avif_lock() -> None:
+    """Release the lock in a forked process, in which the thread that held it does not exist."""
+    global _avif_lock
+    plugin: Any = sys.modules.get("PIL.AvifImagePlugin")
+    if _avif_lock.locked() and plugin.DEFAULT_MAX_THREADS == 1:
+        plugin.DEFAULT_MAX_THREADS = 0
+    _avif_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_renew_avif_lock)
+
+
+def _open_image(data: bytes) -> Any:
+    """Open an image with Pillow, which reads only the header.
+
+    For each AVIF, Pillow starts as many threads as there are processors, unless `DEFAULT_MAX_THREADS` is set. One is
+    enough, since images are decoded in parallel: with 96 threads an image of 500 x 375 takes five times as long.
+    """
+    formats = image_formats()
+    if data[4:8] != b"ftyp" or "AVIF" not in formats:
+        return pillow_image().open(io.BytesIO(data), formats=formats)
+    plugin: Any = sys.modules["PIL.AvifImagePlugin"]
+    with _avif_lock:
+        was_unset = plugin.DEFAULT_MAX_THREADS == 0
+        plugin.DEFAULT_MAX_THREADS = plugin.DEFAULT_MAX_THREADS or 1
+        try:
+            return pillow_image().open(io.BytesIO(data), formats=formats)
+        finally:
+            if was_unset:
+                plugin.DEFAULT_MAX_THREADS = 0
+
+
 class _Opened:
     """An image opened by Pillow, which reads only the header. Errors within ``with`` become `BlobProblem`."""
 
@@ -304,7 +344,7 @@ class _Opened:
         if (problem := sixteen_bits(data)) is not None:
             raise BlobProblem(problem)
         try:
-            self._image = pillow_image().open(io.BytesIO(data), formats=image_formats())
+            self._image = _open_image(data)
         except Exception as error:
             raise self._problem(error) from error
         self.height, self.width = self._image.height, self._image.width

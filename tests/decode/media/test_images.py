@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,26 @@ def test_images_are_turned_upright_on_request(size: int | None, orientation: int
 
 
 # ------------------------------------------------------------------ formats
+
+
+@pytest.mark.parametrize(("configured", "expected"), [(0, 1), (3, 3)])
+def test_an_avif_is_decoded_in_one_thread_unless_pillow_is_configured(
+    monkeypatch: pytest.MonkeyPatch, configured: int, expected: int
+) -> None:
+    if "AVIF" not in image_formats() or not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    plugin = importlib.import_module("PIL.AvifImagePlugin")
+    data, decoder, threads = encoded(smooth(40, 60), "AVIF"), plugin._avif.AvifDecoder, []
+
+    def opened(data: bytes, codec: str, most_threads: int) -> Any:
+        threads.append(most_threads)
+        return decoder(data, codec, most_threads)
+
+    monkeypatch.setattr(plugin, "DEFAULT_MAX_THREADS", configured)
+    monkeypatch.setattr(plugin._avif, "AvifDecoder", opened)
+    assert image_pixels(data, 3, None).shape == (40, 60, 3)
+    assert threads == [expected]
+    assert configured == plugin.DEFAULT_MAX_THREADS
 
 
 @pytest.mark.parametrize("format_", ["PNG", "WEBP", "GIF", "TIFF", "AVIF"])
