@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import wave
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,6 +49,40 @@ def test_every_format_gives_the_samples_that_were_written(format_: str, subtype:
     assert length == len(written)
     tolerance = {"FLOAT": 0.0, "PCM_16": 1e-4}.get(subtype, 0.1)
     assert np.abs(samples - written).max() <= tolerance
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no files in memory")
+def test_a_forked_process_leaves_its_parent_the_recording_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (sound(tones(1.0, 16000, seed=seed), 16000, "FLAC") for seed in (1, 2))
+    expected, _ = decode_audio(one, Audio(16000), 0)
+    read, children = soundfile.SoundFile.read, list[int]()
+
+    def forking(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not children:
+            children.append(os.fork())
+            if children == [0]:
+                decode_audio(other, Audio(16000), 0)
+                os._exit(0)
+            assert os.waitpid(children[0], 0)[1] == 0
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", forking)
+    samples, _ = decode_audio(one, Audio(16000), 0)
+    np.testing.assert_array_equal(samples, expected)
+    assert children
+
+
+def test_recordings_are_decoded_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = sound(tones(1.0, 16000), 16000, "FLAC")
+    expected, _ = decode_audio(data, Audio(16000), 0)
+
+    def refused(*_: Any) -> int:
+        raise PermissionError("refused")
+
+    monkeypatch.setattr(os, "memfd_create", refused, raising=False)
+    with ThreadPoolExecutor(1) as pool:  # a new thread has no file yet
+        samples, _ = pool.submit(decode_audio, data, Audio(16000), 0).result()
+    np.testing.assert_array_equal(samples, expected)
 
 
 @pytest.mark.parametrize(("format_", "subtype"), FORMATS)
