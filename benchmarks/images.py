@@ -130,14 +130,14 @@ def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
     for name, reason in missing.items():
         print(f"{name}: {reason}")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
-    for number in range(rounds + 1):
+    for _ in range(rounds):
         for name, run in systems.items():
+            run()  # a loader that has been waiting has read ahead
             wall, processor = time.perf_counter(), processor_s()
             found = run()
             if found != images:
                 raise RuntimeError(f"{name}: {found} of {images} images")
-            if number:
-                times[name].append((time.perf_counter() - wall, processor_s() - processor))
+            times[name].append((time.perf_counter() - wall, processor_s() - processor))
     ours.close()
     rates: dict[str, Any] = {}
     for name, pairs in times.items():
