@@ -267,14 +267,14 @@ def test_an_avif_is_decoded_in_one_thread_unless_pillow_is_configured(
     if "AVIF" not in image_formats() or not features.check("avif"):
         pytest.skip("this Pillow has no AVIF")
     plugin = importlib.import_module("PIL.AvifImagePlugin")
-    data, decoder, threads = encoded(smooth(40, 60), "AVIF"), plugin._avif.AvifDecoder, []
+    data, opening, threads = encoded(smooth(40, 60), "AVIF"), pillow.open, []
 
-    def opened(data: bytes, codec: str, most_threads: int) -> Any:
-        threads.append(most_threads)
-        return decoder(data, codec, most_threads)
+    def opened(*arguments: Any, **options: Any) -> Any:
+        threads.append(plugin.DEFAULT_MAX_THREADS)
+        return opening(*arguments, **options)
 
     monkeypatch.setattr(plugin, "DEFAULT_MAX_THREADS", configured)
-    monkeypatch.setattr(plugin._avif, "AvifDecoder", opened)
+    monkeypatch.setattr(pillow, "open", opened)
     assert image_pixels(data, 3, None).shape == (40, 60, 3)
     assert threads == [expected]
     assert configured == plugin.DEFAULT_MAX_THREADS
