@@ -67,6 +67,15 @@ def test_kernels_of_other_source_or_that_do_not_load_are_missing_too(script: Pat
     assert "missing: it cannot be loaded: " in done.stdout
 
 
+def test_a_package_in_an_archive_is_to_be_installed(script: Path) -> None:
+    archive = pl.package_archive(script.parent / "package.zip")
+    done = run(script, PYTHONPATH=archive)
+    line, figures = done.stdout.splitlines()
+    assert "missing: the package is imported from an archive" in line
+    assert line.endswith("; install the package to use them")
+    assert figures == "True | the package is imported from an archive, from which the system loads no library"
+
+
 @pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
 @pytest.mark.parametrize(
     ("variables", "said"),

@@ -17,6 +17,7 @@ from parquet_loader.errors import PerformanceWarning
 NO_MEMORY, ENDED, SYSTEM, FULL = 1, 2, 3, 5  # the result codes of `kernels.h` that Python distinguishes
 
 SWITCHED_OFF = "PARQUET_LOADER_NATIVE=0 is set"
+IN_ARCHIVE = "the package is imported from an archive, from which the system loads no library"
 
 
 def _load(path: Path) -> tuple[Any, str]:
@@ -25,6 +26,8 @@ def _load(path: Path) -> tuple[Any, str]:
         return None, SWITCHED_OFF
     if os.name != "posix" or sys.byteorder != "little":
         return None, NO_PLATFORM
+    if not LIBRARY.parent.exists():
+        return None, IN_ARCHIVE
     if not path.exists():
         has_compiler = any(shutil.which(command.partition(" ")[0]) for command in compilers())
         reason = "it was not compiled when the package was installed"
@@ -128,6 +131,7 @@ def trim_buffers() -> None:
 
 
 REMEDY = {
+    IN_ARCHIVE: "install the package to use them",
     SWITCHED_OFF: "unset PARQUET_LOADER_NATIVE to use them",
     NO_PLATFORM: "they need Linux or macOS on a little-endian processor",
 }
