@@ -112,7 +112,7 @@ def _lengths(snapshot: Snapshot, row_groups: Sequence[int], items: Mapping[str, 
         group = snapshot.row_group(index)
         footer = snapshot.footers.get(group.file_number)
         if group.file_number != file_before:
-            columns = {name: read_name(group.schema, name) for name in found}
+            columns = {name: read_name(group.schema, name, enters_lists=False) for name in found}
             file_before, leaves = group.file_number, _only_leaves(footer, columns)
         for name, before in list(found.items()):
             leaf = leaves[name]

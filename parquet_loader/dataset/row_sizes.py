@@ -264,7 +264,7 @@ def _widths(
     stored = {route.source.name: route.stored for route in reader.routes(row_group)}
     stated: dict[str, float] = {}
     for column in columns:
-        leaves = selected(footer.paths, [stored.get(column.name, "")]) if column.image is None else []
+        leaves = selected(footer.names, [stored.get(column.name, "")]) if column.image is None else []
         nbytes = sum(_least_decoded(footer.chunk(row_group.number, n), column, row_group) for n in leaves)
         stated[column.name] = max(sampled[column.name], nbytes / row_group.rows)
     if _unless_tolerated(sampled, stated) is sampled:

@@ -464,7 +464,7 @@ def _column_source(
     Args:
         column: The name of the column or member.
         part: The field of the column or member.
-        stored: The name passed to the Parquet reader, or None.
+        stored: The name to read, or None.
         file_schema: The Arrow schema of the files.
         field: The field or member, if one column of the file, of the same name, holds all of it; else None.
         group: See `ColumnSource`.
@@ -578,15 +578,25 @@ def type_at(schema: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
     return found
 
 
-def read_name(schema: pa.Schema, name: str) -> str:
-    """Return the name to pass to the Parquet reader: the part of the dotted name that leads through structs only."""
+def read_name(schema: pa.Schema, name: str, *, enters_lists: bool = True) -> str:
+    """Return the name to read for a column: the part of its dotted name that leads through structs, and lists of them.
+
+    Maps are read as a whole, because the members of a part of one have the names that its writer chose.
+
+    Args:
+        schema: The Arrow schema of the file.
+        name: The dotted name.
+        enters_lists: Whether the name may lead through lists.
+    """
     step = _steps(name, schema)
     if step is None:
         return name
     first, rest = step
     type_ = schema.field(first).type
-    while rest and pa.types.is_struct(type_):
-        inner = _steps(rest, type_)
+    while rest:
+        while enters_lists and is_list_like(type_):
+            type_ = type_.value_type
+        inner = _steps(rest, type_) if pa.types.is_struct(type_) else None
         if inner is None:
             break
         first, type_, rest = f"{first}.{inner[0]}", type_.field(inner[0]).type, inner[1]

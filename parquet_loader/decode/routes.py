@@ -72,7 +72,7 @@ class ColumnSource:
 
     Attributes:
         name: Name of the delivered column or member.
-        stored: The name passed to the Parquet reader; None if the files have no such column.
+        stored: The name to read; None if the files have no such column.
         field: The file's column, if it is a top-level column, or a member of structs that is a list of numbers or not
             nested; else None.
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
@@ -214,7 +214,7 @@ class ColumnRoute:
         decoder: The decoder if `window` cannot be used; None if nothing is read.
         reason: Why there is no faster route; "" if this is the fastest.
         dictionary_rows: The least rows of a batch that Arrow reads as a dictionary; 0 for never.
-        stored: The name passed to the Parquet reader; "" if nothing is read.
+        stored: The name to read; "" if nothing is read.
     """
 
     source: ColumnSource
@@ -252,7 +252,7 @@ def routes_of(
 
     Args:
         sources: The sources of the delivered columns.
-        columns: The names passed to the Parquet reader; there may be more of them than sources.
+        columns: The names to read; there may be more of them than sources.
         filtered: The columns that a filter compares.
         schema: The Arrow schema of the files.
         options: How to read.

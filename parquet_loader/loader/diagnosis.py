@@ -123,7 +123,7 @@ def sorting_of(dataset: Dataset) -> SortingFigures | None:
         if footer is None:
             return None
         stored = footer.schema.stored
-        for leaf in selected(footer.paths, dataset.reader.chunks.columns_read(row_group))[:MOST_COLUMNS]:
+        for leaf in selected(footer.names, dataset.reader.chunks.columns_read(row_group))[:MOST_COLUMNS]:
             path = footer.paths[leaf]
             if stored.get_field_index(path) < 0:
                 continue  # inside a list or a struct, or one of several columns of this name
@@ -162,7 +162,7 @@ def storage_figures(dataset: Dataset, options: ReadOptions) -> StorageFigures:
         paths, names = footer.paths, chunks.columns_read(row_group)
         types = {field.name: field.type for field in row_group.schema}
         known = set(decodable_chunks(footer, row_group.number, names, row_group.schema).names)
-        leaves = selected(paths, names)
+        leaves = selected(footer.names, names)
         leaves_read = max(leaves_read, len(leaves))
         for leaf in leaves:
             try:

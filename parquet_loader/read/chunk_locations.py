@@ -144,4 +144,4 @@ class StreamedChunks(ChunkLocation):
 
 
 def _bounds(footer: Metadata, number: int, columns: Sequence[str]) -> IntArray:
-    return chunk_bounds(footer, number, selected(footer.paths, columns))
+    return chunk_bounds(footer, number, selected(footer.names, columns))

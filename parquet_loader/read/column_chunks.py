@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parquet_loader.common import IntArray, ReadOptions, RemoteOptions, check_private
@@ -84,7 +85,7 @@ class ColumnSelection:
     """Columns that are read together from the files of one schema, and their routes; compared by identity.
 
     Attributes:
-        columns: The names to pass to the Parquet reader.
+        columns: The names to read.
         routes: The routes of the columns.
         windows: The routes to the window that they may take; see `open_chunks`.
         needs_arrow: Whether Arrow has to decode at least one of them.
@@ -110,17 +111,39 @@ class ColumnSelection:
         return ColumnSelection(self.columns, tuple(routes), self.windows)
 
 
+class ArrowColumns:
+    """Columns of one row group, open for Arrow; the caller closes them.
+
+    Args:
+        file: The file that holds them.
+        row_group: The row group's number in the file.
+        names: Arrow's names of their leaves; see `Metadata.arrow_names`.
+    """
+
+    def __init__(self, file: pq.ParquetFile, row_group: int, names: Sequence[str]) -> None:
+        self._file = file
+        self._which = {"row_groups": [row_group], "columns": names}
+
+    def batches(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Decode the columns, that many rows at a time."""
+        return self._file.iter_batches(batch_rows, use_threads=False, **self._which)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 class OpenRowGroup(NamedTuple):
     """Columns of one row group, open for a forward read.
 
     Attributes:
         chunks: The chunks that kernels or the system read.
-        file: Reads the others (`ChunkPlan.arrow`), or None.
+        arrow: The others (`ChunkPlan.arrow`), or None.
         batch_rows: About how many rows to decode at a time.
     """
 
     chunks: OpenChunks
-    file: pq.ParquetFile | None
+    arrow: ArrowColumns | None
     batch_rows: int
 
 
@@ -130,7 +153,7 @@ class ColumnChunkSource:
     Args:
         snapshot: The files and row groups.
         options: How to read.
-        columns_of: For each of the snapshot's schemas, the names to pass to the Parquet reader.
+        columns_of: For each of the snapshot's schemas, the names to read.
         cache: The local cache of row groups, or None.
     """
 
@@ -152,7 +175,7 @@ class ColumnChunkSource:
             self.cache = RowGroupCache(cache, snapshot, columns)
 
     def columns_read(self, row_group: RowGroupRef) -> list[str]:
-        """Return the names to pass to the Parquet reader."""
+        """Return the names to read."""
         return self._columns_of[row_group.schema_number]
 
     @property
@@ -281,7 +304,7 @@ class ColumnChunkSource:
 
     def open(
         self, row_group: RowGroupRef, columns: Sequence[str], location: ChunkLocation, **as_arrow: Any
-    ) -> pq.ParquetFile:
+    ) -> ArrowColumns:
         """Check the page headers of columns, and open a location of a row group for Arrow; the caller closes it.
 
         Args:
@@ -308,8 +331,8 @@ class ColumnChunkSource:
         footer: Metadata,
         arrow: pq.FileMetaData,
         as_arrow: Mapping[str, Any],
-    ) -> pq.ParquetFile:
-        return location.open(
+    ) -> ArrowColumns:
+        file = location.open(
             footer,
             row_group.number,
             columns,
@@ -318,6 +341,7 @@ class ColumnChunkSource:
             page_checksum_verification=self._options.verify_checksums,
             **as_arrow,
         )
+        return ArrowColumns(file, row_group.number, footer.arrow_names(columns))
 
     @contextmanager
     def opened(
@@ -364,14 +388,14 @@ class ColumnChunkSource:
         )
         with closing(chunks), ExitStack() as stack:
             plan = chunks.plan
-            file, batch_rows = None, rows_at_once(plan.left.difference(plan.groups))
+            columns, batch_rows = None, rows_at_once(plan.left.difference(plan.groups))
             if footer is not None and plan.arrow:
                 rows_of = {r.stored: r.dictionary_rows for r in selection.routes if r.dictionary_rows}
                 words = [name for name in plan.arrow if 0 < rows_of.get(name, 0) <= batch_rows]
                 arrow_footer = footer.metadata.arrow if footer.arrow is None else footer.arrow
                 as_arrow = {"read_dictionary": words or None}
-                file = self._open(row_group, plan.arrow, location, footer.metadata, arrow_footer, as_arrow)
-                stack.enter_context(file)
+                columns = self._open(row_group, plan.arrow, location, footer.metadata, arrow_footer, as_arrow)
+                stack.callback(columns.close)
             if not chunks.is_as_listed:
                 self.check_unchanged(row_group)  # before a value is read, and before the plan is memoized
             if chunks.pattern is not None and keeps_plan and pattern is None:
@@ -379,12 +403,12 @@ class ColumnChunkSource:
             if key is not None and known is None:
                 pages = sum(len(column_pages.starts) for column_pages in plan.raw.values())
                 self._plans.keep(key, plan, memo_bytes(len(selection.columns) + 4 * len(plan.raw), pages))
-            yield OpenRowGroup(chunks, file, batch_rows)
+            yield OpenRowGroup(chunks, columns, batch_rows)
 
     def encoded_bytes(self, row_group: RowGroupRef, columns: Sequence[str] | None = None) -> int:
         """Return the stored bytes of a row group's columns: of all that are read, or of these."""
         footer = self._snapshot.footers.get(row_group.file_number)
-        leaves = self.leaves(row_group.file_number) if columns is None else selected(footer.paths, columns)
+        leaves = self.leaves(row_group.file_number) if columns is None else selected(footer.names, columns)
         return footer.stored_bytes(row_group.number, leaves)
 
     def column_chunks(self, row_groups: IntArray) -> int:
@@ -399,7 +423,7 @@ class ColumnChunkSource:
         schema = int(self._snapshot.file_schema[file])
         if schema not in self._leaves_of:
             footer = self._snapshot.footers.get(file)
-            self._leaves_of[schema] = selected(footer.paths, self._columns_of[schema])
+            self._leaves_of[schema] = selected(footer.names, self._columns_of[schema])
         return self._leaves_of[schema]
 
     def check_unchanged(self, row_group: RowGroupRef) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.decode import ColumnSource, plain
+from parquet_loader.schema import is_list_like
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -75,6 +76,8 @@ class Conform:
 
 def _readable(path: str, rest: str, stored: pa.DataType) -> str:
     """Return the path of a leaf or member that the file has: `path.rest`, or else a sibling of it."""
+    while is_list_like(stored):  # as `read_name` does
+        stored = stored.value_type
     names = [stored.field(i).name for i in range(stored.num_fields)] if pa.types.is_struct(stored) else []
     head = max((n for n in names if f"{rest}.".startswith(f"{n}.")), key=len, default=None)
     if head is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 
 import numpy as np
@@ -67,10 +67,9 @@ class Int96Check:
         """Return the error of a timestamp for which `first_beyond_nanoseconds` of these units finds a time."""
         with ExitStack() as stack:
             open_as = partial(self._chunks.open, row_group, names, location)
-            files = [stack.enter_context(open_as(coerce_int96_timestamp_unit=unit)) for unit in units]
-            read = {"row_groups": [row_group.number], "columns": names, "use_threads": False}
+            opened = [stack.enter_context(closing(open_as(coerce_int96_timestamp_unit=unit))) for unit in units]
             first_row = 0
-            for batches in zip(*(file.iter_batches(65536, **read) for file in files), strict=True):
+            for batches in zip(*(columns.batches(65536) for columns in opened), strict=True):
                 for name, *columns in zip(batches[0].schema.names, *(batch.columns for batch in batches), strict=True):
                     seconds = first_beyond_nanoseconds(*columns)
                     if seconds is not None:

@@ -98,7 +98,7 @@ def _sources(snapshot: Snapshot, number: int, footer: Metadata, name: str, field
             if part_name in snapshot.partition_schema.names:
                 found.constants.append(part_name)
             continue
-        head = read_name(schema, source)
+        head = read_name(schema, source, enters_lists=False)
         held = [leaf for leaf, path in enumerate(paths) if head in heads(path)]
         if not held:  # a part that a table added to a column later
             return None

@@ -63,7 +63,7 @@ class PageColumn:
 
     Attributes:
         name: Its name in the file.
-        asked: The names, of the column or its parts, to pass to the Parquet reader.
+        asked: The names to read, of the column or its parts.
         leaves: The leaf columns; empty if the column is read from the beginning of its column chunks.
         is_kernel: Whether kernels may decode it.
     """
@@ -260,11 +260,11 @@ class PageReader:
         routes = {route.stored: route for route in self._reader.routes(row_group)}
         chains = leaf_chains(schema)
         leaves_of: dict[str, list[int]] = {}
-        for leaf, path in enumerate(schema.paths):
-            for head in heads(path):
+        for leaf, name in enumerate(schema.names):
+            for head in heads(name):
                 leaves_of.setdefault(head, []).append(leaf)
         groups: dict[int, list[str]] = {}
-        is_clear = len(set(schema.paths)) == len(schema.paths)
+        is_clear = len(set(schema.names)) == len(schema.names)
         for name in asked:
             tops = list(dict.fromkeys(chains[leaf][1][0] for leaf in leaves_of.get(name, ())))
             is_clear = is_clear and len(tops) == 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from parquet_loader.common import (
     BoolArray,
@@ -371,9 +370,9 @@ class RowGroupReader:
         rows, done, kernel, plan = row_group.rows, 0, opened.chunks.kernel, opened.chunks.plan
         with ExitStack() as stack:
             by_arrow = list[_ForwardRows]()
-            if opened.file is not None:
+            if opened.arrow is not None:
                 self._int96.check(row_group, location, plan.arrow)
-                decoded = _by_arrow(opened.file, row_group, opened.batch_rows, plan.arrow)
+                decoded = opened.arrow.batches(opened.batch_rows)
                 if kernel is None:
                     yield from decoded
                     return
@@ -391,9 +390,9 @@ class RowGroupReader:
                     routes = [route for route in selection.routes if 0 < route.dictionary_rows <= opened.batch_rows]
                     words = [route.stored for route in routes if route.stored in names] or None
                     self._int96.check(row_group, location, names)
-                    file = stack.enter_context(self.chunks.open(row_group, names, location, read_dictionary=words))
-                    late = _behind(done, _by_arrow(file, row_group, opened.batch_rows, names))
-                    by_arrow.append(_ForwardRows(late))
+                    others = self.chunks.open(row_group, names, location, read_dictionary=words)
+                    stack.callback(others.close)
+                    by_arrow.append(_ForwardRows(_behind(done, others.batches(opened.batch_rows))))
                 batches = [forward.take(some) for forward in by_arrow]
                 found = min((len(batch) for batch in batches), default=some)
                 for batch in batches:
@@ -628,8 +627,9 @@ class RowGroupReader:
         culprit = ""
         for column in columns if len(columns) > 1 else ():
             try:
-                with self.chunks.open(row_group, [column], location) as file:
-                    file.read_row_group(row_group.number, columns=[column], use_threads=False)
+                with closing(self.chunks.open(row_group, [column], location)) as alone:
+                    for _ in alone.batches(_FILTERED_ROWS):
+                        pass
             except READ_ERRORS as narrower:
                 failure = system_error(f"{where}, column {column!r}", narrower)
                 if failure is not None:
@@ -680,14 +680,6 @@ def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
         if rows < len(batch):
             yield batch.slice(rows) if rows else batch
         rows = max(0, rows - len(batch))
-
-
-def _by_arrow(
-    file: pq.ParquetFile, row_group: RowGroupRef, batch_rows: int, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Return the batches that Arrow decodes."""
-    number = row_group.number
-    return file.iter_batches(batch_rows, row_groups=[number], columns=list(columns), use_threads=False)  # type: ignore[no-any-return]
 
 
 def _alive_mask(deleted: IntArray, first_row: int, rows: int) -> BoolArray:

@@ -49,14 +49,14 @@ class RangeFetcher(Protocol):
         ...
 
 
-def selected(paths: Sequence[str], names: Iterable[str]) -> list[int]:
-    """Return the leaf columns that the Parquet reader selects by names; a struct's name selects all its leaves."""
+def selected(leaves: Sequence[str], names: Iterable[str]) -> list[int]:
+    """Return the numbers of the leaf columns (see `Metadata.names`) at and below names."""
     exact = {*names}
 
-    def is_selected(path: str) -> bool:
-        return path in exact or any(path[:at] in exact for at, sign in enumerate(path) if sign == ".")
+    def is_selected(leaf: str) -> bool:
+        return leaf in exact or any(leaf[:at] in exact for at, sign in enumerate(leaf) if sign == ".")
 
-    return [number for number, path in enumerate(paths) if is_selected(path)]
+    return [number for number, leaf in enumerate(leaves) if is_selected(leaf)]
 
 
 def chunk_ranges(footer: Metadata, row_group: int, columns: Iterable[str] | None) -> list[ByteRange]:
@@ -65,13 +65,13 @@ def chunk_ranges(footer: Metadata, row_group: int, columns: Iterable[str] | None
     Args:
         footer: The file's footer.
         row_group: The row group's number in the file.
-        columns: Names to read, as the Parquet reader takes them; None reads all.
+        columns: Names to read; None reads all.
 
     Raises:
         MetadataError: a column cannot be read; see `Metadata.check`.
     """
     found: list[ByteRange] = []
-    for number in range(footer.num_columns) if columns is None else selected(footer.paths, columns):
+    for number in range(footer.num_columns) if columns is None else selected(footer.names, columns):
         try:
             chunk = footer.check(row_group, number)
         except MetadataError as error:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.schema import is_file_reference
+from parquet_loader.schema import is_file_reference, nodes
 from parquet_loader.source.arrow_schema import arrow_schema_of
 from parquet_loader.source.thrift import BINARY, I32, STRUCT, CompactReader
 
@@ -87,6 +87,8 @@ class FileSchema(NamedTuple):
         parquet: pyarrow's object of the schema.
         leaves: Its leaf columns.
         paths: Their paths.
+        names: The dotted names of their values in a batch; they leave out the levels of lists, which writers call
+            differently.
         elements: The bytes of the footer's list of schema elements.
         key_values: The footer's keys and values.
     """
@@ -96,6 +98,7 @@ class FileSchema(NamedTuple):
     parquet: pq.ParquetSchema
     leaves: tuple[Leaf, ...]
     paths: tuple[str, ...]
+    names: tuple[str, ...]
     elements: bytes
     key_values: dict[bytes, bytes]
 
@@ -166,7 +169,9 @@ def file_schema(elements: bytes, key_values: bytes, refused: tuple[str, ...] = (
     arrow = arrow_schema_of(parquet, refused)
     stored = file_schema(elements, b"", refused).arrow if key_values else arrow
     paths = tuple(leaf.path for leaf in leaves)
-    return FileSchema(arrow, stored, parquet, leaves, paths, elements, _read_key_values(key_values))
+    named = (name for f in stored for name, type_ in nodes(f.type, f.name) if not pa.types.is_nested(type_))
+    names = tuple(name for name, _ in zip(named, paths, strict=True))
+    return FileSchema(arrow, stored, parquet, leaves, paths, names, elements, _read_key_values(key_values))
 
 
 def schema_tree(elements: bytes) -> SchemaElement:

@@ -7,7 +7,7 @@ bounded by their length. pyarrow gets only consistent footers: it derives the Ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -179,7 +179,7 @@ class RowGroupFooter:
         stored_bytes: Bytes of these columns in the file.
         chunks: The column chunks at and below each name, or the error why one cannot be read; empty if they were not
             requested.
-        has_clear_names: Whether all leaf columns of the file have different paths.
+        has_clear_names: Whether all leaf columns of the file have different names.
         pattern: The entries of `chunks`, for `Metadata.places_like`; None without them.
     """
 
@@ -260,6 +260,16 @@ class Metadata:
     def paths(self) -> tuple[str, ...]:
         """The paths of the leaf columns, in their order."""
         return self.schema.paths
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the leaf columns, in their order; see `FileSchema`."""
+        return self.schema.names
+
+    def arrow_names(self, columns: Iterable[str]) -> list[str]:
+        """Return the names that select the leaves at and below these names in pyarrow's readers."""
+        leaves = _leaves_below(self.names, tuple(columns))[1]
+        return list(dict.fromkeys(self.paths[leaf] for leaf in leaves))
 
     def chunk(self, row_group: int, column: int) -> ColumnChunk:
         """Return the entry of a column chunk, not validated; see `check`."""
@@ -350,11 +360,11 @@ class Metadata:
 
         Args:
             row_group: The row group's number in the file.
-            columns: Names as the Parquet reader takes them.
+            columns: Names of leaves, or of columns and structs above them; see `names`.
             chunks: Whether to return column chunks.
             arrow: Whether to return the footer for pyarrow's readers. Raises as `arrow`.
         """
-        below, leaves, has_clear_names = _leaves_below(self.paths, columns)
+        below, leaves, has_clear_names = _leaves_below(self.names, columns)
         found = dict[str, tuple[ReadableChunk | MetadataError, ...]]()
         for name in columns if chunks else ():
             found[name] = tuple(self._readable_or_not(row_group, leaf) for leaf in below[name])
@@ -448,18 +458,18 @@ def read_schema(raw: bytes) -> tuple[bytes, Numbers, FileSchema]:
 
 @lru_cache(maxsize=32)
 def _leaves_below(
-    paths: tuple[str, ...], columns: tuple[str, ...]
+    names: tuple[str, ...], columns: tuple[str, ...]
 ) -> tuple[Mapping[str, tuple[int, ...]], tuple[int, ...], bool]:
-    """Return the leaf columns at and below each name, all of these, and whether the file's paths are all different."""
+    """Return the leaf columns at and below each name, all of these, and whether the file's names are all different."""
     below: dict[str, list[int]] = {name: [] for name in columns}
     leaves = list[int]()
-    for number, path in enumerate(paths):
-        heads = [path, *(path[:at] for at, sign in enumerate(path) if sign == ".")]
+    for number, name in enumerate(names):
+        heads = [name, *(name[:at] for at, sign in enumerate(name) if sign == ".")]
         named = [head for head in heads if head in below]
         for head in named:
             below[head].append(number)
         leaves += [number] if named else []
-    return {name: tuple(numbers) for name, numbers in below.items()}, tuple(leaves), len(set(paths)) == len(paths)
+    return {name: tuple(numbers) for name, numbers in below.items()}, tuple(leaves), len(set(names)) == len(names)
 
 
 def footer_numbers(raw: bytes, nbytes: int) -> Numbers:

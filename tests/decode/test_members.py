@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -20,6 +22,7 @@ from parquet_loader import (
     DataError,
     Group,
     OutputOptions,
+    ParquetDataset,
     Ragged,
     RaggedList,
     ReadOptions,
@@ -28,7 +31,10 @@ from parquet_loader import (
     Tensor,
     Text,
 )
+from tests.dataset.test_opening_reads_footers import LoggedFiles, read_of_columns
+from tests.source.tables.made_tables import deleting, table
 from tests.support.examples import examples
+from tests.support.footers import BINARY, ThriftStruct, metadata_of, rewrite_footer
 
 WORDS = ["a", "bb", "", "ccc"]
 
@@ -195,6 +201,104 @@ def test_lists_in_structs_are_those_that_arrow_reads(
     assert ways[0] == ways[1]
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    rows=st.integers(1, 300),
+    nullable=st.tuples(*[st.booleans()] * 4),
+    share=st.sampled_from([0, 0.1, 0.6]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    coded=st.booleans(),
+    is_large=st.booleans(),
+    is_member=st.booleans(),
+    shuffle=st.booleans(),
+)
+def test_members_of_lists_of_structs_are_those_of_the_rows(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    nullable: tuple[bool, ...],
+    share: float,
+    version: str,
+    coded: bool,
+    is_large: bool,
+    is_member: bool,
+    shuffle: bool,
+) -> None:
+    rng = np.random.default_rng(rows)
+    of_list, of_struct, of_inner, of_number = nullable
+
+    def some(value: Any, *, may_be_null: bool) -> Any:
+        return None if may_be_null and rng.random() < share else value
+
+    def number() -> Any:
+        return some(int(rng.integers(0, 9)), may_be_null=of_number)
+
+    inner = pa.struct([pa.field("y", pa.int32(), nullable=of_number)])
+    members = [
+        pa.field("x", pa.int64(), nullable=of_number),
+        pa.field("in", inner, nullable=of_inner),
+        pa.field("text", pa.string()),
+        pa.field("list", pa.list_(pa.int32())),
+    ]
+    element = pa.field("element", pa.struct(members), nullable=of_struct)
+    field = pa.field("m", pa.large_list(element) if is_large else pa.list_(element), nullable=of_list)
+
+    def struct() -> dict[str, Any]:
+        y = some({"y": number()}, may_be_null=of_inner)
+        return {"x": number(), "in": y, "text": "ab"[: rng.integers(0, 3)], "list": [1, 2][: rng.integers(0, 3)]}
+
+    lists = [
+        some([some(struct(), may_be_null=of_struct) for _ in range(rng.integers(0, 4))], may_be_null=of_list)
+        for _ in range(rows)
+    ]
+    column = pa.chunked_array([lists], field.type)
+    if is_member:
+        column = pa.chunked_array([pa.StructArray.from_arrays([chunk], fields=[field]) for chunk in column.chunks])
+        field = pa.field("s", column.type)
+    path = tmp_path_factory.mktemp("members") / "a.parquet"
+    pq.write_table(
+        pa.Table.from_arrays([column, pa.array(range(rows))], schema=pa.schema([field, pa.field("n", pa.int64())])),
+        path,
+        data_page_version=version,
+        use_dictionary=coded,
+        data_page_size=200,
+        write_batch_size=20,
+        row_group_size=200,
+    )
+    head = "s.m" if is_member else "m"
+    schema = Schema(
+        {
+            "n": Scalar("int64"),
+            f"{head}.in.y": RaggedList(Scalar("int32", fill=-1), fill=()),
+            f"{head}.text": RaggedList(Text(fill="-"), fill=()),
+            f"{head}.x": RaggedList(Scalar("float64", fill=-2), fill=()),
+            f"{head}.list": RaggedList(RaggedList("int32", fill=()), fill=()),
+        }
+    )
+
+    def expected(row: Any, *, member: Any, fill: Any) -> list[Any]:
+        values = [None if one is None else member(one) for one in row or []]
+        return [fill if value is None else value for value in values]
+
+    wanted = {
+        f"{head}.in.y": [expected(row, member=lambda one: (one["in"] or {"y": None})["y"], fill=-1) for row in lists],
+        f"{head}.text": [expected(row, member=lambda one: one["text"], fill="-") for row in lists],
+        f"{head}.x": [expected(row, member=lambda one: one["x"], fill=-2) for row in lists],
+        f"{head}.list": [expected(row, member=lambda one: one["list"], fill=[]) for row in lists],
+    }
+    for names in (list(wanted), [f"{head}.x"], [f"{head}.text", f"{head}.in.y"]):
+        for arrow in (False, True):
+            options = ReadOptions(verify_checksums=arrow)
+            found = delivered(path, schema.select(["n", *names]), options, shuffle=shuffle)
+            for name in names:
+                assert [plain(found[name][place]) for place in np.argsort(found["n"])] == wanted[name]
+
+
+def plain(row: Any) -> Any:
+    """Return a row as lists."""
+    row = row.tolist() if isinstance(row, np.ndarray) else row
+    return [plain(one) for one in row] if isinstance(row, list) else row
+
+
 def delivered(path: Path, schema: Schema, read_options: ReadOptions, *, shuffle: bool) -> Any:
     """The rows of each column, or the error instead of them."""
     options = OutputOptions(format="numpy")
@@ -266,3 +370,68 @@ def test_a_member_of_an_extension_type_that_holds_lists(tmp_path: Path) -> None:
         pa.unregister_extension_type("tests.numbers")
     for name in ("s.x", "x"):
         assert [row.tolist() for batch in batches for row in batch[name].to_list()] == rows
+
+
+def of_other_writers(footer: ThriftStruct, layout: str) -> None:
+    """Give the levels of lists the names of other writers, or leave out the level of their elements."""
+    elements, left_out = footer[2][1], list[Any]()
+    for element, after in itertools.pairwise(elements[1:]):
+        if element[4][1] == b"list" and layout == "bag":
+            element[4], after[4] = (BINARY, b"bag"), (BINARY, b"array_element")
+        elif element[4][1] == b"list" and layout == "two levels":
+            element[4] = BINARY, b"array"
+            element[5] = after[5]
+            left_out.append(after)
+    elements[:] = [elements[0], *(one for one in elements[1:] if not any(one is other for other in left_out))]
+
+
+@pytest.mark.parametrize("layout", ["list", "bag", "two levels"])
+def test_only_the_named_members_of_lists_of_structs_are_read(tmp_path: Path, layout: str) -> None:
+    rng = np.random.default_rng(1)
+    lists = [[{"role": "ab"[n % 2], "id": n, "content": rng.bytes(2000)}] * (n % 3) for n in range(600)]
+    struct = pa.struct([("role", pa.string()), ("id", pa.int32()), ("content", pa.binary())])
+    column = pa.array(lists, pa.list_(pa.field("element", struct, nullable=False)))
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"m": column}), path, store_schema=False, row_group_size=200)
+    rewrite_footer(str(path), lambda footer: of_other_writers(footer, layout))
+    footer = metadata_of(path)
+    sizes = [footer.stored_bytes(0, [leaf]) for leaf in range(3)]
+    assert footer.names == ("m.role", "m.id", "m.content")
+    assert footer.paths[0] == {"list": "m.list.element", "bag": "m.bag.array_element"}.get(layout, "m.array") + ".role"
+    wanted = {f"m.{name}": [[one[name] for one in row] for row in lists] for name in ("role", "id")}
+    options = OutputOptions(format="numpy")
+    for names in (["m.role"], ["m.id"], ["m.id", "m.role"]):
+        log = LoggedFiles()
+        for filesystem in (None, pafs.PyFileSystem(log)):
+            data = ParquetDataset(str(path), columns=names, filesystem=filesystem)
+            with data.batches(50, output_options=options) as loader:
+                batches = [dict(batch) for batch in loader]
+                assert loader.stats().bytes_read < sizes[2] / 20
+            for name in names:
+                assert [plain(row) for batch in batches for row in batch[name].to_list()] == wanted[name]
+                batch = data.take([5, 599, 302], output_options=options)
+                assert [plain(row) for row in batch[name].to_list()] == [wanted[name][n] for n in (5, 599, 302)]
+        assert sum(stop - start for _, start, stop in read_of_columns(log)) < sizes[2] / 20
+
+
+def test_a_table_that_changed_the_type_of_a_list_reads_only_the_named_members(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    lists = [[{"id": n, "content": rng.bytes(2000)}] * (n % 3) for n in range(300)]
+    stored = pa.list_(pa.struct([("id", pa.int32()), ("content", pa.binary())]))
+    now = pa.list_(pa.struct([("id", pa.int64()), ("content", pa.binary()), ("new", pa.int32())]))
+    source = table(tmp_path, [(pa.table({"m": pa.array(lists, stored)}), deleting(4))], pa.schema([("m", now)]))
+    schema = Schema({"m.id": RaggedList("int64"), "m.new": RaggedList(Scalar("int32", fill=7))})
+    with BatchedDataLoader(source, 50, schema=schema, output_options=OutputOptions(format="numpy")) as loader:
+        batches = [dict(batch) for batch in loader]
+        assert loader.stats().bytes_read < 60_000
+    del lists[4]
+    assert [plain(row) for batch in batches for row in batch["m.id"].to_list()] == [[d["id"] for d in r] for r in lists]
+    assert [plain(row) for batch in batches for row in batch["m.new"].to_list()] == [[7] * len(row) for row in lists]
+
+
+def test_a_column_with_a_dot_in_its_name_beside_a_list_of_structs_of_that_name(tmp_path: Path) -> None:
+    columns = {"m": [[{"x": 1, "y": 2}], []], "m.x": [[5], [6, 7]], "n": [[{"x": 3}], [{"x": 4}]], "n.x": [8, 9]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    schema = Schema({"m.x": RaggedList("int64"), "m.y": RaggedList("int64"), "n.x": Scalar("int64")})
+    found = delivered(tmp_path, schema, ReadOptions(), shuffle=False)
+    assert found == {"m.x": [[5], [6, 7]], "m.y": [[2], []], "n.x": [8, 9]}

@@ -106,7 +106,7 @@ def guess_nulls(rows: Rows, sample: pa.Table) -> Facts:
         if not undecided:
             break
         footer = snapshot.footers.get(file)
-        paths = {read_name(snapshot.schema_of(file), name): name for name in undecided}
+        paths = {read_name(snapshot.schema_of(file), name, enters_lists=False): name for name in undecided}
         for column, path in enumerate(footer.paths):
             if path in paths and _counts_nulls(footer, column):
                 levels[paths[path]] = (True,)
@@ -132,7 +132,7 @@ def bytes_by_column(snapshot: Snapshot, row_groups: Sequence[int], schema: Schem
         owners = _owners(schema, file_schema)
         columns = [
             (i, {name for prefix, name in owners if path == prefix or path.startswith(f"{prefix}.")})
-            for i, path in enumerate(footer.paths)
+            for i, path in enumerate(footer.names)
         ]
         columns = [(i, names) for i, names in columns if names]
         for number in numbers:
@@ -145,7 +145,7 @@ def bytes_by_column(snapshot: Snapshot, row_groups: Sequence[int], schema: Schem
 
 
 def _owners(schema: Schema, file_schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return pairs of a path in the Parquet files and the stored column that is made from it."""
+    """Return pairs of a name to read and the stored column that is made from it."""
     found: list[tuple[str, str]] = []
     for name, field in schema.items():
         for part, _ in parts_of(name, field):
