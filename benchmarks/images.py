@@ -152,7 +152,7 @@ def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--images", type=int, default=2400)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
