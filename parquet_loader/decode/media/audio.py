@@ -88,7 +88,7 @@ def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples
         opened = AacRecording(data)
     try:
         if opened is not None:
-            samples = _samples(opened, kind, field, word, soxr)
+            samples = _samples(opened, kind, field, word, soxr, out if isinstance(opened, _PlainWav) else None)
         else:
             with soundfile.SoundFile(_file_of(data), closefd=False) as file:
                 samples = _samples(file, kind, field, word, soxr, out)
@@ -266,18 +266,19 @@ class _PlainWav:
         """Go to a sample."""
         self._position = frame
 
-    def read(self, frames: int, *, dtype: str, always_2d: bool) -> Samples:  # noqa: ARG002 - as soundfile's
-        """Return the next samples, ``[samples, channels]``, from -1 to 1."""
-        part = self._samples[self._position : self._position + frames]
+    def read(self, frames: int = 0, *, out: Samples | None = None, **_: Any) -> Samples:
+        """Return the next `frames` samples, or as many as `out` takes, ``[samples, channels]``, from -1 to 1."""
+        part = self._samples[self._position : self._position + (frames if out is None else len(out))]
         self._position += len(part)
-        samples: Samples = np.multiply(part, np.float32(2**-15), dtype=np.float32)
+        into = None if out is None else out[: len(part)]
+        samples: Samples = np.multiply(part, np.float32(2**-15), out=into, dtype=np.float32)
         return samples
 
 
 def _samples(file: Any, kind: str, field: Audio, word: int, soxr: Any, out: Samples | None = None) -> Samples:
     """Return the field's part of an open recording at the field's rate, float32 ``[samples, field.channels]``.
 
-    The samples are in `out`, if it is given and libsndfile can write them there.
+    The samples are in `out`, if it is given and `file` can write them there.
     """
     stored, frames = int(file.samplerate), int(file.frames)
     if file.channels != field.channels and 1 not in (file.channels, field.channels):
