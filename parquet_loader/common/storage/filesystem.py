@@ -8,7 +8,7 @@ import json
 import os
 import re
 from typing import Any, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -42,7 +42,7 @@ def resolve(path: PathLike, filesystem: Any = None) -> tuple[pafs.FileSystem, st
     Args:
         path: A local path, or a URL: ``file://``, ``s3://`` (also ``s3a://`` and ``s3n://``), ``gs://``, ``abfs://``,
             ``hdfs://``, ``hf://datasets/``, or one that fsspec supports: ``http(s)://`` and others. Glob characters are
-            kept as they are.
+            kept as they are. ``%20`` in a URL is a space, and so is a space.
         filesystem: A `pyarrow.fs.FileSystem`; `path` is then a path within it.
 
     Raises:
@@ -164,9 +164,11 @@ def local_path(path: PathLike) -> str:
     """Return a local path as an absolute one; ``~`` and ``~user`` stand for home directories.
 
     Raises:
-        ConfigurationError: the path is relative, and the working directory was removed.
+        ConfigurationError: it is a URL; or it is relative, and the working directory was removed.
     """
     text = os.path.expanduser(os.fspath(path))
+    if _split_url(text)[0] is not None:
+        raise ConfigurationError(f"{shown(text)}: this is a URL; expected a local path")
     try:
         return os.path.abspath(text)
     except FileNotFoundError:
@@ -217,11 +219,11 @@ def _through_pyarrow(typed: str, scheme: str, rest: str) -> tuple[pafs.FileSyste
     path, options = (base, question + options) if "=" in options else (url, "")
     glob = _GLOB.search(path, len(scheme) + 3)
     cut = len(path) if glob is None else path.rfind("/", 0, glob.start())
-    head, tail = path[:cut], path[cut:]
+    head, tail = _escaped(path[:cut]), path[cut:]
     if scheme in hdfs.SCHEMES:
         hdfs.check_process()
     if scheme == "s3" and not tail:
-        _check_name_server(typed, rest)
+        _check_name_server(typed, (head + options).removeprefix("s3://"))
     try:
         found, inner = pafs.FileSystem.from_uri(hdfs.connectable(head + options))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
@@ -233,6 +235,11 @@ def _through_pyarrow(typed: str, scheme: str, rest: str) -> tuple[pafs.FileSyste
         raise _unserved(typed, error) from None
     hdfs.note(found)
     return found, inner + tail
+
+
+def _escaped(url: str) -> str:
+    """Escape characters of names that a URL cannot have, such as spaces, and ``#``, which would end the path."""
+    return quote(re.sub("%(?![0-9A-Fa-f]{2})", "%25", url), safe="%:/?[]@!$&'()*+,;=")
 
 
 def _through_fsspec(url: str, scheme: str) -> tuple[pafs.FileSystem, str]:
