@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -173,6 +174,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return a sentence that suggests the names most like `name`, for an error message."""
     names = list(candidates)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    same = next((c for c in close if unicodedata.normalize("NFC", c) == unicodedata.normalize("NFC", name)), None)
+    if same is not None:
+        return f"Did you mean {same!a}, the same letters in another Unicode form than {name!a}?"
     if close:
         return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
     shown = ", ".join(repr(n) for n in names[:8])

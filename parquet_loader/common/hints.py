@@ -147,7 +147,9 @@ def check_keywords(
             where = where or work.__qualname__.removesuffix(".__init__")
             if name in known_elsewhere:
                 raise TypeError(f"{where}: there is no argument {name!r}; {known_elsewhere[name]}")
-            raise TypeError(f"{where}: there is no argument {name!r}. {nearest(name, set(names) - {'self'})}")
+            raise TypeError(
+                f"{where}: there is no argument {name!r}. {nearest(name, [n for n in names if n != 'self'])}"
+            )
 
 
 def explains_keywords(known_elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:

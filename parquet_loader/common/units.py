@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -22,7 +23,7 @@ def parse_bytes(value: int | float | str, name: str = "memory_limit") -> int:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value)
         if match and match[2].lower() in _UNITS:
             value = float(match[1]) * _UNITS[match[2].lower()]
-    if isinstance(value, bool | str) or not isinstance(value, int | float | np.integer) or not value >= 1:
+    if isinstance(value, bool | str) or not isinstance(value, int | float | np.integer) or not 1 <= value < math.inf:
         raise ConfigurationError(f"{name}={value!r}: expected a positive number of bytes, such as 2**30 or '1GiB'")
     return int(value)
 

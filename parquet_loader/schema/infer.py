@@ -18,6 +18,7 @@ from parquet_loader.schema.fields import Bytes, Field, RaggedList, Scalar, Tenso
 NOT_UNDERSTOOD_KEY = b"parquet_loader.not_understood"
 """Key in the metadata of an Arrow field: JSON object from dotted names below it to Parquet types that Arrow lacks."""
 
+_TWICE = "leave both out with columns=[...], or rename one of them"
 _HINT = "leave it out with columns=[...], or write it as a type that a tensor can hold"
 _INDEX_COLUMN = re.compile(r"__index_level_\d+__|__null_dask_index__")
 
@@ -93,7 +94,7 @@ def infer_columns(
             column, is_wanted=is_wanted or (lambda _: True), feature=features.get(column.name)
         ).items():
             if name in found:
-                raise SchemaError(f"column {name!r}: there are two of this name; rename one of them")
+                raise SchemaError(f"column {name!r}: there are two of this name; {_TWICE}")
             if not column.name:
                 raise SchemaError("column '': its name is empty; leave it out with columns=[...], or give it a name")
             found[name] = field
@@ -160,7 +161,7 @@ def _children(
     for child in (struct.field(i) for i in range(struct.num_fields)):
         for leaf, field in _leaves(child.type, f"{name}.{child.name}", unknown, is_wanted).items():
             if leaf in found:
-                raise SchemaError(f"column {leaf!r}: there are two of this name; {_HINT}")
+                raise SchemaError(f"column {leaf!r}: there are two of this name; {_TWICE}")
             found[leaf] = field
     return found
 

@@ -114,7 +114,7 @@ def footer_digest(raw: bytes) -> int:
 
 
 def _empty(file: SourceFile) -> SourceError:
-    return SourceError(f"{file.name}: the file is empty (0 bytes); a Parquet file has at least a footer")
+    return SourceError(f"{file.name}: the file is empty (0 bytes); write it again, or remove it")
 
 
 def _unreadable(file: SourceFile, error: Exception) -> ParquetLoaderError:

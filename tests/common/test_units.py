@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parquet_loader.common import format_count
+from parquet_loader.common import format_count, parse_bytes
+from parquet_loader.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -19,3 +20,9 @@ from parquet_loader.common import format_count
 )
 def test_counts_have_the_ending_of_their_number(count: int, noun: str, text: str) -> None:
     assert format_count(count, noun) == text
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 400 + "GB", "inf", "1 g", 0, "0", True])
+def test_other_than_a_number_of_bytes_is_refused_by_name(value: float | str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^max_bytes="):
+        parse_bytes(value, "max_bytes")

@@ -166,6 +166,7 @@ def test_a_path_given_to_from_pandas_is_sent_to_the_loader(path: str) -> None:
         ("sampler", "DataLoader(ParquetRows(data), sampler=...)"),
         ("streaming", "leave it out"),
         ("suffle", "Did you mean 'shuffle'"),
+        ("path", "There are: 'source', 'batch_size', 'schema', 'columns', 'filters',"),
     ],
 )
 def test_a_keyword_of_another_loader_names_the_equivalent(keyword: str, equivalent: str, path: str) -> None:

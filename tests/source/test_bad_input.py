@@ -459,6 +459,11 @@ def test_an_unknown_column_suggests_the_nearest(tmp_path: Path) -> None:
     assert_refused(SchemaError, str(tmp_path), "'prize'", "'price'", columns=["date", "prize"])
 
 
+def test_an_unknown_column_in_another_unicode_form_is_told_from_the_one_that_exists(tmp_path: Path) -> None:
+    write_two(tmp_path, {"gr\xf6\xdfe": [1]}, {"gr\xf6\xdfe": [1]})
+    assert_refused(SchemaError, str(tmp_path), r"'gr\xf6\xdfe'", r"'gro\u0308\xdfe'", columns=["gro\u0308\xdfe"])
+
+
 def test_an_unknown_filter_column_suggests_the_nearest(tmp_path: Path) -> None:
     write_two(tmp_path, {"price": [1], "date": [1]}, {"price": [1], "date": [1]})
     assert_refused(SchemaError, str(tmp_path), "prize", "'price'", filters=(pc.field("prize") > 1))
@@ -518,7 +523,7 @@ def test_a_type_that_no_tensor_can_hold_names_the_column(tmp_path: Path) -> None
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
     pq.write_table(table, tmp_path / "a.parquet")
-    assert_refused(SchemaError, str(tmp_path), "id")
+    assert_refused(SchemaError, str(tmp_path), "'id'", "leave both out with columns=[...]")
 
 
 def test_a_dotted_name_that_a_struct_makes_too_is_refused(tmp_path: Path) -> None:
