@@ -12,7 +12,7 @@ from parquet_loader.dataset.fixed_size_lists import FixedSizeLists
 from parquet_loader.dataset.schema_resolution import found_schema, select, select_inferred
 from parquet_loader.errors import SchemaError
 from parquet_loader.read import categories_of
-from parquet_loader.schema import Schema
+from parquet_loader.schema import Schema, Text
 from parquet_loader.source import Snapshot, with_unischema
 
 
@@ -107,10 +107,11 @@ def resolved_schema(
 
 
 def with_partition_words(snapshot: Snapshot, schema: Schema | None) -> Snapshot:
-    """Return the snapshot with text for names of directories that are words of a `Category` in the schema.
+    """Return the snapshot with text for names of directories that the schema reads as text or words of a `Category`.
 
-    If all values of a key are integers, they are int64, and a `Category` of text takes integers as codes. But if a word
-    of its vocabulary is an integer too, they are words, whichever other directories there are.
+    If all values of a key are integers, they are int64. A `Text` reads them as they are written, with leading zeros. A
+    `Category` of text takes integers as codes, but if a word of its vocabulary is an integer too, they are words,
+    whichever other directories there are.
     """
     if schema is None or snapshot.constants is not None:
         return snapshot
@@ -119,6 +120,7 @@ def with_partition_words(snapshot: Snapshot, schema: Schema | None) -> Snapshot:
         for name, field in categories_of(schema).items()
         if not field.is_integer and any(str(word).removeprefix("-").isdecimal() for word in field.vocabulary)
     }
+    words.update(*((name, *field.aliases) for name, field in schema.items() if isinstance(field, Text)))
     types = pa.schema([(f.name, pa.string() if f.name in words else f.type) for f in snapshot.partition_schema])
     return snapshot if types == snapshot.partition_schema else replace(snapshot, partition_schema=types)
 

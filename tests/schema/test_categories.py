@@ -24,6 +24,7 @@ from parquet_loader import (
     Scalar,
     Schema,
     SchemaError,
+    Text,
     rewrite_dataset,
     write_dataset,
 )
@@ -353,6 +354,21 @@ def test_directories_are_words_whichever_others_there_are(tmp_path: Path, names:
     assert codes_of(tmp_path / "d", schema=schema, filters=pc.field("city") == "1") == [0]
     rewrite_dataset(tmp_path / "d", tmp_path / "new", schema=schema)
     assert codes_of(tmp_path / "new") == [words.code(name) for name in names]
+
+
+@pytest.mark.parametrize(("name", "field"), [("zip", Text()), ("code", Text(aliases=["zip"]))])
+def test_text_reads_integers_of_directories_as_they_are_written(tmp_path: Path, name: str, field: Text) -> None:
+    for number, folder in enumerate(("zip=01234", "zip=10001")):
+        (tmp_path / "d" / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"id": [number]}), tmp_path / "d" / folder / "a.parquet")
+    schema = Schema({name: field}, extra="infer")
+    with BatchedDataLoader(tmp_path / "d", 2, schema=schema) as loader:
+        assert next(iter(loader))[name].to_list() == ["01234", "10001"]
+    with BatchedDataLoader(tmp_path / "d", 2, schema=schema, filters=pc.field(name) == "01234") as loader:
+        assert next(iter(loader))["id"].tolist() == [0]
+    rewrite_dataset(tmp_path / "d", tmp_path / "new", schema=schema)
+    with BatchedDataLoader(tmp_path / "new", 2) as loader:
+        assert next(iter(loader))[name].to_list() == ["01234", "10001"]
 
 
 def test_integers_of_directories_are_codes_of_words_that_are_none(tmp_path: Path) -> None:
