@@ -533,17 +533,19 @@ def _flat_field(schema: pa.Schema, name: str) -> pa.Field | None:
     """Return a top-level column, or a member of structs that is a list of numbers or not nested.
 
     Returns:
-        None if `name` leads elsewhere.
+        For a number in a list of structs, a list of numbers. None if `name` leads elsewhere.
     """
     if "." not in name:
         return schema.field(name) if len(schema.get_all_field_indices(name)) == 1 else None
-    parent, step = schema, _steps(name, schema)
+    parent, step, is_in_list = schema, _steps(name, schema), False
     while step is not None and len(parent.get_all_field_indices(step[0])) == 1:
         type_ = parent.field(step[0]).type
         if not step[1]:
-            stored = stored_type(type_)
+            stored = pa.list_(parent.field(step[0])) if is_in_list else stored_type(type_)
             is_nested = pa.types.is_nested(stored) and not is_known_list(stored)
-            return None if parent is schema or is_nested else pa.field(name, type_)
+            return None if parent is schema or is_nested else pa.field(name, stored if is_in_list else type_)
+        if not is_in_list and (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
+            type_, is_in_list = type_.value_type, True
         if not pa.types.is_struct(type_):
             return None
         parent, step = type_, _steps(step[1], type_)

@@ -74,7 +74,7 @@ class ColumnSource:
         name: Name of the delivered column or member.
         stored: The name to read; None if the files have no such column.
         field: The file's column, if it is a top-level column, or a member of structs that is a list of numbers or not
-            nested; else None.
+            nested, or a number in a list of structs, which is a list of numbers here; else None.
         column: The canonical column, if values of its type are delivered unchanged; None if they are always converted,
             as for columns of another name.
         words: Size of the vocabulary of a category whose words Arrow can read as a dictionary; else 0.
@@ -283,7 +283,7 @@ def _route(
     if source.stored is None:
         return None, None, "the files have no such column"
     if field is None:
-        return None, "arrow", "it is neither a top-level column nor a flat member, or a list of numbers, in structs"
+        return None, "arrow", "it is nested, and not a list of numbers"
     if is_known_bytes(field.type) and not source.are_byte_arrays and source.vocabulary is None:
         return None, "arrow", "its values are converted"
     if not (is_known_type(field.type) or is_known_list(field.type) or is_known_bytes(field.type)):

@@ -19,7 +19,7 @@ LENGTH_AND_MARK_BYTES = 8
 MARK = b"PAR1"
 
 _MOST_NESTED = 100
-_REPEATED = 2
+_REQUIRED, _REPEATED = 0, 2
 # Field numbers of a schema element.
 _REPETITION, _NAME, _CHILDREN, _FIELD_ID, _ANNOTATION = 3, 4, 5, 9, 10
 # GEOGRAPHY, the latest annotation that pyarrow knows.
@@ -38,6 +38,7 @@ class Leaf(NamedTuple):
         physical_type: One of `PHYSICAL_TYPES`.
         length: Bytes of a value of the type FIXED_LEN_BYTE_ARRAY.
         max_definition_level, max_repetition_level: As in the format.
+        element_level: The definition level from which on a value is an element of the innermost list; 0 without lists.
     """
 
     path: str
@@ -45,6 +46,7 @@ class Leaf(NamedTuple):
     length: int
     max_definition_level: int
     max_repetition_level: int
+    element_level: int
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class SchemaElement:
         name_span: The offsets of its name, with the length before it.
         children_span: The offsets of its number of children.
         field_id: Its field id, or None.
-        is_repeated: Whether its values are repeated.
+        is_required, is_repeated: Whether its repetition type is REQUIRED, or REPEATED.
         annotation: The format's number of its logical type, or None without one.
         annotation_span: The offsets of the field with the logical type.
         annotation_step: The difference between the number of that field and that of the field before it.
@@ -72,6 +74,7 @@ class SchemaElement:
     name_span: tuple[int, int] = (0, 0)
     children_span: tuple[int, int] = (0, 0)
     field_id: int | None = None
+    is_required: bool = False
     is_repeated: bool = False
     annotation: int | None = None
     annotation_span: tuple[int, int] = (0, 0)
@@ -157,14 +160,15 @@ def file_schema(elements: bytes, key_values: bytes, refused: tuple[str, ...] = (
     Raises:
         MetadataError, ValueError, pyarrow.ArrowException, OSError: the bytes are not a schema.
     """
-    schema_tree(elements)
+    root = schema_tree(elements)
     # A footer of no rows with this schema: version 2, the elements, no rows, no row groups, the keys and values.
     footer = b"\x15\x04\x19" + elements + b"\x16\x00\x19\x0c" + (b"\x19" + key_values if key_values else b"") + b"\x00"
     raw = MARK + footer + len(footer).to_bytes(4, "little") + MARK
     parquet = pq.ParquetSchema(pq.read_metadata(pa.BufferReader(raw)))
     columns = [parquet.column(number) for number in range(len(parquet))]
     leaves = tuple(
-        Leaf(c.path, c.physical_type, c.length, c.max_definition_level, c.max_repetition_level) for c in columns
+        Leaf(c.path, c.physical_type, c.length, c.max_definition_level, c.max_repetition_level, level)
+        for c, level in zip(columns, _element_levels(root, 0, 0), strict=True)
     )
     arrow = arrow_schema_of(parquet, refused)
     stored = file_schema(elements, b"", refused).arrow if key_values else arrow
@@ -204,6 +208,23 @@ def schema_tree(elements: bytes) -> SchemaElement:
     return above[0]
 
 
+def _element_levels(element: SchemaElement, level: int, of_element: int) -> Iterator[int]:
+    """Yield `Leaf.element_level` of each leaf below an element.
+
+    Args:
+        element: The element.
+        level: Its own definition level.
+        of_element: The definition level of elements of the innermost list around it, or 0.
+    """
+    for child in element.children:
+        below = level if child.is_required else level + 1
+        inner = below if child.is_repeated else of_element
+        if child.children:
+            yield from _element_levels(child, below, inner)
+        else:
+            yield inner
+
+
 def _element(reader: CompactReader, elements: bytes, number: int) -> tuple[SchemaElement, int]:
     """Return an element, and its stated number of children."""
     element, children, first = SchemaElement(number, []), 0, reader.position
@@ -222,7 +243,7 @@ def _element(reader: CompactReader, elements: bytes, number: int) -> tuple[Schem
         elif kind == I32 and field in (_REPETITION, _CHILDREN, _FIELD_ID):
             value = reader.number(I32)
             if field == _REPETITION:
-                element.is_repeated = value == _REPEATED
+                element.is_required, element.is_repeated = value == _REQUIRED, value == _REPEATED
             elif field == _CHILDREN:
                 children, element.children_span = value, (start, reader.position)
             else:

@@ -149,7 +149,10 @@ def test_members_of_a_group_are_decoded_each_on_a_route_of_its_own() -> None:
 def test_renamed_and_missing_columns_and_nested_lists_in_structs_are_not_left_in_the_file() -> None:
     members = [("x", pa.int32()), ("list", pa.list_(pa.int32())), ("old", pa.int32())]
     members.append(("lists", pa.list_(pa.list_(pa.int32()))))
-    file_schema = pa.schema([("s", pa.struct(members)), ("old", pa.int32()), ("a.b", pa.int32())])
+    struct = pa.struct([*members, ("s", pa.struct(members)), ("text", pa.string())])
+    file_schema = pa.schema(
+        [("s", pa.struct(members)), ("old", pa.int32()), ("a.b", pa.int32()), ("m", pa.list_(struct))]
+    )
     schema = Schema(
         {
             "s.x": Scalar("int32"),
@@ -160,6 +163,10 @@ def test_renamed_and_missing_columns_and_nested_lists_in_structs_are_not_left_in
             "a.b": Scalar("int32"),
             "gone": Scalar("int32", missing=0),
             "folder": Scalar("int32"),
+            "m.x": RaggedList("int32"),
+            "m.s.x": RaggedList("float32"),
+            "m.text": RaggedList(Text()),
+            "m.list": RaggedList(RaggedList("int32")),
         }
     )
     found = routes(schema, file_schema)
@@ -173,6 +180,10 @@ def test_renamed_and_missing_columns_and_nested_lists_in_structs_are_not_left_in
         "a.b": ("arrow", "a.b"),
         "gone": ("constant", ""),
         "folder": ("constant", ""),
+        "m.x": ("kernel to window", "m.x"),
+        "m.s.x": ("kernel to window", "m.s.x"),
+        "m.text": ("arrow", "m.text"),
+        "m.list": ("arrow", "m.list"),
     }
 
 

@@ -195,11 +195,11 @@ def decodable_columns(
         elif not isinstance(chunks[0], ReadableChunk):
             described = str(chunks[0])  # a `MetadataError`
         elif form.member is not None:
-            described = _described(name, chunks[0], form.member, None, rows, form, always_compressed)
+            described = _described(name, chunks[0], form.member, rows, form, always_compressed)
         else:
             field = schema.field(indices[0]) if len(indices) == 1 else pa.field(name, pa.null())
             type_ = field.type if forms is None else stored_type(field.type)
-            described = _described(name, chunks[0], type_, field.nullable, rows, form, always_compressed)
+            described = _described(name, chunks[0], type_, rows, form, always_compressed)
         if not isinstance(described, str):
             found[name] = described
         elif refused is not None:
@@ -222,7 +222,6 @@ def _described(
     name: str,
     chunk: ReadableChunk,
     type_: pa.DataType,
-    nullable: bool | None,
     rows: int,
     form: WindowForm,
     always_compressed: bool,
@@ -233,7 +232,6 @@ def _described(
         name: The name of the column.
         chunk: The column chunk.
         type_: The type in the file.
-        nullable: Whether the field in the file is nullable; None for a member of structs.
         rows: Rows of the row group.
         form: How the column is delivered.
         always_compressed: See `is_always_compressed`.
@@ -243,13 +241,7 @@ def _described(
         return "the footer does not say that it has no nulls"
     list_values = elements = 0
     if is_known_list(type_) and demand is None and not pa.types.is_fixed_size_list(type_):
-        # The definition level of an element is above those of the structs and the list around it.
-        if nullable is not None:
-            elements = 1 + nullable
-        else:
-            elements = chunk.leaf.max_definition_level - type_.value_field.nullable
-        if elements < 1:
-            return "the levels of its lists are not those of their type"
+        elements = chunk.leaf.element_level
     elif is_known_list(type_):
         list_values = _list_values(type_, chunk, rows)
         if list_values != demand.values if demand is not None else not list_values or chunk.nulls != 0:
@@ -338,11 +330,7 @@ def _line(
         form: How the column is delivered.
     """
     # The repetition level, and the most definition levels.
-    levels = (1, _MOST_DEFINED) if list_values else (0, 1 if form.member is None else _MOST_DEFINED)
-    if elements:
-        levels = 1, elements + type_.value_field.nullable
-        if chunk.leaf.max_definition_level != levels[1] or levels[1] > _MOST_DEFINED:
-            return None
+    levels = (1, _MOST_DEFINED) if list_values or elements else (0, 1 if form.member is None else _MOST_DEFINED)
     type_ = type_.value_type if list_values or elements else type_
     column, encodings = chunk.leaf, chunk.encoding_names
     is_boolean = pa.types.is_boolean(type_)
