@@ -327,6 +327,14 @@ def test_the_archive_of_the_package_can_be_imported(tmp_path: Path) -> None:
     assert done.stdout.startswith(archive)
 
 
+def test_an_archive_of_the_package_in_an_archive_is_refused(tmp_path: Path) -> None:
+    archive = package_archive(tmp_path / "parquet_loader.zip")
+    code = f"import sys; sys.path[:0] = [{archive!r}]; import parquet_loader; parquet_loader.package_archive('new.zip')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"this package is imported from {archive!r}; send that file to the workers" in done.stderr
+    assert not (tmp_path / "new.zip").exists()
+
+
 @pytest.mark.slow
 def test_workers_can_import_the_package_from_an_archive(client: Any, tmp_path: Path) -> None:
     client.upload_file(package_archive(tmp_path / "parquet_loader.zip"))

@@ -106,9 +106,16 @@ def package_archive(path: PathLike) -> str:
     For clusters whose workers lack it: ``client.upload_file(package_archive("parquet_loader.zip"))`` on Dask,
     ``spark.sparkContext.addPyFile(package_archive("parquet_loader.zip"))`` on Spark. Workers still need numpy and
     pyarrow of their own.
+
+    Raises:
+        ConfigurationError: this package is itself imported from an archive.
     """
     target = local_path(path)
     root = os.path.abspath(sys.modules[__name__.partition(".")[0]].__path__[0])
+    if not os.path.isdir(root):
+        raise ConfigurationError(
+            f"package_archive: this package is imported from {os.path.dirname(root)!r}; send that file to the workers"
+        )
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder, _, names in sorted(os.walk(root)):
             for name in sorted(names):
