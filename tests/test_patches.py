@@ -73,6 +73,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.decode.opened_chunks.NativeChunks": f"{_RACE}: it replaces the file",
         "parquet_loader.decode.opened_chunks.raw_pages": f"{_RACE}: it cuts the file short",
     },
+    "engine/test_images_of_few_pixels.py": {
+        "parquet_loader.engine.media_decoding._few_pixels_lock": "counts the portions that are decoded by one thread",
+    },
     "engine/test_isolation.py": {
         "parquet_loader.engine.child.client.ReadingProcess.stop": "another thread closes the loader at this moment",
     },

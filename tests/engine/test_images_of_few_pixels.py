@@ -1,0 +1,74 @@
+"""Images of few pixels are decoded by one thread at a time, because Pillow releases the GIL for each of them."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parquet_loader import BatchedDataLoader, Image, OutputOptions, ParquetDataset, Schema, write_dataset
+from parquet_loader.engine import media_decoding
+
+pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
+
+ROWS = 500
+
+
+def written(path: Path, size: int, format_: str = "PNG") -> list[np.ndarray[Any, Any]]:
+    """Write images, and return their pixels as Pillow decodes them."""
+    rng = np.random.default_rng(size)
+    images, pixels = [], []
+    for _ in range(ROWS):
+        out = io.BytesIO()
+        pillow.fromarray(rng.integers(0, 256, (size, size, 3), np.uint8)).save(out, format_)
+        images.append(out.getvalue())
+        pixels.append(np.asarray(pillow.open(out)))
+    write_dataset([{"image": image} for image in images], path, Schema({"image": Image((size, size, 3))}))
+    return pixels
+
+
+class CountingLock:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.entered = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.entered += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize(("format_", "size", "wait"), [("PNG", 32, True), ("PNG", 80, False), ("JPEG", 32, False)])
+def test_only_threads_with_small_images_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, size: int, wait: bool
+) -> None:
+    expected = written(tmp_path / "data", size, format_)
+    lock = CountingLock()
+    monkeypatch.setattr("parquet_loader.engine.media_decoding._few_pixels_lock", lock)
+    numpy_arrays = OutputOptions(format="numpy")
+    with BatchedDataLoader(tmp_path / "data", 90, num_threads=4, output_options=numpy_arrays) as loader:
+        found = np.concatenate([batch["image"] for batch in loader])
+    np.testing.assert_array_equal(found, expected)
+    # For each batch once after its first row, and again after 64 rows.
+    assert lock.entered == (2 * (ROWS // 90) + 1 if wait else 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent(tmp_path: Path) -> None:
+    expected = written(tmp_path / "data", 16)
+    data = ParquetDataset(tmp_path / "data")
+    with media_decoding._few_pixels_lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(60)  # ends it if it waits
+            same = np.array_equal(data[0:100]["image"], expected[:100])
+            os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
