@@ -123,8 +123,8 @@ def test_heavy_compression_is_measured_on_the_files_own_pages(tmp_path: Path, co
     columns = {f"x{i}": RNG.normal(size=50_000).round(3) for i in range(6)}
     options = {"compression": codec, "compression_level": {"zstd": 19, "gzip": 9}[codec], "use_dictionary": False}
     source = write(tmp_path / "data", columns, row_group_size=25_000, **options)
-    # The epoch that other programs have slowed down least: its rest must not hide the decompression.
-    figures = min((judged(source) for _ in range(4)), key=lambda figures: figures.cpu_s["read"])
+    # Advice needs a loop that waits; if other programs stop the loop, the workers get ahead of it meanwhile.
+    figures = max((judged(source) for _ in range(6)), key=lambda figures: figures.wait_share)
     assert figures.storage is not None
     (found,) = figures.storage.codecs
     assert (found.codec, found.columns, found.stored_share) == (codec, 6, 1.0)
