@@ -82,7 +82,7 @@ class MediaRows(Protocol):
     """The rows of one column of one batch, in their decoded form. Used by one thread.
 
     Attributes:
-        has_few_pixels: Whether the last row was an image of few pixels, which Pillow decoded.
+        has_few_pixels: Whether the last row held an image of few pixels, which Pillow decoded.
     """
 
     has_few_pixels: bool
@@ -132,7 +132,8 @@ class ImageRows:
             return
         out = None if self._array is None else self._array[row]
         pixels = image_pixels(data, self._channels, out)
-        self.has_few_pixels = pixels.size <= _FEW_PIXELS * self._channels and data[:2] != _JPEG
+        if self._field.storage == "bytes":  # files that rows name are read by all threads at once
+            self.has_few_pixels = pixels.size <= _FEW_PIXELS * self._channels and data[:2] != _JPEG
         if out is None:
             self._list[row] = pixels
             return

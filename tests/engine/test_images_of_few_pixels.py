@@ -61,6 +61,18 @@ def test_only_threads_with_small_images_wait_for_each_other(
     assert lock.entered == (2 * (ROWS // 90) + 1 if wait else 0)
 
 
+def test_files_that_rows_name_are_read_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.zeros((16, 16, 3), np.uint8)
+    schema = Schema({"image": Image(pixels.shape, storage="path")})
+    write_dataset([{"image": "0.png"}] * 90, tmp_path / "data", schema)
+    pillow.fromarray(pixels).save(tmp_path / "data" / "0.png")
+    lock = CountingLock()
+    monkeypatch.setattr("parquet_loader.engine.media_decoding._few_pixels_lock", lock)
+    with BatchedDataLoader(tmp_path / "data", 90) as loader:
+        assert not next(iter(loader))["image"].any()
+    assert lock.entered == 0
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent(tmp_path: Path) -> None:
     expected = written(tmp_path / "data", 16)
