@@ -1,4 +1,4 @@
-"""CRC-32C, the checksum of TFRecord files: by a kernel, or in Python, some hundred times slower."""
+"""CRC-32C, the checksum of TFRecord files: by a kernel, or in Python, which is more than a hundred times slower."""
 
 from __future__ import annotations
 
