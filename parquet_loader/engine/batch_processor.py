@@ -67,7 +67,9 @@ class BatchProcessor:
     Args:
         columns: The canonical columns.
         transform: The caller's function, or None.
-        seed, epoch, part: Seed the generator passed to `transform`, with the number of the batch.
+        seed, epoch: Seed the random crops, flips and positions of media, with the row's number in the data set.
+        part: The number of the first shard that this rank reads; with `seed`, `epoch` and the number of the batch, it
+            seeds the generator passed to `transform`.
         rows_out: How many rows `transform` returns; None if it returns as many as it gets.
         row_numbers: Name of the column with the rows' numbers in the data set, if there is one.
         replaces: Whether rows with damaged media are replaced; needs `row_numbers`.
@@ -132,7 +134,7 @@ class BatchProcessor:
         """Return rows ``start`` to ``stop`` of a window as batch number `batch`.
 
         Raises:
-            DataError: An image cannot be decoded, or its size is not the one that its field declares.
+            DataError: A row's media cannot be decoded, or do not match their field.
             TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
         """
         own = None if self._transform is not None and allocator.is_required else allocator

@@ -1,4 +1,4 @@
-"""Decodes recordings for a batch: audio to samples and their lengths, video to frames and their times."""
+"""Decodes audio to samples and their lengths, and video to frames and their times, for the rows of a batch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class BatchRows:
     Attributes:
         count: Number of rows.
         batch: Number of the batch.
-        numbers: int64 ``[rows]``, the rows' numbers in the data set; None unless a column is random, or damaged rows
-            are replaced.
+        numbers: int64 ``[rows]``, the rows' numbers in the data set; None if they are not known. They are known if a
+            column is random, or if damaged rows are replaced.
         seed, epoch: The loader's seed and its epoch.
         files: Opens the files that rows name; None if rows name no files.
     """
@@ -114,12 +114,12 @@ class AudioRows:
         _, self._lengths[row] = decode_audio(data, self._field, word, self._array[row])
 
     def fill_gap(self, row: int) -> None:
-        """Make a row the value that stands for a null."""
+        """Set a row to the value that stands for a null."""
         if self._array is not None:
             self._array[row] = 0
 
     def repeat(self, row: int, source: int) -> None:
-        """Make a row a copy of another one."""
+        """Copy row `source` to `row`."""
         if self._array is None:
             self._list[row] = self._list[source]
         else:
@@ -127,7 +127,7 @@ class AudioRows:
             self._lengths[row] = self._lengths[source]
 
     def columns(self) -> dict[str, Any]:
-        """Return the column, and the one that belongs to it, by name."""
+        """Return the column and its companion, by name."""
         companion = companion_of(self._name, self._field)
         if self._array is not None and companion is not None:
             return {self._name: self._array, companion: self._lengths}
@@ -159,23 +159,21 @@ class VideoRows:
             _, self._times[row] = decode_clips(data, self._field, word, self._array[row])
 
     def fill_gap(self, row: int) -> None:
-        """Make a row the value that stands for a null."""
+        """Set a row to the value that stands for a null."""
         self._array[row] = 0
 
     def repeat(self, row: int, source: int) -> None:
-        """Make a row a copy of another one."""
+        """Copy row `source` to `row`."""
         self._array[row] = self._array[source]
         self._times[row] = self._times[source]
 
     def columns(self) -> dict[str, Any]:
-        """Return the column, and the one that belongs to it, by name."""
+        """Return the column and its companion, by name."""
         companion = companion_of(self._name, self._field)
         assert companion is not None
         return {self._name: self._array, companion: self._times}
 
 
 def random_word(rows: BatchRows, row: int) -> int:
-    """Return the 64 random bits that choose where a row's recording is cut; 0 if rows are read by index."""
-    if rows.numbers is None:
-        return 0
+    """Return 64 random bits, which determine the position of a row's part of its recording or video."""
     return int(rows.random(row).bit_generator.random_raw())

@@ -86,8 +86,8 @@ def decode_clips(
     Args:
         source: The encoded video.
         field: The field.
-        word: 64 random bits that tell where ``at="random"`` places the clips.
-        out: Memory for a row of ``field.shape``, in which it is then returned.
+        word: 64 random bits, which determine the positions of clips with ``at="random"``.
+        out: Memory for a row of ``field.shape``; if given, the clips are returned in it.
 
     Returns:
         uint8 ``field.shape``, and seconds from the first frame, float64 ``field.shape[:-3]``.
@@ -125,10 +125,10 @@ def decode_frames(
 
 
 class _Index:
-    """What the container says of each packet of a stream, in the order of decoding.
+    """The container's index of a stream: an entry for each packet, in the order of decoding.
 
     Args:
-        entries: PyAV's index, with an entry for each packet.
+        entries: PyAV's index entries.
         unit: Seconds of a timestamp's unit.
 
     The timestamps are those of decoding. A key frame is shown later than it is decoded by as much as the first one, if
@@ -175,9 +175,7 @@ class _Decoder:
             raise BlobProblem("the value is empty; expected a video")
         file = self._file or io.BytesIO(source)  # type: ignore[arg-type]
         with self._problems("opened"):
-            self._container = self._av.open(
-                file, container_options=_OPTIONS, metadata_errors="replace", stream_options=None
-            )
+            self._container = self._av.open(file, container_options=_OPTIONS, metadata_errors="replace")
         try:
             with self._problems("opened"):
                 self._open_stream()
