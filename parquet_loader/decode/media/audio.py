@@ -13,6 +13,7 @@ import io
 import math
 import os
 import struct
+import sys
 import threading
 import zlib
 from contextlib import suppress
@@ -59,6 +60,17 @@ def audio_modules() -> tuple[Any, Any]:
             f"audio is decoded by soundfile and resampled by soxr, which cannot be imported ({error}): "
             "pip install 'torch-parquet-loader[audio]'"
         ) from None
+
+
+def _renew_soundfile_lock() -> None:
+    """Release the lock that soundfile holds while it opens a file: a forked process lacks the thread that held it."""
+    opener: Any = getattr(sys.modules.get("soundfile"), "SoundFile", None)
+    if hasattr(opener, "_sf_error_lock"):  # from release 0.14 on
+        opener._sf_error_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_renew_soundfile_lock)
 
 
 def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples | None = None) -> tuple[Samples, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import struct
 import wave
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,20 @@ def test_a_forked_process_leaves_its_parent_the_recording_that_it_reads(monkeypa
     samples, _ = decode_audio(one, Audio(16000), 0)
     np.testing.assert_array_equal(samples, expected)
     assert children
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+@pytest.mark.skipif(not hasattr(soundfile.SoundFile, "_sf_error_lock"), reason="soundfile has no lock")
+def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent_that_opens_a_recording() -> None:
+    data = sound(tones(0.1, 16000), 16000, "FLAC")
+    with soundfile.SoundFile._sf_error_lock:
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # ends it if it waits
+            decode_audio(data, Audio(16000), 0)
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_recordings_are_decoded_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
