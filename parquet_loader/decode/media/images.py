@@ -327,13 +327,13 @@ def _open_image(data: bytes) -> Any:
         return pillow_image().open(io.BytesIO(data), formats=formats)
     plugin: Any = sys.modules["PIL.AvifImagePlugin"]
     with _avif_lock:
-        was_unset = plugin.DEFAULT_MAX_THREADS == 0
-        plugin.DEFAULT_MAX_THREADS = plugin.DEFAULT_MAX_THREADS or 1
-        try:
-            return pillow_image().open(io.BytesIO(data), formats=formats)
-        finally:
-            if was_unset:
+        if plugin.DEFAULT_MAX_THREADS == 0:
+            plugin.DEFAULT_MAX_THREADS = 1
+            try:
+                return pillow_image().open(io.BytesIO(data), formats=formats)
+            finally:
                 plugin.DEFAULT_MAX_THREADS = 0
+    return pillow_image().open(io.BytesIO(data), formats=formats)
 
 
 class _Opened:
