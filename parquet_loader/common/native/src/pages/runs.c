@@ -29,7 +29,6 @@ INLINE void unpack_bits(const uint8_t *in, uint32_t *out, int64_t count, const i
 }
 
 #ifdef HAS_TARGETS
-#define IN_AVX2 __attribute__((target("avx2")))
 
 /* Loads the 8 bytes at which each of the codes `first`, `first` + 1, `first` + 4 and `first` + 5 begins, and shifts each code to
  * the lowest bit. */

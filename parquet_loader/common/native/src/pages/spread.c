@@ -17,7 +17,6 @@ typedef struct {
 } Done;
 
 #ifdef HAS_TARGETS
-#define IN_AVX2 __attribute__((target("avx2")))
 #define EACH_BYTE UINT64_C(0x0101010101010101)
 
 /* Values of 4 or 8 bytes, 8 or 4 rows at a time; fewer rows may be left. The bytes of a product with EACH_BYTE are the number
