@@ -20,6 +20,7 @@ from parquet_loader.dataset.memory_budget import (
     LARGEST_DEFAULT_WINDOW_BYTES,
     MOST_OPEN_ROW_GROUPS,
     SHARE_READS,
+    SHARE_VIDEOS,
     SHARE_WINDOWS,
     LazyBudget,
     ReservedMemory,

@@ -8,8 +8,9 @@ it the order) is the same on every machine:
     reads           row groups being decoded, their buffers and pages; and the rest of the share of windows
     batches         batches in image decoding or `transform`
     fetched         fetched bytes of remote files that are not decoded yet, and requests in flight
-    rest            footers, and free memory of allocators: measured, the process takes up to 1.8 times the bytes in
-                    use, because Arrow's pool and malloc keep memory that one thread allocated and another freed
+    rest            footers, open decoders of videos, and free memory of allocators: measured, the process takes up to
+                    1.8 times the bytes in use, because Arrow's pool and malloc keep memory that one thread allocated
+                    and another freed
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ SHARE_READS = 0.16
 SHARE_LARGE_PAGES = 0.8
 # Footers that are parsed repeatedly cost more memory, in malloc's fragments, than footers that are kept.
 SHARE_FOOTERS = 1 / 8
+# Decoders that stay open for the next clip of the same video.
+SHARE_VIDEOS = 1 / 16
 # Fetched bytes of remote files before they are decoded: mapped memory, which no allocator keeps.
 SHARE_FETCHED = 0.20
 # A row group is read whole only if this many such reads fit into their share; fewer with fewer threads.

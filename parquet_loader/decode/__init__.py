@@ -33,10 +33,10 @@ from parquet_loader.decode.lazy_rows import (
 from parquet_loader.decode.media import (
     JpegPart,
     RangeFile,
+    VideoDecoderCache,
     audio_modules,
     decode_audio,
     decode_clips,
-    decode_frames,
     has_device_form,
     image_formats,
     image_pixels,

@@ -18,7 +18,7 @@ from parquet_loader.engine.engine import (
 from parquet_loader.engine.kept_engine import KeptEngine
 from parquet_loader.engine.read_ahead import NextPlan, ReadAhead
 from parquet_loader.engine.recordings import RowError
-from parquet_loader.engine.referenced_files import ReferencedFiles, files_named_by
+from parquet_loader.engine.referenced_files import LocalFile, ReferencedFiles, files_named_by
 from parquet_loader.engine.transform_results import RowsOut
 from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_media import WindowMedia

@@ -124,6 +124,11 @@ class BatchProcessor:
         """Whether a `transform` is called."""
         return self._transform is not None
 
+    def close(self) -> None:
+        """Close what stays open between batches; idempotent."""
+        if self._files is not None:
+            self._files.videos.close()
+
     def with_transform(self, transform: Transform | None) -> BatchProcessor:
         """Return a copy with another `transform`."""
         changed = copy(self)

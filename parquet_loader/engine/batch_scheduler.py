@@ -127,6 +127,11 @@ class BatchScheduler(Batches):
         varying = any(c.image is not None and None in c.decoded_shape for c in dataset.reader.columns)
         self._most = _MOST_BY_IMAGES if varying else _MOST_BY_TRANSFORM if processor.has_transform else 1
 
+    def clear(self) -> None:
+        """Release batches that were not delivered, and close the processor."""
+        super().clear()
+        self._processor.close()
+
     @property
     def ahead_bytes(self) -> int | None:
         """See `Batches`; a `transform` is called in its own epoch only."""

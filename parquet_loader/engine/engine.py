@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from parquet_loader.common import wait_for_lock
-from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset
+from parquet_loader.dataset import SHARE_READS, SHARE_VIDEOS, SHARE_WINDOWS, Dataset
 from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, Transform
 from parquet_loader.engine.batch_scheduler import Batches, BatchScheduler
 from parquet_loader.engine.child.packed_transform import PackedTransform
@@ -627,6 +627,6 @@ def _processor_of(dataset: Dataset, plan: Plan, options: EngineOptions) -> Batch
         rows_out=options.rows_out,
         row_numbers=reader.row_numbers,
         replaces=options.replaces,
-        files=files_named_by(reader.columns, dataset.snapshot),
+        files=files_named_by(reader.columns, dataset.snapshot, int(dataset.sizing.limit_bytes * SHARE_VIDEOS)),
         encodes=options.keeps_encoded,
     )

@@ -153,8 +153,9 @@ class VideoRows:
         word = random_word(rows, row) if self._field.at == "random" else 0
         if self._field.storage == "path" or self._field.ranges:
             assert rows.files is not None
-            with rows.files.open_value(data) if self._field.ranges else opened(rows.files, data) as file:
-                _, self._times[row] = decode_clips(file.ranges, self._field, word, self._array[row])
+            file = rows.files.open_value(data) if self._field.ranges else opened(rows.files, data)
+            with rows.files.videos.decoder(file) as decoder:
+                _, self._times[row] = decoder.clips(self._field, word, self._array[row])
         else:
             _, self._times[row] = decode_clips(data, self._field, word, self._array[row])
 

@@ -10,14 +10,22 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
 
 from parquet_loader.common import is_local, schemes_of, system_error
-from parquet_loader.decode import BlobProblem, Column, FileReference, RangeFile, ValueRange, unpacked_reference
+from parquet_loader.decode import (
+    BlobProblem,
+    Column,
+    FileReference,
+    RangeFile,
+    ValueRange,
+    VideoDecoderCache,
+    unpacked_reference,
+)
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.schema import Audio, Image, Video
 from parquet_loader.source import Snapshot, common_folder
@@ -37,9 +45,14 @@ class ReferencedFiles:
 
     Args:
         snapshot: The data set. Its directory is `ListingContext.root`, or else the common parent of all files.
+        videos_bytes: The most bytes of decoders of videos that stay open after their use.
+
+    Attributes:
+        videos: Lends decoders of videos.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, videos_bytes: int = 0) -> None:
+        self.videos = VideoDecoderCache(videos_bytes)
         root = snapshot.listing_context.root
         if root is None:
             root = common_folder(sorted({posixpath.dirname(file.path) for file in snapshot.files}))
@@ -59,7 +72,7 @@ class ReferencedFiles:
         at = ValueRange.unpacked(packed)
         try:
             if is_local(self._filesystem):
-                return _LocalFile(at.path, None, at)
+                return LocalFile(at.path, None, at)
             file = self._filesystem.open_input_file(at.path)
             if file.size() != at.file_bytes:
                 file.close()
@@ -83,7 +96,7 @@ class ReferencedFiles:
         full = posixpath.join(self._root, path)
         try:
             if is_local(self._filesystem):
-                return _LocalFile(full, self._root)
+                return LocalFile(full, self._root)
             return _StoredFile(full, self._filesystem.open_input_file(full))
         except BlobProblem:
             raise
@@ -111,11 +124,17 @@ class ReferencedFiles:
         return file
 
 
-def files_named_by(columns: Sequence[Column], snapshot: Snapshot) -> ReferencedFiles | None:
-    """Return the files of a data set if rows name files, or byte ranges of the data set's own files; else None."""
+def files_named_by(columns: Sequence[Column], snapshot: Snapshot, videos_bytes: int = 0) -> ReferencedFiles | None:
+    """Return the files of a data set if rows name files, or byte ranges of the data set's own files; else None.
+
+    Args:
+        columns: The columns.
+        snapshot: The data set.
+        videos_bytes: As in `ReferencedFiles`.
+    """
     media = [c.image for c in columns if isinstance(c.image, Image | Audio | Video)]
     names_files = any(field.storage == "path" or (isinstance(field, Video) and field.ranges) for field in media)
-    return ReferencedFiles(snapshot) if names_files and snapshot.files else None
+    return ReferencedFiles(snapshot, videos_bytes) if names_files and snapshot.files else None
 
 
 def path_of_uri(uri: bytes, root: str, filesystem: pafs.FileSystem) -> str:
@@ -203,13 +222,19 @@ class OpenedFile:
         size: Bytes of the file.
         value: The value; None for the whole file.
         block_bytes: As in `RangeFile`.
+        version: Identifies the file and its content; None if the content is not known to be the same when the file is
+            opened again.
 
     Attributes:
         ranges: The file or value as a seekable file, for decoders.
+        identity: Equal for the same part of files with the same version; None without a version.
     """
 
-    def __init__(self, path: str, size: int, value: ValueRange | None, block_bytes: int = 2**15) -> None:
+    def __init__(
+        self, path: str, size: int, value: ValueRange | None, block_bytes: int = 2**15, version: Hashable = None
+    ) -> None:
         self._path = path
+        self._version = version
         self._block_bytes = block_bytes
         self._begin = 0 if value is None else value.offset
         self.ranges = RangeFile(self._read_at, size if value is None else value.size, block_bytes)
@@ -227,6 +252,11 @@ class OpenedFile:
             raise BlobProblem(f"the reference is to {size} bytes at offset {begin} of {self._path!r}, of {whole} bytes")
         self._begin = begin
         self.ranges = RangeFile(self._read_at, size, self._block_bytes)
+
+    @property
+    def identity(self) -> Hashable:
+        """See the class."""
+        return None if self._version is None else (self._version, self._begin, self.ranges.size)
 
     def _read_at(self, offset: int, count: int) -> bytes:
         try:
@@ -262,7 +292,7 @@ class OpenedFile:
         return self.ranges.read(self.ranges.size)
 
 
-class _LocalFile(OpenedFile):
+class LocalFile(OpenedFile):
     """A local file.
 
     Args:
@@ -284,19 +314,22 @@ class _LocalFile(OpenedFile):
         if is_changed or not stat.S_ISREG(found.st_mode):
             os.close(self._descriptor)
             raise _changed(path) if is_changed else BlobProblem(f"the path {path!r} is not that of a file")
-        super().__init__(path, found.st_size, value)
+        version = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        super().__init__(path, found.st_size, value, version=version)
 
     def _read_file(self, offset: int, count: int) -> bytes:
         return os.pread(self._descriptor, count, offset)
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._descriptor)
 
 
 class _StoredFile(OpenedFile):
     def __init__(self, path: str, file: Any, value: ValueRange | None = None) -> None:
         self._file = file
-        super().__init__(path, file.size(), value, _REMOTE_BLOCK_BYTES)
+        tag = (file.metadata() or {}).get(b"ETag")  # S3 sends it with the size
+        super().__init__(path, file.size(), value, _REMOTE_BLOCK_BYTES, None if tag is None else (path, tag))
 
     def _read_file(self, offset: int, count: int) -> bytes:
         data: bytes = self._file.read_at(count, offset)

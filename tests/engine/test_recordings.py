@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ from parquet_loader import (
     Video,
     write_dataset,
 )
-from parquet_loader.decode.media import decode_audio, decode_frames
+from parquet_loader.decode.media import decode_audio
 from parquet_loader.errors import OpenFilesError, RemoteError, SystemReadError
-from tests.support.media import numbers_of, sound, tones, video
+from tests.support.media import decode_frames, numbers_of, sound, tones, video
 
 for package, extra in (("soundfile", "audio"), ("soxr", "audio"), ("av", "video")):
     pytest.importorskip(package, reason=f"the extra `{extra}` is not installed")
@@ -196,6 +197,33 @@ def test_rows_may_name_files_relative_to_the_data_set(referenced: Path, isolatio
                 assert np.array_equal(batch["s"][row].numpy(), decode_audio(recording(number), Audio(RATE), 0)[0])
                 times = batch["v_time"][row].tolist()
                 assert np.array_equal(batch["v"][row].numpy(), decode_frames(video(30 + number), times)[0])
+
+
+def test_rows_that_name_the_same_film_open_it_once_an_epoch(referenced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema({"v": Video(2, SIZE, storage="path"), "id": Scalar("int64")})
+    rows = [{"v": f"media/{n % 2}.mp4", "id": n % 2} for n in range(12)]
+    write_dataset(rows, referenced / "shared", schema)
+    shutil.copytree(referenced / "media", referenced / "shared" / "media")
+    av = pytest.importorskip("av")
+    films = [video(30), video(31)]
+    opened = 0
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal opened
+        opened += 1
+        return known(*args, **options)
+
+    known = av.open
+    monkeypatch.setattr(av, "open", counted)
+    with BatchedDataLoader(referenced / "shared", 3, seed=2, num_threads=1) as loader:
+        batches = list(loader)
+    assert opened == 2
+    if os.path.isdir("/proc/self/fd"):
+        assert not [path for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if path.endswith(".mp4")]
+    for batch in batches:
+        for row, film in enumerate(batch["id"].tolist()):
+            expected, _ = decode_frames(films[film], batch["v_time"][row].tolist())
+            assert np.array_equal(batch["v"][row].numpy(), expected)
 
 
 def test_processes_that_transform_decode_the_same_recordings(referenced: Path) -> None:

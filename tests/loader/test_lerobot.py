@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -283,6 +285,40 @@ def test_frames_are_those_of_the_rows(tmp_path: Path) -> None:
     assert [media.numbers_of(clip) for clip in frames] == (first + past).tolist()
     with pytest.raises(ConfigurationError, match="the batch has none of its timestamps"):
         data.frames(batch, "nothing")
+
+
+def test_files_stay_open_between_batches_until_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    av = pytest.importorskip("av", reason="needs PyAV")
+    first, second = media.video(126, rate=FPS), media.video(130, rate=FPS, key_every=5)
+    root = write(tmp_path / "robot", video=first)
+    data = LeRobotDataset(root)
+    opened = 0
+    known = av.open
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal opened
+        opened += 1
+        return known(*args, **options)
+
+    monkeypatch.setattr(av, "open", counted)
+    with data.batches(40, episodes=data.samples(), output_options=NUMPY) as loader:
+        batches = list(loader)
+
+    def shown() -> list[Any]:
+        return [media.numbers_of(data.frames(batch, TOP)[:, 0]) for batch in batches]
+
+    whole = shown()
+    assert sum(map(len, whole)) == sum(LENGTHS)
+    assert opened == 2
+    file = root / "videos" / TOP / "chunk-000" / "file-001.mp4"
+    file.write_bytes(second)
+    assert shown() == whole
+    assert opened == 3
+    if os.path.isdir("/proc/self/fd"):
+        assert any(path.endswith(".mp4") for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()))
+        del data, loader
+        gc.collect()
+        assert not any(path.endswith(".mp4") for path in map(os.path.realpath, Path("/proc/self/fd").iterdir()))
 
 
 def test_a_transform_decodes_frames_in_the_background(tmp_path: Path) -> None:

@@ -16,6 +16,25 @@ import numpy as np
 import numpy.typing as npt
 
 CODED_BITS = 16
+CONTAINERS: dict[str, dict[str, Any]] = {
+    "mp4": {},
+    "mp4 without B-frames": {"options": {"bf": "0", "preset": "ultrafast"}},
+    "mp4 with open groups": {"options": {"bf": "3", "x264-params": "open-gop=1", "preset": "veryfast"}},
+    "mp4 with its index first": {"container_options": {"movflags": "faststart"}},
+    "mp4 with sound": {"sound_first": True},
+    "mkv with sound": {"sound_first": True, "format_": "matroska"},
+    "fragmented mp4": {"container_options": {"movflags": "frag_keyframe+empty_moov"}},
+    "mov of HEVC": {
+        "format_": "mov",
+        "codec": "libx265",
+        "options": {"x265-params": "log-level=none", "preset": "ultrafast"},
+    },
+    "mkv": {"format_": "matroska"},
+    "webm": {"format_": "webm", "codec": "libvpx-vp9", "options": {"deadline": "realtime", "cpu-used": "8"}},
+    "mp4 of AV1": {"codec": "libsvtav1", "options": {"preset": "12", "svtav1-params": "enable-overlays=0"}},
+    "avi of MPEG-4": {"format_": "avi", "codec": "mpeg4", "options": {"bf": "0"}},
+}
+"""Arguments of `video`, by what they make."""
 
 
 def tones(seconds: float, rate: int, channels: int = 1, seed: int = 0) -> npt.NDArray[np.float32]:
@@ -130,3 +149,12 @@ def numbers_of(pixels: npt.NDArray[np.uint8]) -> list[int]:
     bits = min(CODED_BITS, pixels.shape[2] // 16)
     shown: Any = pixels[:, 4:12, : 16 * bits].reshape(len(pixels), 8, bits, 16, 3)[:, :, :, 4:12].mean((1, 3, 4)) > 128
     return (shown * (1 << np.arange(bits))).sum(1).tolist()  # type: ignore[no-any-return]
+
+
+def decode_frames(
+    source: Any, times: Sequence[float], size: tuple[int, int] | None = None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float64]]:
+    """Return the frames of a video nearest to some times, and their own times, by a decoder of their own."""
+    with importlib.import_module("parquet_loader.decode.media").VideoDecoder(source) as decoder:
+        frames: tuple[npt.NDArray[np.uint8], npt.NDArray[np.float64]] = decoder.frames(times, size)
+        return frames

@@ -12,4 +12,5 @@ from parquet_loader.decode.media.images import (
     scale_and_offset,
     write_image,
 )
-from parquet_loader.decode.media.video import clip_positions, decode_clips, decode_frames, video_module
+from parquet_loader.decode.media.video import VideoDecoder, clip_positions, decode_clips, video_module
+from parquet_loader.decode.media.video_cache import VideoDecoderCache

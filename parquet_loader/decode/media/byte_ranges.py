@@ -37,6 +37,10 @@ class RangeFile:
             self.bytes_read += len(data)
             self._kept = [*self._kept[1 - _MOST_KEPT :], (begin, memoryview(data))]
 
+    def forget(self) -> None:
+        """Release the ranges that are kept."""
+        self._kept.clear()
+
     def _find(self, begin: int, end: int) -> memoryview | None:
         """Return the bytes of a range that is kept, or None."""
         for start, data in reversed(self._kept):

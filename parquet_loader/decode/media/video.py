@@ -1,8 +1,7 @@
 """Decodes frames of videos with FFmpeg (PyAV): frames at given times, and clips at seeded positions.
 
 Decoding starts at the last key frame before a time. For a file with an index (MP4, MOV), only the index and the groups
-of pictures (GOPs) of the wanted frames are read. A decoder belongs to one row and one thread; it starts no threads
-itself, because rows are decoded in parallel.
+of pictures (GOPs) of the wanted frames are read. A decoder starts no threads, because rows are decoded in parallel.
 """
 
 from __future__ import annotations
@@ -34,6 +33,11 @@ _CODEC_OPTIONS = {"max_pixels": str(2**25), "threads": "1"}
 _REORDERED = 4
 # Without an index, a frame at most this far ahead is reached by decoding instead of seeking.
 _NEAR = 64
+# Measured, an open decoder holds 2.5 to 4 MB for 640 x 480 pixels and an index of 0.1 to 0.2 MB: the entries of the
+# index, and the frames to which others refer. FFmpeg's memory for these is not known exactly.
+_BASE_BYTES = 2**20
+_PER_INDEX_BYTE = 4
+_PER_PIXEL = 12
 
 
 @cache
@@ -81,47 +85,9 @@ def clip_positions(count: int, field: Video, word: int) -> npt.NDArray[np.int64]
 def decode_clips(
     source: bytes | memoryview | RangeFile, field: Video, word: int, out: Pixels | None = None
 ) -> tuple[Pixels, npt.NDArray[np.float64]]:
-    """Return the clips of one video, and the times of their frames.
-
-    Args:
-        source: The encoded video.
-        field: The field.
-        word: 64 random bits, which determine the positions of clips with ``at="random"``.
-        out: Memory for a row of ``field.shape``; if given, the clips are returned in it.
-
-    Returns:
-        uint8 ``field.shape``, and seconds from the first frame, float64 ``field.shape[:-3]``.
-
-    Raises:
-        BlobProblem: the bytes are not a video, or are damaged or truncated.
-    """
-    if out is None:
-        out = np.empty(field.shape, np.uint8)
-    with _Decoder(source) as decoder:
-        numbers = clip_positions(decoder.count, field, word).ravel()
-        times = decoder.read(numbers / decoder.rate, out.reshape(-1, *field.size, 3))
-    return out, times.reshape(field.shape[:-3])
-
-
-def decode_frames(
-    source: bytes | memoryview | RangeFile, times: Sequence[float], size: tuple[int, int] | None = None
-) -> tuple[Pixels, npt.NDArray[np.float64]]:
-    """Return the frames of a video that are nearest to given times.
-
-    Args:
-        source: The encoded video.
-        times: Seconds from the first frame, in any order.
-        size: ``(height, width)`` to which frames are scaled; None: as they are.
-
-    Returns:
-        uint8 ``[times, height, width, 3]``, and the frames' own times, float64 ``[times]``.
-
-    Raises:
-        BlobProblem: the bytes are not a video, or are damaged or truncated.
-    """
-    with _Decoder(source) as decoder:
-        out = np.empty((len(times), *(size or decoder.size), 3), np.uint8)
-        return out, decoder.read(np.asarray(times, np.float64), out)
+    """Return the clips of one video, and the times of their frames; see `VideoDecoder.clips`."""
+    with VideoDecoder(source) as decoder:
+        return decoder.clips(field, word, out)
 
 
 class _Index:
@@ -159,13 +125,20 @@ class _Index:
         return min(p.pos for p in packets), max(p.pos + p.size for p in packets), sizes
 
 
-class _Decoder:
-    """Decodes one video stream.
+class VideoDecoder:
+    """Decodes the video stream of a file; for one thread at a time. A context manager that closes it.
+
+    Args:
+        source: The encoded video.
 
     Attributes:
         count: Number of frames, by the container.
         rate: Frames a second.
         size: Height and width of frames as they are shown.
+        held_bytes: About how many bytes the open decoder holds, besides those of `source`: an upper estimate.
+
+    Raises:
+        BlobProblem: The bytes are not a video, or are damaged or truncated. All methods raise it.
     """
 
     def __init__(self, source: bytes | memoryview | RangeFile) -> None:
@@ -209,6 +182,10 @@ class _Decoder:
             raise BlobProblem("states neither its number of frames nor its duration")
         self.count = int(count)
         self._index = self._read_index() if self._file is not None else None
+        index_bytes = 0 if self._file is None else self._file.bytes_read
+        pixels = stream.codec_context.width * stream.codec_context.height
+        self.held_bytes = _BASE_BYTES + _PER_INDEX_BYTE * index_bytes + _PER_PIXEL * pixels
+        self._size: tuple[int, int] | None = None
         self._before: Any = None
         self._after: Any = None
         self._frames: Iterator[Any] = iter(())
@@ -237,16 +214,66 @@ class _Decoder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the decoder's memory."""
         self._container.close()
+
+    @property
+    def can_be_reused(self) -> bool:
+        """Whether the frames of a later call do not depend on what was read before: the file has a complete index."""
+        return self._file is not None and bool(self._stream.frames) and "mp4" in self._container.format.name
+
+    def rest(self) -> None:
+        """Forget the position, and the bytes that were read, until the next call."""
+        self._before = self._after = None
+        self._frames = iter(())
+        if self._file is not None:
+            self._file.forget()
+
+    def clips(self, field: Video, word: int, out: Pixels | None = None) -> tuple[Pixels, npt.NDArray[np.float64]]:
+        """Return the clips of the video, and the times of their frames.
+
+        Args:
+            field: The field.
+            word: 64 random bits, which determine the positions of clips with ``at="random"``.
+            out: Memory for a row of ``field.shape``; if given, the clips are returned in it.
+
+        Returns:
+            uint8 ``field.shape``, and seconds from the first frame, float64 ``field.shape[:-3]``.
+        """
+        if out is None:
+            out = np.empty(field.shape, np.uint8)
+        numbers = clip_positions(self.count, field, word).ravel()
+        times = self.read(numbers / self.rate, out.reshape(-1, *field.size, 3))
+        return out, times.reshape(field.shape[:-3])
+
+    def frames(
+        self, times: Sequence[float] | npt.NDArray[np.float64], size: tuple[int, int] | None = None
+    ) -> tuple[Pixels, npt.NDArray[np.float64]]:
+        """Return the frames that are nearest to given times.
+
+        Args:
+            times: Seconds from the first frame, in any order.
+            size: ``(height, width)`` to which frames are scaled; None: as they are.
+
+        Returns:
+            uint8 ``[times, height, width, 3]``, and the frames' own times, float64 ``[times]``.
+        """
+        out = np.empty((len(times), *(size or self.size), 3), np.uint8)
+        return out, self.read(np.asarray(times, np.float64), out)
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the displayed first frame."""
-        with self._problems("decoded"):
-            self._seek(0.0, 0.0)
-            frame = self._after
-        turned = frame.rotation % 180 != 0
-        return (frame.width, frame.height) if turned else (frame.height, frame.width)
+        if self._size is None:
+            with self._problems("decoded"):
+                self._seek(0.0, 0.0)
+                frame = self._after
+            is_turned = frame.rotation % 180 != 0
+            self._size = (frame.width, frame.height) if is_turned else (frame.height, frame.width)
+        return self._size
 
     def read(self, times: npt.NDArray[np.float64], out: Pixels) -> npt.NDArray[np.float64]:
         """Write the frames nearest to `times` to `out`, ``[times, height, width, 3]``; return their own times."""

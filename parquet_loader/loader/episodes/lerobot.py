@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 from parquet_loader.collate import Batch
 from parquet_loader.common import Shard, check_int
 from parquet_loader.dataset import default_num_threads, settings_of
-from parquet_loader.decode import BlobProblem, RangeFile, decode_frames
+from parquet_loader.decode import BlobProblem, VideoDecoderCache
+from parquet_loader.engine import LocalFile
 from parquet_loader.errors import ArgumentTypeError, ConfigurationError, DataError, SourceError, UnsupportedError
 from parquet_loader.loader.episodes.episodes import Episodes
 from parquet_loader.loader.episodes.video_frames import FilePart, VideoFrames
@@ -28,6 +30,8 @@ from parquet_loader.read import Filters
 
 # The columns of ``meta/episodes`` with the file and the time of a camera's frames.
 _OF_CAMERA = ("chunk_index", "file_index", "from_timestamp")
+# Files hold up to about an hour of film: 64 or more decoders.
+_DECODERS_BYTES = 2**28
 
 
 class LeRobotDataset(ParquetDataset):
@@ -76,6 +80,7 @@ class LeRobotDataset(ParquetDataset):
             columns = [name for name, feature in features.items() if feature.get("dtype") not in ("video", "image")]
         super().__init__(str(self.root / "data"), columns=columns, filters=filters, shard=shard)
         self._videos = _videos(self.root, self.info, self.cameras)
+        self._decoders = VideoDecoderCache(_DECODERS_BYTES)
         if episodes is not None:
             if isinstance(episodes, str) or not isinstance(episodes, Iterable):
                 raise ArgumentTypeError(f"episodes={episodes!r:.80}: expected a list of episode numbers")
@@ -144,7 +149,7 @@ class LeRobotDataset(ParquetDataset):
         def decoded(path: str) -> tuple[Any, Any, Any]:
             rows = np.flatnonzero(paths == path)
             unique, inverse = np.unique(flat[rows], return_inverse=True)
-            return rows, _decoded(path, unique, size, 0.5 / self.fps), inverse.reshape(len(rows), -1)
+            return rows, self._decoded(path, unique, size), inverse.reshape(len(rows), -1)
 
         with ThreadPoolExecutor(num_threads or default_num_threads()) as pool:
             found = list(pool.map(decoded, dict.fromkeys(paths.tolist())))
@@ -161,23 +166,25 @@ class LeRobotDataset(ParquetDataset):
 
         return torch.from_numpy(out).to(given.device)
 
+    def _decoded(self, path: str, times: npt.NDArray[np.float64], size: tuple[int, int] | None) -> Any:
+        """Return the frames of a file at these times, uint8 ``[times, height, width, 3]``."""
+        try:
+            with self._decoders.decoder(self._opened(path)) as decoder:
+                pixels, found = decoder.frames(times, size)
+        except BlobProblem as error:
+            raise DataError(f"{path}: {error}") from error
+        far = np.abs(found - times)
+        if len(far) and far.max() > 0.5 / self.fps:
+            at = int(far.argmax())
+            raise DataError(f"{path}: the frame nearest to {times[at]:.4f} s is at {found[at]:.4f} s")
+        return pixels
 
-def _decoded(path: str, times: Any, size: tuple[int, int] | None, tolerance_s: float) -> Any:
-    """Return the frames of a file at these times, uint8 ``[times, height, width, 3]``."""
-    try:
-        with open(path, "rb") as file:
-            number = file.fileno()
-            source = RangeFile(lambda begin, count: os.pread(number, count, begin), os.fstat(number).st_size)
-            pixels, found = decode_frames(source, times, size)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
-    except BlobProblem as error:
-        raise DataError(f"{path}: {error}") from error
-    far = np.abs(found - times)
-    if len(far) and far.max() > tolerance_s:
-        at = int(far.argmax())
-        raise DataError(f"{path}: the frame nearest to {times[at]:.4f} s is at {found[at]:.4f} s")
-    return pixels
+    @staticmethod
+    def _opened(path: str) -> LocalFile:
+        try:
+            return LocalFile(path, None)
+        except OSError as error:
+            raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _info(root: Path) -> dict[str, Any]:

@@ -13,30 +13,12 @@ from hypothesis import strategies as st
 
 from parquet_loader import ConfigurationError, Video
 from parquet_loader.decode import BlobProblem
-from parquet_loader.decode.media import RangeFile, clip_positions, decode_clips, decode_frames
-from tests.support.media import numbers_of, video
+from parquet_loader.decode.media import RangeFile, clip_positions, decode_clips
+from tests.support.media import CONTAINERS, decode_frames, numbers_of, video
 
 av = pytest.importorskip("av", reason="the extra `video` is not installed")
 
 SIZE = (48, 272)
-CONTAINERS: dict[str, dict[str, Any]] = {
-    "mp4": {},
-    "mp4 without B-frames": {"options": {"bf": "0", "preset": "ultrafast"}},
-    "mp4 with open groups": {"options": {"bf": "3", "x264-params": "open-gop=1", "preset": "veryfast"}},
-    "mp4 with its index first": {"container_options": {"movflags": "faststart"}},
-    "mp4 with sound": {"sound_first": True},
-    "mkv with sound": {"sound_first": True, "format_": "matroska"},
-    "fragmented mp4": {"container_options": {"movflags": "frag_keyframe+empty_moov"}},
-    "mov of HEVC": {
-        "format_": "mov",
-        "codec": "libx265",
-        "options": {"x265-params": "log-level=none", "preset": "ultrafast"},
-    },
-    "mkv": {"format_": "matroska"},
-    "webm": {"format_": "webm", "codec": "libvpx-vp9", "options": {"deadline": "realtime", "cpu-used": "8"}},
-    "mp4 of AV1": {"codec": "libsvtav1", "options": {"preset": "12", "svtav1-params": "enable-overlays=0"}},
-    "avi of MPEG-4": {"format_": "avi", "codec": "mpeg4", "options": {"bf": "0"}},
-}
 
 
 def ranges(data: bytes) -> RangeFile:
