@@ -311,6 +311,16 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Let a notebook show batches as tables with images and curves; ``%load_ext parquet_loader`` calls this."""
+    importlib.import_module("parquet_loader.loader.sheet.notebook").register(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Let a notebook show batches as other dicts; ``%unload_ext parquet_loader`` calls this."""
+    importlib.import_module("parquet_loader.loader.sheet.notebook").unregister(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
 

@@ -120,7 +120,7 @@ def sheet_of(source: Any, *, rows: int, seed: int, columns: Sequence[str] | None
         total = len(reader)
         drawn = np.sort(np.random.default_rng(seed).choice(total, min(rows, total), replace=False))
         found = reader.__getitems__(drawn.tolist())
-    budget = _Budget()
+    budget = Budget(_MOST_BYTES)
     cells = tuple(
         {name: _cell_of(row[name], row.get(f"{name}_valid"), field, budget) for name, field in fields.items()}
         for row in found
@@ -142,13 +142,20 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
-class _Budget:
-    """Limits the bytes of media that a sheet embeds."""
+class Budget:
+    """Limits the bytes of media that a page embeds.
 
-    def __init__(self) -> None:
-        self._left = _MOST_BYTES
+    Args:
+        most_bytes: The most bytes of all media.
+        most_side: Of arrays with a larger height or width, only every second pixel, every third, ... is drawn.
+    """
+
+    def __init__(self, most_bytes: int, most_side: int = _MOST_SIDE) -> None:
+        self._left = most_bytes
+        self.most_side = most_side
 
     def takes(self, nbytes: int) -> bool:
+        """Whether so many bytes more may be embedded; if so, they count."""
         if nbytes > min(self._left, _MOST_VALUE_BYTES):
             return False
         self._left -= nbytes
@@ -160,23 +167,38 @@ def _undecoded(field: Field) -> Field:
     return Bytes(aliases=field.aliases) if is_media else field
 
 
-def _cell_of(value: Any, is_valid: Any, field: Field, budget: _Budget) -> Cell:
+def _cell_of(value: Any, is_valid: Any, field: Field, budget: Budget) -> Cell:
     if is_valid is not None and not np.any(is_valid):
         return Cell("text", "null")
+    if isinstance(field, Category) and not isinstance(value, str | bytes) and np.ndim(value) == 0:
+        return Cell("text", _cut(f"{value} ({field.vocabulary[int(value)]})"))
+    if isinstance(field, Scalar) and np.ndim(value) == 0:
+        return Cell("text", _cut(_scalar(value, field)))
+    return cell_of(value, budget)
+
+
+def cell_of(value: Any, budget: Budget) -> Cell:
+    """Return a value of a batch, whose field is not known, as a cell.
+
+    Args:
+        value: Text, bytes, an array ``[...]``, a number, or a list of these.
+        budget: Limits the media.
+    """
     if isinstance(value, bytes):
         return _of_bytes(value, budget)
     if isinstance(value, str):
         return Cell("text", _cut(value))
-    if isinstance(field, Category) and np.ndim(value) == 0:
-        return Cell("text", _cut(f"{value} ({field.vocabulary[int(value)]})"))
-    if isinstance(field, Scalar) and np.ndim(value) == 0:
-        return Cell("text", _cut(_scalar(value, field)))
     if isinstance(value, Ragged):  # a row of lists of lists
         value = value.to_list()
     if isinstance(value, list):
         items = (item.tolist() if isinstance(item, np.ndarray) else item for item in value[:_MOST_TEXT])
         return Cell("text", _cut(", ".join(map(str, items))))
-    return _of_array(np.asarray(value), budget)
+    value = np.asarray(value)
+    return _of_array(value, budget) if value.ndim else Cell("text", _number(value))
+
+
+def _number(value: Any) -> str:
+    return f"{float(value):.7g}" if np.asarray(value).dtype.kind == "f" else str(value)
 
 
 def _scalar(value: Any, field: Scalar) -> str:
@@ -188,10 +210,10 @@ def _scalar(value: Any, field: Scalar) -> str:
         return str(np.datetime64(int(value), "D" if field.arrow_type == pa.date32() else "ms"))
     if field.names and 0 <= int(value) < len(field.names):
         return f"{value} ({field.names[int(value)]})"
-    return f"{float(value):.7g}" if np.asarray(value).dtype.kind == "f" else str(value)
+    return _number(value)
 
 
-def _of_bytes(value: bytes, budget: _Budget) -> Cell:
+def _of_bytes(value: bytes, budget: Budget) -> Cell:
     head, size = value[:SIGNATURE_BYTES], format_bytes(len(value))
     if kind := image_kind(head):
         return _media("image", kind, value, f"{kind}, {size}", budget)
@@ -208,7 +230,7 @@ def _media(
     kind: str,
     value: bytes,
     text: str,
-    budget: _Budget,
+    budget: Budget,
     points: tuple[tuple[float, float], ...] = (),
 ) -> Cell:
     if not budget.takes(len(value)):
@@ -244,13 +266,14 @@ def _steps(values: Any) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _of_array(value: Any, budget: _Budget) -> Cell:
+def _of_array(value: Any, budget: Budget) -> Cell:
     text = f"{value.dtype} [{', '.join(map(str, value.shape))}]"
     if value.dtype.kind not in "biuf" or not value.size:
         return Cell("text", text)
     frames = _frames_of(value)
     if frames:
-        encoded = tuple(encode_png(frame) for frame in frames)
+        step = -(-max(frames[0].shape[:2]) // budget.most_side)
+        encoded = tuple(encode_png(np.ascontiguousarray(frame[::step, ::step])) for frame in frames)
         if budget.takes(sum(map(len, encoded))):
             return Cell("frames" if len(encoded) > 1 else "image", text, encoded, "image/png")
     numbers = ", ".join(f"{number:.4g}" for number in value.reshape(-1)[:_MOST_WORDS].tolist())

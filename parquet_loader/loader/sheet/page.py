@@ -65,7 +65,7 @@ def page_of(sheet: Sheet) -> str:
 def _drawn(cell: Cell, name: str) -> str:
     text = escape(cell.text)
     if cell.kind == "series" or (cell.kind == "audio" and cell.points):
-        text = f"{_wave(cell)}<figcaption>{text}</figcaption>"
+        text = f"{wave_of(cell)}<figcaption>{text}</figcaption>"
     elif cell.kind != "text":
         text = f"<figcaption>{text}</figcaption>"
     if not cell.media_type:
@@ -88,12 +88,13 @@ def _drawn(cell: Cell, name: str) -> str:
     )
 
 
-def _wave(cell: Cell) -> str:
-    """Return the lowest and highest values of the steps as a filled curve."""
+def wave_of(cell: Cell, style: str = "") -> str:
+    """Return the lowest and highest values of the steps as a filled curve, as SVG with this CSS."""
     points = cell.points
     upper = " ".join(f"{at} {-high:.3f}" for at, (_, high) in enumerate(points))
     lower = " ".join(f"{at} {-low:.3f}" for at, (low, _) in reversed(list(enumerate(points))))
     return (
-        f'<svg viewBox="0 -1 {max(1, len(points) - 1)} 2" preserveAspectRatio="none" aria-hidden="true">'
+        f'<svg viewBox="0 -1 {max(1, len(points) - 1)} 2" preserveAspectRatio="none" aria-hidden="true" '
+        f'style="{style}" fill="currentColor" stroke="currentColor">'
         f'<path vector-effect="non-scaling-stroke" d="M{upper} L{lower} Z"/></svg>'
     )
