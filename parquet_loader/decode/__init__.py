@@ -41,6 +41,7 @@ from parquet_loader.decode.media import (
     image_formats,
     image_pixels,
     jpeg_part,
+    pillow_decodes,
     scale_and_offset,
     video_module,
     write_image,

@@ -77,8 +77,6 @@ class EncodedImageRows:
         made: Receives the images by column name.
     """
 
-    has_few_pixels = False
-
     def __init__(
         self, name: str, field: Image, rows: BatchRows, allocate: Allocate, made: dict[str, EncodedImages]
     ) -> None:

@@ -11,14 +11,22 @@ import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.decode import BlobProblem, Column, has_device_form, image_pixels, read_array, write_image
+from parquet_loader.decode import (
+    BlobProblem,
+    Column,
+    has_device_form,
+    image_pixels,
+    pillow_decodes,
+    read_array,
+    write_image,
+)
 from parquet_loader.engine.encoded_images import EncodedImageRows, EncodedImages, black_image
 from parquet_loader.engine.recordings import AudioRows, BatchRows, VideoRows
 from parquet_loader.engine.referenced_files import file_bytes
@@ -33,7 +41,6 @@ BatchArrays: TypeAlias = "dict[str, Array | Images]"
 _FEW_PIXELS = 64 * 64
 # Rows that are decoded with the lock held: a few milliseconds.
 _ROWS_AT_ONCE = 64
-_JPEG = b"\xff\xd8"
 
 _few_pixels_lock = threading.Lock()
 """Held by the thread that decodes images of few pixels.
@@ -79,13 +86,7 @@ class MediaMemory:
 
 
 class MediaRows(Protocol):
-    """The rows of one column of one batch, in their decoded form. Used by one thread.
-
-    Attributes:
-        has_few_pixels: Whether the last row held an image of few pixels, which Pillow decoded.
-    """
-
-    has_few_pixels: bool
+    """The rows of one column of one batch, in their decoded form. Used by one thread."""
 
     def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
         """Decode one row.
@@ -113,7 +114,6 @@ class ImageRows:
         self._name = name
         self._list: Images = []
         self._array: npt.NDArray[Any] | None = None
-        self.has_few_pixels = False
         shape = [n for n in field.delivered_shape if n is not None]
         if len(shape) == 3:
             self._array = memory.allocate(name, (count, *shape), field.delivered_dtype)
@@ -132,8 +132,6 @@ class ImageRows:
             return
         out = None if self._array is None else self._array[row]
         pixels = image_pixels(data, self._channels, out)
-        if self._field.storage == "bytes":  # files that rows name are read by all threads at once
-            self.has_few_pixels = pixels.size <= _FEW_PIXELS * self._channels and data[:2] != _JPEG
         if out is None:
             self._list[row] = pixels
             return
@@ -164,8 +162,6 @@ class ImageRows:
 
 class ArrayRows:
     """Arrays of `Encoded`: stacked if the field has a fixed shape, else a list."""
-
-    has_few_pixels = False
 
     def __init__(self, name: str, field: Encoded, count: int) -> None:
         self._name = name
@@ -201,6 +197,13 @@ def _opened(column: Column, rows: BatchRows, memory: MediaMemory) -> MediaRows:
     if memory.encodes and has_device_form(field):
         return EncodedImageRows(column.name, field, rows, memory.allocate, memory.encoded)
     return ImageRows(column.name, field, count, memory)
+
+
+def _turn(field: object, data: bytes) -> AbstractContextManager[object]:
+    """Return the lock for rows like this one, if they are images of few pixels."""
+    # Files that rows name are read by all threads at once.
+    takes_turns = isinstance(field, Image) and field.storage == "bytes" and pillow_decodes(data, _FEW_PIXELS)
+    return _few_pixels_lock if takes_turns else nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +245,9 @@ def decode_media(
         valid = arrays[f"{column.name}_valid"] if column.image.null == "mask" else None
         media = _opened(column, rows, memory)
         opened.append(media)
-        done_rows = 0
-        while done_rows < rows.count:
-            # The first row shows whether the column has images of few pixels.
-            stop = min(done_rows + (_ROWS_AT_ONCE if done_rows else 1), rows.count)
-            with _few_pixels_lock if media.has_few_pixels else nullcontext():
-                for row in range(done_rows, stop):
+        for begin in range(0, rows.count, _ROWS_AT_ONCE):
+            with _turn(column.image, encoded[begin]):
+                for row in range(begin, min(begin + _ROWS_AT_ONCE, rows.count)):
                     data = encoded[row]  # one at a time: copies of all rows would be new memory for each batch
                     try:
                         if not data and valid is not None and not valid[row]:
@@ -258,7 +258,6 @@ def decode_media(
                         damaged[row] = column.name, problem
                         if not replaces:
                             raise rows.error(row, column.name, problem) from problem.__cause__
-            done_rows = stop
     replaced: tuple[DamagedRow, ...] = ()
     if damaged:
         sound = [row for row in range(rows.count) if row not in damaged]

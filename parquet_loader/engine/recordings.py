@@ -93,8 +93,6 @@ def require_decoders(field: object) -> None:
 class AudioRows:
     """float32 of the field's shape, and the lengths, int64 ``[rows]``; a `Ragged` if recordings keep their lengths."""
 
-    has_few_pixels = False
-
     def __init__(self, name: str, field: Audio, count: int, allocate: Allocate) -> None:
         self._name = name
         self._field = field
@@ -139,8 +137,6 @@ class AudioRows:
 
 class VideoRows:
     """uint8 of the field's shape, and the times of the frames, float64 ``[rows, (clips,) frames]``."""
-
-    has_few_pixels = False
 
     def __init__(self, name: str, field: Video, count: int, allocate: Allocate) -> None:
         self._name = name

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from parquet_loader import BatchedDataLoader, Image, OutputOptions, ParquetDataset, Schema, write_dataset
+from parquet_loader import BatchedDataLoader, DataError, Image, OutputOptions, ParquetDataset, Schema, write_dataset
 from parquet_loader.engine import media_decoding
 
 pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
@@ -57,8 +58,41 @@ def test_only_threads_with_small_images_wait_for_each_other(
     with BatchedDataLoader(tmp_path / "data", 90, num_threads=4, output_options=numpy_arrays) as loader:
         found = np.concatenate([batch["image"] for batch in loader])
     np.testing.assert_array_equal(found, expected)
-    # For each batch once after its first row, and again after 64 rows.
+    # For each batch at its first row, and again after 64 rows.
     assert lock.entered == (2 * (ROWS // 90) + 1 if wait else 0)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        Image((32, 32, 3), flip=0.5),
+        Image(size=24, crop="random"),
+        Image((32, 32, 3), dtype="float32", channels_first=True),
+    ],
+)
+def test_resized_flipped_and_normalised_images_wait_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: Image
+) -> None:
+    written(tmp_path / "data", 32)
+    lock = CountingLock()
+    found = []
+    for threads in (1, 4):
+        with BatchedDataLoader(tmp_path / "data", 90, schema=Schema({"image": field}), num_threads=threads) as loader:
+            found.append(torch.cat([batch["image"] for batch in loader]))
+        monkeypatch.setattr("parquet_loader.engine.media_decoding._few_pixels_lock", lock)
+    assert torch.equal(*found)
+    assert lock.entered == 2 * (ROWS // 90) + 1
+
+
+def test_a_damaged_image_takes_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dataset(
+        [{"image": b"\x89PNG\r\n\x1a\n no image"}] * 3, tmp_path / "data", Schema({"image": Image((16, 16, 3))})
+    )
+    lock = CountingLock()
+    monkeypatch.setattr("parquet_loader.engine.media_decoding._few_pixels_lock", lock)
+    with BatchedDataLoader(tmp_path / "data", 3) as loader, pytest.raises(DataError, match="row 0"):
+        next(iter(loader))
+    assert lock.entered == 0
 
 
 def test_files_that_rows_name_are_read_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

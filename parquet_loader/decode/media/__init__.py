@@ -9,6 +9,7 @@ from parquet_loader.decode.media.images import (
     image_formats,
     image_pixels,
     jpeg_part,
+    pillow_decodes,
     scale_and_offset,
     write_image,
 )

@@ -28,7 +28,8 @@ _PLUGINS = {
 _NAMES = "JPEG, PNG, WebP, AVIF, GIF or TIFF"
 _ORIENTATION = 0x0112
 _BITS_PER_SAMPLE = 258
-_END_OF_JPEG = b"\xff\xd9"
+_START_OF_JPEG, _END_OF_JPEG = b"\xff\xd8", b"\xff\xd9"
+_MOST_BYTES_PER_PIXEL = 8  # RGBA of 16 bits
 # Larger JPEGs are not left to a device: it decodes them in full, and `write_image` at a reduced size.
 _MOST_DEVICE_PIXELS = 2**23
 
@@ -49,6 +50,18 @@ def image_formats() -> tuple[str, ...]:
             continue
         found.append(name)
     return tuple(found)
+
+
+def pillow_decodes(data: bytes, most_pixels: int) -> bool:
+    """Whether this is an image of at most so many pixels, by its header, and not a JPEG; False if it is damaged."""
+    if data[:2] == _START_OF_JPEG or len(data) > _MOST_BYTES_PER_PIXEL * most_pixels:
+        return False
+    try:
+        with pillow_image().open(io.BytesIO(data)) as image:
+            width, height = image.size
+    except Exception:  # decoding reports the damage
+        return False
+    return bool(width * height <= most_pixels)
 
 
 def image_pixels(data: bytes, channels: int, out: Pixels | None) -> Pixels:
