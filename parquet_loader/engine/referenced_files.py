@@ -40,8 +40,7 @@ _NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, er
 class ReferencedFiles:
     """The files below the directory of a data set. Any thread may open a file; one thread reads it.
 
-    Other files are not opened: absolute paths, URLs, paths with ``..``, and links out of a local directory are refused.
-    References of the type FILE may be URLs of files below the directory.
+    Paths and URLs that lead to other files, paths with ``..``, and links out of a local directory are refused.
 
     Args:
         snapshot: The data set. Its directory is `ListingContext.root`, or else the common parent of all files.
@@ -83,16 +82,22 @@ class ReferencedFiles:
         except OSError as error:
             raise _failure(at.path, error) from error
 
-    def open(self, path: str) -> OpenedFile:
-        """Open a file by its path relative to the directory.
+    def open(self, name: str) -> OpenedFile:
+        """Open a file by its path relative to the directory, or by its absolute path or URL below the directory.
+
+        Nothing in a URL is percent-encoded.
 
         Raises:
             BlobProblem: The path leads out of the data set, or names no file.
             SystemReadError, OpenFilesError, RemoteError: The system or the store failed.
         """
+        path = relative_path(name, self._root, self._filesystem)
         parts = path.split("/")
         if not path or path.startswith("/") or "://" in path or ".." in parts or "\0" in path:
-            raise BlobProblem(f"the path {path!r} is not one of a file below the data set; expected a relative path")
+            raise BlobProblem(
+                f"the path {name!r} is not one of a file below the data set, which is in {self._root!r}; expected a "
+                "relative path"
+            )
         full = posixpath.join(self._root, path)
         try:
             if is_local(self._filesystem):
@@ -137,6 +142,25 @@ def files_named_by(columns: Sequence[Column], snapshot: Snapshot, videos_bytes: 
     return ReferencedFiles(snapshot, videos_bytes) if names_files and snapshot.files else None
 
 
+def relative_path(name: str, root: str, filesystem: pafs.FileSystem) -> str:
+    """Return an absolute path or URL of a file below a directory relative to it, and other names as they are.
+
+    Args:
+        name: A name of a file, without percent-encoding.
+        root: The directory.
+        filesystem: Its file system.
+    """
+    scheme, is_url, full = name.partition("://")
+    if is_url and scheme in schemes_of(filesystem):
+        host, slash, path = full.partition("/")
+        full = host.partition("@")[0] + slash + path  # a container may be followed by its account
+    elif is_local(filesystem):
+        full = name
+    else:
+        return name
+    return _below(full, root, filesystem) or name
+
+
 def path_of_uri(uri: bytes, root: str, filesystem: pafs.FileSystem) -> str:
     """Return the path of a file below a directory, relative to it.
 
@@ -172,11 +196,19 @@ def path_of_uri(uri: bytes, root: str, filesystem: pafs.FileSystem) -> str:
             + "".join(f", or {scheme}://" for scheme in schemes)
         )
     full = path if is_local(filesystem) and authority in ("", "localhost") else authority + path
+    found = _below(full, root, filesystem)
+    if found is None:
+        raise BlobProblem(f"the URI {text!r} leads out of the data set, which is in {root!r}")
+    return found
+
+
+def _below(full: str, root: str, filesystem: pafs.FileSystem) -> str | None:
+    """Return an absolute path relative to a directory; None if it is not below it."""
     for folder in (root, os.path.realpath(root)) if is_local(filesystem) else (root,):
         prefix = folder.rstrip("/") + "/"
         if full.startswith(prefix):
             return full[len(prefix) :]
-    raise BlobProblem(f"the URI {text!r} leads out of the data set, which is in {root!r}")
+    return None
 
 
 def file_bytes(files: ReferencedFiles | None, value: bytes) -> bytes:

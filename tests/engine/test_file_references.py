@@ -26,7 +26,7 @@ from parquet_loader import (
     Video,
 )
 from parquet_loader.decode import BlobProblem
-from parquet_loader.engine.referenced_files import path_of_uri
+from parquet_loader.engine.referenced_files import path_of_uri, relative_path
 from tests.source.test_later_annotations import FILE, annotated
 from tests.support.examples import grid
 from tests.support.media import numbers_of, video
@@ -191,6 +191,13 @@ def test_references_of_a_store_are_below_its_directory(tmp_path: Path) -> None:
         store.rm("/references", recursive=True)
 
 
+FILE_SYSTEMS: dict[str, Any] = {
+    "s3": lambda: pafs.S3FileSystem(anonymous=True, region="us-east-1"),
+    "azure": lambda: pafs.AzureFileSystem("account"),
+    "local": pafs.LocalFileSystem,
+}
+
+
 @pytest.mark.parametrize(
     ("make", "uri", "path"),
     [
@@ -212,12 +219,7 @@ def test_references_of_a_store_are_below_its_directory(tmp_path: Path) -> None:
     ],
 )
 def test_uris_become_paths_below_the_directory(make: str, uri: bytes, path: str | None) -> None:
-    made: dict[str, Any] = {
-        "s3": lambda: pafs.S3FileSystem(anonymous=True, region="us-east-1"),
-        "azure": lambda: pafs.AzureFileSystem("account"),
-        "local": pafs.LocalFileSystem,
-    }
-    filesystem = made[make]()
+    filesystem = FILE_SYSTEMS[make]()
     if path is not None:
         assert path_of_uri(uri, "bucket/set", filesystem) == path
         return
@@ -225,6 +227,31 @@ def test_uris_become_paths_below_the_directory(make: str, uri: bytes, path: str 
         BlobProblem, match=r"leads out of the data set|is not one of a file below|is not a URI|control character"
     ):
         path_of_uri(uri, "bucket/set", filesystem)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "path"),
+    [
+        ("s3", "s3://bucket/set/a%20b/1.png", "a%20b/1.png"),
+        ("s3", "s3a://bucket/set/1.png", "1.png"),
+        ("s3", "s3://bucket/settings/1.png", None),
+        ("s3", "s3://bucket/set/", None),
+        ("s3", "gs://bucket/set/1.png", None),
+        ("s3", "bucket/set/1.png", None),
+        ("s3", "/bucket/set/1.png", None),
+        ("azure", "abfss://bucket@account.dfs.core.windows.net/set/1.png", "1.png"),
+        ("local", "/bucket/set/a b.png", "a b.png"),
+        ("local", "file:///bucket/set/1.png", "1.png"),
+        ("local", "/bucket/set/../1.png", "../1.png"),
+        ("local", "/bucket/1.png", None),
+        ("local", "s3://bucket/set/1.png", None),
+        ("local", "bucket/set/1.png", None),
+        ("local", "a.png", None),
+    ],
+)
+def test_absolute_names_become_relative_below_the_directory(make: str, name: str, path: str | None) -> None:
+    root = "/bucket/set" if make == "local" else "bucket/set"
+    assert relative_path(name, root, FILE_SYSTEMS[make]()) == (name if path is None else path)
 
 
 def test_clips_are_read_from_a_part_of_a_file(tmp_path: Path) -> None:

@@ -237,6 +237,16 @@ def test_processes_that_transform_decode_the_same_recordings(referenced: Path) -
     assert all(torch.equal(found[0][number], found[1][number]) for number in range(6))
 
 
+def test_absolute_paths_and_urls_may_name_files_of_the_data_set(referenced: Path) -> None:
+    names = [f"{referenced}/media/1.wav", f"file://{referenced}/media/1.wav", "media/1.wav"]
+    pq.write_table(pa.table({"s": names}), referenced / "more.parquet")
+    schema = Schema({"s": Audio(RATE, storage="path")})
+    with BatchedDataLoader(referenced / "more.parquet", 3, schema=schema) as loader:
+        sounds = next(iter(loader))["s"]
+    for row in range(3):
+        assert np.array_equal(sounds[row].numpy(), decode_audio(recording(1), Audio(RATE), 0)[0])
+
+
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "../outside.wav", "media/../../outside.wav", "file:///a.wav", "", "link.wav"]
 )
