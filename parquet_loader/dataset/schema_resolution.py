@@ -225,8 +225,28 @@ def decoders_of(schema: Schema, snapshot: Snapshot, *, finds_ranges: bool = Fals
                     problems.setdefault((column, kind), (reason, []))[1].append(number)
     if problems:
         raise _unfit(snapshot, problems)
+    _check_codes(snapshot, decoders)
     usable = next(d for d in decoders if d is not None)
     return [d or usable for d in decoders]
+
+
+def _check_codes(snapshot: Snapshot, decoders: Sequence[Decoder | None]) -> None:
+    """Check that codes of a `Category` that are delivered as numbers mean the same in all files.
+
+    Raises:
+        SchemaError: they do not.
+    """
+    first: dict[str, int] = {}
+    for number, decoder in enumerate(decoders):
+        for column, vocabularies in ({} if decoder is None else decoder.vocabularies).items():
+            other = decoders[first.setdefault(column, number)]
+            assert other is not None
+            if other.vocabularies[column] != vocabularies:
+                raise SchemaError(
+                    f"column {column!r}: {snapshot.example_of(first[column])} and {snapshot.example_of(number)} store "
+                    "codes of different vocabularies, so a number means different words; read the column as a Category "
+                    "with the words of all files, or a packed group from one kind of files at a time"
+                )
 
 
 def _check_directories(schema: Schema, snapshot: Snapshot) -> None:

@@ -125,6 +125,7 @@ class Decoder:
     Attributes:
         columns: The canonical columns, in the order of delivery.
         ranges: The files' columns whose values stay in the file, by the name that `decode` expects for their ranges.
+        vocabularies: The vocabularies of the codes that are delivered as numbers, as stored, by column.
 
     Raises:
         ColumnProblems: columns are missing, or their fields cannot take their types.
@@ -142,6 +143,7 @@ class Decoder:
         if not finds_ranges:
             schema = _without_ranges(schema)
         self.ranges: dict[str, str] = {}
+        self.vocabularies: dict[str, tuple[object, ...]] = {}
         self.columns: tuple[Column, ...] = columns_of(schema)
         self._file_schema = file_schema
         self._partition_schema = partition_schema
@@ -165,6 +167,9 @@ class Decoder:
                 if problem is not None:
                     problems.append((column, problem))
                     continue
+                vocabularies = _vocabularies(part, self._stored.get(source, self._carried.get(source)))
+                if vocabularies:
+                    self.vocabularies[column] = vocabularies
                 stored = read_name(file_schema, source) if exists else None
                 if stored is not None and isinstance(part, Video) and part.ranges:
                     self.ranges[f"\0ranges {column}"] = stored
@@ -419,8 +424,20 @@ def _missing_value(field: Field) -> pa.Scalar:
 
 def _stored_schema(schema: Schema, file_schema: pa.Schema) -> Mapping[str, Field]:
     """Return the schema in a file's metadata if it says what bytes or codes mean that `schema` reads; else nothing."""
-    is_needed = any(isinstance(field, Category | Tensor | Group | RaggedList | Encoded) for field in schema.values())
-    return Schema.from_arrow(file_schema) if is_needed and METADATA_KEY in (file_schema.metadata or {}) else {}
+    carried = (file_schema.metadata or {}).get(METADATA_KEY, b"")
+    is_needed = b'"Category"' in carried or any(
+        isinstance(field, Category | Tensor | Group | RaggedList | Encoded) for field in schema.values()
+    )
+    return Schema.from_arrow(file_schema) if is_needed and carried else {}
+
+
+def _vocabularies(field: Field, stored: Field | None) -> tuple[object, ...]:
+    """Return the vocabularies of stored categories that `field` reads as numbers; None: the numbers are the words."""
+    if isinstance(stored, Category) and isinstance(field, Scalar):
+        return (stored.vocabulary if stored.storage == "codes" else None,)
+    if isinstance(stored, Group) and isinstance(field, Tensor):
+        return tuple(part.vocabulary for _, part in stored.members if isinstance(part, Category))
+    return ()
 
 
 def _categories(fields: Mapping[str, Field]) -> dict[str, Category]:

@@ -24,6 +24,7 @@ from parquet_loader import (
     Scalar,
     Schema,
     SchemaError,
+    Tensor,
     Text,
     rewrite_dataset,
     write_dataset,
@@ -88,6 +89,38 @@ def test_codes_are_read_by_the_words_they_stand_for(tmp_path: Path) -> None:
     write(tmp_path / "b", Category(("Cork", "Oslo"), storage="codes"), ["Oslo", "Cork"])
     both = Schema({"city": Category(("Oslo", *CITIES))})
     assert codes_of(tmp_path, schema=both) == [3, 1, 1, 2, 3, 2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "field", [Scalar("int64"), Scalar("float32"), Group({"city": Scalar("int64")}), Scalar("int64", aliases=["city"])]
+)
+def test_codes_of_several_vocabularies_are_not_read_as_numbers(tmp_path: Path, field: Any) -> None:
+    write(tmp_path / "a", Category(CITIES, storage="codes"), ROWS)
+    write(tmp_path / "b", Category(CITIES, storage="codes"), ROWS)
+    schema = Schema({"new" if field.aliases or isinstance(field, Group) else "city": field})
+    name = next(iter(schema))
+    assert np.ravel(codes_of(tmp_path, name, schema=schema)).tolist() == [*CODES, *CODES]
+    write(tmp_path / "c", Category(CITIES[::-1], storage="codes"), ROWS)
+    with pytest.raises(SchemaError, match=r"^column .*/a/.* and .*/c/.* different vocabularies.* Category"):
+        BatchedDataLoader(tmp_path, 4, schema=schema)
+
+
+def test_codes_and_words_are_not_read_as_the_same_integers(tmp_path: Path) -> None:
+    write(tmp_path / "a", Category([10, 20], storage="codes"), [10, 20])
+    write(tmp_path / "b", Category([10, 20]), [10, 20])
+    with pytest.raises(SchemaError, match="codes of different vocabularies"):
+        BatchedDataLoader(tmp_path, 4, schema=Schema({"city": Scalar("int64")}))
+    assert codes_of(tmp_path, schema=Schema({"city": Category([10, 20])})) == [0, 1, 0, 1]
+
+
+def test_packed_codes_of_several_vocabularies_are_not_read_as_a_tensor(tmp_path: Path) -> None:
+    for folder, words in (("a", CITIES), ("b", CITIES[::-1])):
+        packed = Schema({"g": Group(["x", "y"], Category(words), storage="packed")})
+        write_dataset({"x": ROWS, "y": ROWS}, tmp_path / folder, packed)
+    schema = Schema({"g": Tensor("int64", [2])})
+    assert codes_of(tmp_path / "a", "g", schema=schema) == [[code, code] for code in CODES]
+    with pytest.raises(SchemaError, match=r"column .g.: .* codes of different vocabularies"):
+        BatchedDataLoader(tmp_path, 4, schema=schema)
 
 
 def test_other_vocabularies_of_packed_codes_are_refused(tmp_path: Path) -> None:
