@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import textwrap
+import wave
 from collections import OrderedDict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -128,6 +130,66 @@ def test_columns_of_every_kind_are_described() -> None:
     assert max(map(len, found.images)) < 2**14, "large pictures are drawn smaller"
 
 
+class Endless:
+    """An array of unknown length, as of a function that is traced."""
+
+    dtype = np.dtype("float32")
+    shape = (None, 3)
+
+
+def test_values_that_cannot_be_read_are_described() -> None:
+    batch = {
+        "number": torch.arange(3),
+        "sparse": torch.eye(3).to_sparse(),
+        "meta": torch.zeros(3, device="meta"),
+        "conjugate": torch.full((3,), 2j).conj(),
+        "float8": torch.ones(3).to(torch.float8_e4m3fn),
+    }
+    found = table(batch)
+    assert found.line("number") == ["int64 [3]", "0", "1", "2"]
+    assert found.line("sparse") == ["float32 [3, 3]"]
+    assert found.line("meta") == ["float32 [3], meta"]
+    assert found.line("conjugate")[1:] == ["-2j"] * 3
+    assert found.line("float8")[1:] == ["1", "1", "1"]
+
+
+def test_long_values_are_cut_before_they_are_written() -> None:
+    long = np.arange(1_000_000)
+    batch: dict[str, Any] = {
+        "list": ["x" * 1_000_000, "\0\u202e"],
+        "nested": Ragged(Ragged(long, np.arange(0, 1_000_001, 2)), np.array([0, 499_999, 500_000])),
+        "wide": Ragged(Ragged(long, np.array([0, 999_000, 1_000_000])), np.array([0, 1, 2])),
+        "series": np.full((2, 1_000_000), np.nan),
+    }
+    batch["series"][0, :2] = 1, np.inf
+    page = batch_table(batch)
+    assert page is not None
+    assert len(page) < 2**14
+    found = Table(page)
+    assert found.line("list")[2] == r"\x00\u202e"
+    assert found.line("nested")[1].startswith("[0, 1], [2, 3], [4, 5]")
+    assert found.line("nested")[2] == "[999998, 999999]"
+    assert found.line("wide")[1].startswith("[0, 1, 2, 3, ")
+    assert found.tags.count("svg") == 2
+
+
+def test_media_that_a_notebook_does_not_show_are_named() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    made = []
+    for kind in ("TIFF", "PNG"):
+        out = io.BytesIO()
+        pillow.new("RGB", (16, 16)).save(out, kind)
+        made.append(out.getvalue())
+    out = io.BytesIO()
+    with wave.open(out, "wb") as sound:
+        sound.setparams((1, 2, 48_000, 0, "NONE", ""))
+        sound.writeframes(bytes(2**22))
+    found = table({"x": np.zeros(3), "media": Ragged.from_list([out.getvalue(), *made])})
+    assert "too large" not in found.line("media")[1]
+    assert found.line("media")[2].startswith("tiff, ")
+    assert len(found.images) == 1
+
+
 def test_many_columns_and_no_rows() -> None:
     page = batch_table({f"c{n}": np.zeros((0, 3)) for n in range(100)})
     assert page is not None
@@ -149,6 +211,10 @@ def test_many_columns_and_no_rows() -> None:
         {"a": {"b": np.zeros(2)}},
         OrderedDict(a=np.zeros(2)),
         {"a": torch.nn.Linear(2, 2)},
+        {"a": pa.table({"x": [1, 2]})},
+        {"a": np},
+        {"a": torch.Tensor},
+        {"a": Endless()},
     ],
 )
 def test_other_dicts_are_shown_as_before(other: Any) -> None:

@@ -148,11 +148,13 @@ class Budget:
     Args:
         most_bytes: The most bytes of all media.
         most_side: Of arrays with a larger height or width, only every second pixel, every third, ... is drawn.
+        has_players: Whether recordings and videos are embedded, too.
     """
 
-    def __init__(self, most_bytes: int, most_side: int = _MOST_SIDE) -> None:
+    def __init__(self, most_bytes: int, most_side: int = _MOST_SIDE, *, has_players: bool = True) -> None:
         self._left = most_bytes
         self.most_side = most_side
+        self.has_players = has_players
 
     def takes(self, nbytes: int) -> bool:
         """Whether so many bytes more may be embedded; if so, they count."""
@@ -188,13 +190,30 @@ def cell_of(value: Any, budget: Budget) -> Cell:
         return _of_bytes(value, budget)
     if isinstance(value, str):
         return Cell("text", _cut(value))
-    if isinstance(value, Ragged):  # a row of lists of lists
-        value = value.to_list()
-    if isinstance(value, list):
-        items = (item.tolist() if isinstance(item, np.ndarray) else item for item in value[:_MOST_TEXT])
-        return Cell("text", _cut(", ".join(map(str, items))))
+    if isinstance(value, Ragged | list):
+        return Cell("text", _cut(_joined(value, _MOST_TEXT)))
     value = np.asarray(value)
-    return _of_array(value, budget) if value.ndim else Cell("text", _number(value))
+    return _of_array(value, budget) if value.ndim else Cell("text", _cut(_number(value)))
+
+
+def _joined(values: Any, most: int) -> str:
+    """Return the first values of a list in words: about `most` characters, however long it is and whatever it holds."""
+    texts: list[str] = []
+    for number in range(len(values)):
+        if most <= 0:
+            texts.append("...")
+            break
+        texts.append(_in_words(values[number], most))
+        most -= len(texts[-1]) + 2
+    return ", ".join(texts)
+
+
+def _in_words(value: Any, most: int) -> str:
+    if isinstance(value, str | bytes):
+        return str(value[:most])
+    if isinstance(value, Ragged | list) or bool(getattr(value, "shape", ())):
+        return f"[{_joined(value, most)}]"
+    return str(value.item() if hasattr(value, "item") else value)
 
 
 def _number(value: Any) -> str:
@@ -233,6 +252,8 @@ def _media(
     budget: Budget,
     points: tuple[tuple[float, float], ...] = (),
 ) -> Cell:
+    if cell_kind != "image" and not budget.has_players:
+        return Cell("series" if points else "text", text, points=points)
     if not budget.takes(len(value)):
         return Cell("series" if points else "text", f"{text}, too large to embed", points=points)
     return Cell(cell_kind, text, (value,), _TYPES.get(kind, ""), points)
@@ -259,33 +280,36 @@ def _waveform(value: bytes) -> tuple[str, tuple[tuple[float, float], ...]]:
 
 
 def _steps(values: Any) -> tuple[tuple[float, float], ...]:
-    """Return the lowest and the highest value of each of at most `_POINTS` steps."""
+    """Return the lowest and the highest value of each of at most `_POINTS` steps; NaN only for a step of NaN."""
     edges = np.linspace(0, len(values), min(_POINTS, len(values)) + 1).astype(np.int64)[:-1]
-    return tuple(
-        zip(np.minimum.reduceat(values, edges).tolist(), np.maximum.reduceat(values, edges).tolist(), strict=True)
-    )
+    return tuple(zip(np.fmin.reduceat(values, edges).tolist(), np.fmax.reduceat(values, edges).tolist(), strict=True))
 
 
 def _of_array(value: Any, budget: Budget) -> Cell:
     text = f"{value.dtype} [{', '.join(map(str, value.shape))}]"
     if value.dtype.kind not in "biuf" or not value.size:
         return Cell("text", text)
-    frames = _frames_of(value)
+    frames = _frames_of(value, budget.most_side)
     if frames:
-        step = -(-max(frames[0].shape[:2]) // budget.most_side)
-        encoded = tuple(encode_png(np.ascontiguousarray(frame[::step, ::step])) for frame in frames)
+        encoded = tuple(encode_png(np.ascontiguousarray(frame)) for frame in frames)
         if budget.takes(sum(map(len, encoded))):
             return Cell("frames" if len(encoded) > 1 else "image", text, encoded, "image/png")
     numbers = ", ".join(f"{number:.4g}" for number in value.reshape(-1)[:_MOST_WORDS].tolist())
     text = f"{text}: {numbers}{', ...' if value.size > _MOST_WORDS else ''}"
     if value.ndim == 1 and value.size >= _LEAST_SIDE:
-        levels = _levels(value)
-        return Cell("series", text, points=_steps(levels * 2 - 1))
+        known = value if np.isfinite(value).all() else np.where(np.isfinite(value), value, np.nan)
+        levels = _levels(np.array(_steps(known)))  # of the steps only, because a row may be long
+        return Cell("series", text, points=tuple(map(tuple, (levels * 2 - 1).tolist())))
     return Cell("text", text)
 
 
-def _frames_of(value: Any) -> list[Any]:
-    """Return frames, uint8 ``[height, width, channels]``, of an array shaped like an image or clip; else none."""
+def _frames_of(value: Any, most_side: int) -> list[Any]:
+    """Return frames, uint8 ``[height, width, channels]``, of an array shaped like an image or clip; else none.
+
+    Args:
+        value: The array.
+        most_side: As in `Budget`.
+    """
     if value.ndim == 4 and value.shape[-1] in (1, 3, 4):
         at = np.linspace(0, len(value) - 1, min(_FRAMES, len(value))).astype(int)
         frames = [value[number] for number in at]
@@ -299,7 +323,9 @@ def _frames_of(value: Any) -> list[Any]:
         return []
     if not all(_LEAST_SIDE <= side <= _MOST_SIDE for side in frames[0].shape[:2]):
         return []
-    return [frame if frame.dtype == np.uint8 else (_levels(frame) * 255).astype(np.uint8) for frame in frames]
+    step = -(-max(frames[0].shape[:2]) // most_side)
+    parts = [frame[::step, ::step] for frame in frames]
+    return [part if part.dtype == np.uint8 else (_levels(part) * 255).astype(np.uint8) for part in parts]
 
 
 def _levels(value: Any) -> Any:

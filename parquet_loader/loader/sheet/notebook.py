@@ -7,6 +7,7 @@ A batch is a plain dict, which frameworks know how to move and to stack, so it c
 from __future__ import annotations
 
 from base64 import b64encode
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -46,18 +47,20 @@ def batch_table(batch: Any) -> str | None:
     rows = _rows_of(batch)
     if rows is None:
         return None
-    budget = Budget(_MOST_BYTES, _MOST_SIDE)
+    budget = Budget(_MOST_BYTES, _MOST_SIDE, has_players=False)
     shown = dict(list(batch.items())[:_MOST_COLUMNS])
     titles = ["column", "in this batch", *(f"row {row}" for row in range(min(rows, _ROWS)))]
     head = "".join(f"<th {_NAME}>{title}</th>" for title in titles)
     lines = []
     for name, column in shown.items():
-        values = _first(column, min(rows, _ROWS))
-        valid = _first(batch[f"{name}_valid"], len(values)) if f"{name}_valid" in batch else None
-        cells = "".join(
-            f"<td {_VALUE}>{_drawn(Cell('text', 'null') if _is_null(valid, row) else cell_of(value, budget))}</td>"
-            for row, value in enumerate(values)
-        )
+        cells = ""
+        with suppress(Exception):  # a tensor may refuse: if it is sparse, or has no memory
+            values = _first(column, min(rows, _ROWS))
+            valid = _first(batch[f"{name}_valid"], len(values)) if f"{name}_valid" in batch else None
+            cells = "".join(
+                f"<td {_VALUE}>{_drawn(Cell('text', 'null') if _is_null(valid, row) else cell_of(value, budget))}</td>"
+                for row, value in enumerate(values)
+            )
         described = escape(printable(_described(column)))
         lines.append(f"<tr><td {_NAME}>{escape(printable(name))}</td><td {_NAME}>{described}</td>{cells}</tr>")
     more = len(batch) - len(shown)
@@ -71,12 +74,16 @@ def _rows_of(batch: Any) -> int | None:
         return None
     counts = set()
     for column in batch.values():
-        if isinstance(column, list):
+        if isinstance(column, list | Ragged):
             counts.add(len(column))
-        elif isinstance(column, Ragged) or len(getattr(column, "shape", ())):
-            counts.add(len(column) if isinstance(column, Ragged) else int(column.shape[0]))
-        else:
+            continue
+        try:
+            _, rows = column.dtype, column.shape[0]
+        except (AttributeError, TypeError, IndexError):  # not an array, or a scalar; modules and classes have them, too
             return None
+        if not isinstance(rows, int):  # as of a tensor whose shape is not known
+            return None
+        counts.add(rows)
     if len(counts) > 1 or all(isinstance(column, list) for column in batch.values()):
         return None
     return counts.pop()
@@ -84,20 +91,22 @@ def _rows_of(batch: Any) -> int | None:
 
 def _first(column: Any, rows: int) -> list[Any]:
     """Return the first rows of a column as values of numpy and Python."""
-    if isinstance(column, list):
-        return [_host(value) for value in column[:rows]]
-    part = column.slice(0, rows) if isinstance(column, Ragged) else column[:rows]
-    if hasattr(part, "to_list"):  # `Ragged`, and ragged tensors of TensorFlow
-        return [_host(value) if hasattr(value, "shape") else value for value in part.to_list()]
+    if isinstance(column, Ragged):
+        return [_host(column[row]) for row in range(rows)]
+    part = column[:rows]
+    if isinstance(part, list) or hasattr(part, "to_list"):  # the latter are ragged tensors of TensorFlow
+        return [_host(value) for value in (part if isinstance(part, list) else part.to_list())]
     return list(_host(part))
 
 
-def _host(values: Any) -> Any:
-    """Return an array or tensor of any framework as a numpy array."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
-    return np.asarray(values)
+def _host(value: Any) -> Any:
+    """Return an array or tensor of any framework as a numpy array; other values as they are."""
+    if isinstance(value, Ragged) or not hasattr(value, "shape"):
+        return value
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        value = value.float() if str(value.dtype).startswith(("torch.bfloat16", "torch.float8")) else value
+    return np.asarray(value)
 
 
 def _is_null(valid: Any, row: int) -> bool:
@@ -117,7 +126,7 @@ def _described(column: Any) -> str:
 
 def _drawn(cell: Cell) -> str:
     text = escape(cell.text)
-    if cell.kind in ("image", "frames"):
+    if cell.kind in ("image", "frames") and cell.media_type:
         urls = (f"data:{cell.media_type};base64,{b64encode(media).decode('ascii')}" for media in cell.media)
         return "".join(f"<img {_IMAGE} src='{url}' alt='{escape(cell.text, quote=True)}'>" for url in urls)
     if cell.points:
