@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import json
+import lzma
 import struct
 import zlib
 from pathlib import Path
@@ -126,7 +128,7 @@ def test_examples_become_rows_in_order(records: Path, tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("packs", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
+@pytest.mark.parametrize("packs", [gzip.compress, zlib.compress, bz2.compress, lzma.compress])
 def test_compressed_files_are_read(packs: Any, tmp_path: Path) -> None:
     content = frames([example(values_of(number)) for number in range(30)])
     (tmp_path / "x.tfrecord").write_bytes(packs(content))
@@ -135,6 +137,14 @@ def test_compressed_files_are_read(packs: Any, tmp_path: Path) -> None:
     (tmp_path / "x.tfrecord").write_bytes(packs(content)[:-30])
     with pytest.raises(SourceError, match=r"x\.tfrecord"):
         import_tfrecord(tmp_path / "x.tfrecord", tmp_path / "cut")
+
+
+def test_a_length_like_the_beginning_of_a_gzip_file_is_a_length(tmp_path: Path) -> None:
+    data = example({"b": [bytes(0x8B1F - 23)]})
+    assert len(data) == 0x8B1F
+    (tmp_path / "x.tfrecord").write_bytes(frames([data]))
+    import_tfrecord(tmp_path / "x.tfrecord", tmp_path / "out")
+    assert rows_of(tmp_path / "out") == [{"b": bytes(0x8B1F - 23)}]
 
 
 def test_lists_of_one_that_some_records_lack_are_null_and_other_lists_are_empty(tmp_path: Path) -> None:

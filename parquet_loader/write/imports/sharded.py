@@ -6,12 +6,14 @@ the number of a file and of a record in it.
 
 from __future__ import annotations
 
+import bz2
 import glob
+import gzip
 import lzma
 import os
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,8 @@ from parquet_loader.errors import SourceError
 from parquet_loader.schema import Field, Schema
 from parquet_loader.write.imports.records import ImportedRows, ImportSource, Position, Prepared, Tally
 from parquet_loader.write.imports.values import ColumnValues, encode_rows
+
+_OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +208,8 @@ def _matches(name: str, endings: tuple[str, ...]) -> bool:
     """Return whether a name has an ending, perhaps followed by the number of a shard: ``x.tfrecord-00000-of-00002``."""
     stem, dash, rest = name.partition("-of-")
     return name.endswith(endings) or (bool(dash) and rest.isdigit() and stem.rpartition("-")[0].endswith(endings))
+
+
+def opener_of(first: bytes) -> Callable[..., Any] | None:
+    """Return the function that opens a compressed file with these first bytes; None if it is not compressed so."""
+    return next((opener for magic, opener in _OPENERS.items() if first.startswith(magic)), None)

@@ -7,7 +7,6 @@ from names to lists of bytes, floats or int64.
 
 from __future__ import annotations
 
-import gzip
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from parquet_loader.write.imports.crc32c import crc32c
 from parquet_loader.write.imports.importing import run_import
 from parquet_loader.write.imports.protobuf import BYTES, FIXED32, VARINT, WireError, fields_of, varints_of
 from parquet_loader.write.imports.report import ImportReport
-from parquet_loader.write.imports.sharded import Record, ShardedSource, files_of
+from parquet_loader.write.imports.sharded import Record, ShardedSource, files_of, opener_of
 from parquet_loader.write.imports.values import ValueList
 from parquet_loader.write.options import WriteOptions
 
@@ -44,7 +43,8 @@ def import_tfrecord(
     rows. The checksums of all records are verified.
 
     Args:
-        source: A file, a directory of ``.tfrecord`` files, or a pattern; files may be compressed by gzip or zlib.
+        source: A file, a directory of ``.tfrecord`` files, or a pattern; files may be compressed by gzip, zlib, bzip2
+            or xz.
         target: Directory of the data set: a local one, which does not exist or is empty.
         columns: Names to import; default: all.
         options: Sizes and codec.
@@ -107,10 +107,11 @@ def _open(path: str) -> Any:
     """Open a file that may be compressed; TensorFlow's file names do not tell."""
     with open(path, "rb") as file:
         first = file.read(_HEAD.size)
-    if first[:2] == b"\x1f\x8b":
-        return gzip.open(path, "rb")
-    is_plain = len(first) == _HEAD.size and _masked(first, 8) == _HEAD.unpack(first)[1]
-    if not is_plain and len(first) > 2 and first[0] == 0x78 and int.from_bytes(first[:2], "big") % 31 == 0:
+    if len(first) == _HEAD.size and _masked(first, 8) == _HEAD.unpack(first)[1]:
+        return open(path, "rb", buffering=2**20)
+    if opener := opener_of(first):
+        return opener(path, "rb")
+    if len(first) > 2 and first[0] == 0x78 and int.from_bytes(first[:2], "big") % 31 == 0:
         return pa.input_stream(path, compression="gzip")  # Arrow also reads zlib, by the header
     return open(path, "rb", buffering=2**20)
 

@@ -6,10 +6,7 @@ others stay unchanged. Pickles are refused: nothing that is read is executed.
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
-import lzma
 import os
 import re
 import tarfile
@@ -23,7 +20,7 @@ from parquet_loader.common import SIGNATURE_BYTES, PathLike
 from parquet_loader.errors import SourceError
 from parquet_loader.write.imports.importing import run_import
 from parquet_loader.write.imports.report import ImportReport
-from parquet_loader.write.imports.sharded import Record, ShardedSource, files_of
+from parquet_loader.write.imports.sharded import Record, ShardedSource, files_of, opener_of
 from parquet_loader.write.imports.values import Digits, is_image_alone
 from parquet_loader.write.options import WriteOptions
 
@@ -32,7 +29,6 @@ KEY = "__key__"
 _NAME = re.compile(r"((?:.*/|)[^./]+)\.([^/]+)", re.DOTALL)
 _NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 _PICKLES = frozenset(("pkl", "pickle", "pyd", "pth", "pt", "ckpt", "joblib"))
-_OPENERS: tuple[tuple[bytes, Any], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open))
 _MOST_BYTES = 2**31 - 2**20
 
 
@@ -141,8 +137,7 @@ def _bytes(where: str, file: Any, count: int) -> bytes:
 def _members(path: str) -> Iterator[tuple[str, tarfile.TarInfo, Any]]:
     """Yield name, header and open file (None if it is not a file) of each entry of a tar; refuse a truncated tar."""
     with open(path, "rb") as raw:
-        first = raw.read(6)
-    opener = next((opener for magic, opener in _OPENERS if first.startswith(magic)), open)
+        opener = opener_of(raw.read(6)) or open
     with opener(path, "rb") as file, tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
         while (member := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # else `tar` keeps all members in memory
