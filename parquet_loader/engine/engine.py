@@ -618,6 +618,7 @@ class Engine:
 def _processor_of(dataset: Dataset, plan: Plan, options: EngineOptions) -> BatchProcessor:
     """Return the processor that decodes media and calls `transform`, batch by batch."""
     reader = dataset.reader
+    videos_bytes = int(dataset.sizing.limit_bytes * SHARE_VIDEOS) // max(options.transform_workers, 1)
     return BatchProcessor(
         reader.columns,
         options.transform,
@@ -627,6 +628,6 @@ def _processor_of(dataset: Dataset, plan: Plan, options: EngineOptions) -> Batch
         rows_out=options.rows_out,
         row_numbers=reader.row_numbers,
         replaces=options.replaces,
-        files=files_named_by(reader.columns, dataset.snapshot, int(dataset.sizing.limit_bytes * SHARE_VIDEOS)),
+        files=files_named_by(reader.columns, dataset.snapshot, videos_bytes),
         encodes=options.keeps_encoded,
     )

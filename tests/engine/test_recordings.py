@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -235,6 +236,15 @@ def test_processes_that_transform_decode_the_same_recordings(referenced: Path) -
         with BatchedDataLoader(referenced, 3, shuffle=True, transform=first, transform_workers=workers) as loader:
             found.append({n: x for b in loader for n, x in zip(b["id"].tolist(), b["pixels"], strict=True)})
     assert all(torch.equal(found[0][number], found[1][number]) for number in range(6))
+
+
+def test_processes_that_transform_share_the_memory_of_open_decoders(referenced: Path) -> None:
+    def most(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        caches = [found for found in gc.get_objects() if type(found).__name__ == "VideoDecoderCache"]
+        return {"most_bytes": np.full(len(columns["id"]), max(cache._most_bytes for cache in caches))}
+
+    with BatchedDataLoader(referenced, 3, transform=most, transform_workers=2, memory_limit="64MiB") as loader:
+        assert next(iter(loader))["most_bytes"].tolist() == [2**21] * 3
 
 
 def test_absolute_paths_and_urls_may_name_files_of_the_data_set(referenced: Path) -> None:

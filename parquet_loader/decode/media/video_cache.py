@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from parquet_loader.decode.media.byte_ranges import RangeFile
 from parquet_loader.decode.media.video import VideoDecoder
 
+# Each holds a file descriptor, of which processes often have 1024.
+_MOST_IDLE = 64
+
 
 class VideoFile(Protocol):
     """An open file that holds one video.
@@ -31,7 +34,7 @@ class VideoFile(Protocol):
 
 
 class VideoDecoderCache:
-    """Open decoders, at most so many bytes; beyond, those used least recently are closed. Any thread may use it.
+    """Open decoders, at most so many bytes and 64; beyond, those used least recently are closed. Any thread may use it.
 
     Measured, opening a decoder takes a fifth to a quarter of the time of reading one frame of a film. A decoder that is
     in use is not in the table, so no two threads share one: threads that read the same video at once have one each.
@@ -102,14 +105,13 @@ class VideoDecoderCache:
             return found
 
     def _keep(self, decoder: VideoDecoder, file: VideoFile) -> None:
-        dropped = []
+        dropped: list[tuple[VideoDecoder, VideoFile]] = []
         with self._locked():
             self._idle[file.identity] = [*self._idle.pop(file.identity, ()), (decoder, file)]
-            held_bytes = sum(kept.held_bytes for of_file in self._idle.values() for kept, _ in of_file)
-            while held_bytes > self._most_bytes:
+            held = [kept.held_bytes for of_file in self._idle.values() for kept, _ in of_file]
+            while sum(held[len(dropped) :]) > self._most_bytes or len(held) - len(dropped) > _MOST_IDLE:
                 oldest = next(iter(self._idle))
                 dropped.append(self._idle[oldest].pop(0))
-                held_bytes -= dropped[-1][0].held_bytes
                 if not self._idle[oldest]:
                     del self._idle[oldest]
         for gone in dropped:

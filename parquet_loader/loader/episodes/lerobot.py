@@ -30,7 +30,7 @@ from parquet_loader.read import Filters
 
 # The columns of ``meta/episodes`` with the file and the time of a camera's frames.
 _OF_CAMERA = ("chunk_index", "file_index", "from_timestamp")
-# Files hold up to about an hour of film: 64 or more decoders.
+# Files hold up to about an hour of film, of 640 x 480 pixels: about 20 decoders or more.
 _DECODERS_BYTES = 2**28
 
 

@@ -101,6 +101,27 @@ def test_the_least_recently_used_is_closed_beyond_the_limit() -> None:
     assert [file.closed for file in files] == [1, 1, 1]
 
 
+def test_few_file_descriptors_stay_open() -> None:
+    data, cache = video(2), VideoDecoderCache(2**40)
+    files = [File(data, n) for n in range(66)]
+    for file in files:
+        with cache.decoder(file) as decoder:
+            decoder.frames([0.0])
+    assert [file.closed for file in files] == [1, 1] + [0] * 64
+
+
+def test_the_estimated_memory_counts_packets_and_bytes_of_pixels() -> None:
+    def held(**options: Any) -> int:
+        with VideoDecoder(File(video(20, **options)).ranges) as decoder:
+            nbytes: int = decoder.held_bytes
+            return nbytes
+
+    frame = 48 * 272 * 3 // 2
+    assert held() == 2**20 + 48 * 20 + 12 * frame
+    packets_of_sound = 3 * 16000 // 1024
+    assert held(sound_first=True) >= held() + 48 * packets_of_sound
+
+
 def test_what_is_not_in_use_is_closed_with_the_cache() -> None:
     file = File(video(20))
     cache = VideoDecoderCache(LIMIT)
