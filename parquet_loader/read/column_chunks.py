@@ -332,6 +332,7 @@ class ColumnChunkSource:
         arrow: pq.FileMetaData,
         as_arrow: Mapping[str, Any],
     ) -> ArrowColumns:
+        words = [n for n in as_arrow.get("read_dictionary") or () if _can_be_dictionary(footer, row_group.number, n)]
         file = location.open(
             footer,
             row_group.number,
@@ -339,7 +340,7 @@ class ColumnChunkSource:
             metadata=arrow,
             pre_buffer=False,
             page_checksum_verification=self._options.verify_checksums,
-            **as_arrow,
+            **{**as_arrow, "read_dictionary": words or None},
         )
         return ArrowColumns(file, row_group.number, footer.arrow_names(columns))
 
@@ -393,7 +394,7 @@ class ColumnChunkSource:
                 rows_of = {r.stored: r.dictionary_rows for r in selection.routes if r.dictionary_rows}
                 words = [name for name in plan.arrow if 0 < rows_of.get(name, 0) <= batch_rows]
                 arrow_footer = footer.metadata.arrow if footer.arrow is None else footer.arrow
-                as_arrow = {"read_dictionary": words or None}
+                as_arrow = {"read_dictionary": words}
                 columns = self._open(row_group, plan.arrow, location, footer.metadata, arrow_footer, as_arrow)
                 stack.callback(columns.close)
             if not chunks.is_as_listed:
@@ -442,3 +443,9 @@ class ColumnChunkSource:
         changed = changed_since(self._snapshot.filesystem, file)
         if changed:
             raise SourceError(f"{row_group.name}: the file {changed}; make a new loader to read it")
+
+
+def _can_be_dictionary(footer: Metadata, row_group: int, name: str) -> bool:
+    """Whether Arrow can read a column chunk of text as a dictionary: it cannot for pages of differences."""
+    leaves = selected(footer.names, [name])
+    return not any(e.startswith("DELTA") for leaf in leaves for e in footer.chunk(row_group, leaf).encoding_names)

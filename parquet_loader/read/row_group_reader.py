@@ -388,7 +388,7 @@ class RowGroupReader:
                     columns = dict(error.others)
                     names = [name for name in selection.columns if name in error.columns]
                     routes = [route for route in selection.routes if 0 < route.dictionary_rows <= opened.batch_rows]
-                    words = [route.stored for route in routes if route.stored in names] or None
+                    words = [route.stored for route in routes if route.stored in names]
                     self._int96.check(row_group, location, names)
                     others = self.chunks.open(row_group, names, location, read_dictionary=words)
                     stack.callback(others.close)

@@ -127,11 +127,21 @@ def test_columns_of_words_are_delivered_as_codes(tmp_path: Path, filters: Any, n
         assert valid.tolist() == [word is not None for word in expected]
 
 
-@pytest.mark.parametrize("use_dictionary", [True, False])
-def test_a_word_outside_the_vocabulary_names_its_row(tmp_path: Path, use_dictionary: bool) -> None:
+@pytest.mark.parametrize("encoding", [None, "PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_a_word_outside_the_vocabulary_names_its_row(tmp_path: Path, encoding: str | None) -> None:
     table = pa.table({"x": ["a"] * 150 + ["ab"] + ["b"] * 20})
-    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=use_dictionary)
+    encodings: Any = {"column_encoding": {"x": encoding}} if encoding else {}
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=encoding is None, **encodings)
     schema = Schema({"x": Category(["a", "b"])})
     refused = pytest.raises(DataError, match=r"column 'x', row 150: .*'ab'")
     with BatchedDataLoader(tmp_path, 10, schema=schema, window_rows=50) as loader, refused:
         list(loader)
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_words_of_which_arrow_builds_no_dictionary_are_codes(tmp_path: Path, encoding: str) -> None:
+    table = pa.table({"x": ["a", "b"] * 20})
+    encodings: Any = {"column_encoding": {"x": encoding}}
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, compression="brotli", **encodings)
+    with BatchedDataLoader(tmp_path, 40, schema=Schema({"x": Category(["b", "a"])})) as loader:
+        assert [batch["x"].tolist() for batch in loader] == [[1, 0] * 20]
