@@ -149,6 +149,8 @@ def _cast_scalar(array: pa.ChunkedArray, stored: pa.DataType, target: pa.DataTyp
     t = pa.types
     if t.is_decimal(array.type) and t.is_floating(target):
         return _cast(decimals_to_float64(array), target)
+    if t.is_decimal(array.type) and array.type.bit_width < 128:  # Arrow compares with bounds that do not fit these
+        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
     if t.is_temporal(array.type) and array.type != stored:
         zone = pa.timestamp(stored.unit, tz=array.type.tz) if t.is_timestamp(stored) else stored
         array = _cast(array, zone)

@@ -180,3 +180,12 @@ def test_decimals_become_the_nearest_float32_without_kernels_too() -> None:
     decimals = pa.chunked_array([pa.array([Decimal("-0.10"), Decimal("0.36"), None], pa.decimal128(9, 2))])
     found = convert(decimals, Scalar("float32", fill=1.5))
     assert found.to_pylist() == np.array([-0.1, 0.36, 1.5], np.float32).tolist()
+
+
+@pytest.mark.parametrize("decimal", [pa.decimal32(9, 2), pa.decimal64(18, 2), pa.decimal128(38, 2)], ids=str)
+@pytest.mark.parametrize("integer", ["uint32", "int64", "uint64"])
+def test_decimals_of_every_width_become_integers(decimal: pa.DataType, integer: str) -> None:
+    decimals = pa.chunked_array([pa.array([Decimal(7), Decimal("73.00"), None], decimal)])
+    assert convert(decimals, Scalar(integer, fill=1)).to_pylist() == [7, 73, 1]
+    with pytest.raises(ValueProblem, match=r"the value Decimal\('7.50'\) does not fit"):
+        convert(pa.chunked_array([pa.array([Decimal("7.50")], decimal)]), Scalar(integer))
