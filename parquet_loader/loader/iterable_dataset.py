@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from parquet_loader.collate import Batch
 from parquet_loader.common import check_int
@@ -16,6 +17,29 @@ from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.mixed import MixedLoader
 
 MOST_WORKERS = 1024
+
+
+class _WholeBatch(dict[str, Any]):
+    """A batch that `default_collate` refuses to stack; copied, or sent by a worker process, it is a plain dict."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+    @staticmethod
+    def refuse(batches: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG004
+        raise ConfigurationError(
+            "DataLoader(ParquetIterable(loader)): batch_size=None is missing, so the DataLoader would stack batches; "
+            "pass DataLoader(dataset, batch_size=None), because the loader already makes batches"
+        )
+
+
+default_collate_fn_map[_WholeBatch] = _WholeBatch.refuse
+
+
+def _whole(output: Any) -> Any:
+    if isinstance(output, tuple):  # of a `MixedLoader` that names them
+        return output[0], _whole(output[1])
+    return _WholeBatch(output) if type(output) is dict else output
 
 
 class ParquetIterable(IterableDataset[Batch]):
@@ -61,17 +85,18 @@ class ParquetIterable(IterableDataset[Batch]):
         """Begin the next epoch, or this worker's part of it; the previous iterator ends.
 
         Raises:
-            ConfigurationError: Accelerate sends rank 0's batches to all ranks, so the other ranks' rows would be lost.
+            ConfigurationError: Accelerate sends rank 0's batches to all ranks, so the other ranks' rows would be lost;
+                from the `DataLoader`, if ``batch_size=None`` is missing.
         """
         self._check_not_dispatched()
         if get_worker_info() is None:
-            batches = iter(self.loader)
+            batches = map(_whole, iter(self.loader))
             return self._not_dispatched(batches) if self._has_ranks else batches
         loader, worker, workers = self._part()
         epoch = self._epoch_of(worker)
         self._epochs[1 + worker] += 1
         first_batch, self._first_batch = self._first_batch, 0
-        return parts_of(loader).begin_part(epoch, first_batch, worker, workers)
+        return map(_whole, parts_of(loader).begin_part(epoch, first_batch, worker, workers))
 
     def _not_dispatched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches, and check again: with `use_stateful_dataloader`, `iter` is called in `prepare`."""

@@ -80,6 +80,19 @@ def test_item_access_names_iteration_and_what_replaces_torchs_wrappers(
         assert advice in last
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": 2}, {"num_workers": 1, "multiprocessing_context": "fork"}])
+def test_a_dataloader_that_would_stack_batches_names_batch_size(options: Any, loader: BatchedDataLoader) -> None:
+    mixed = MixedLoader({"a": loader}, {"a": 1}, named=True)
+    for each in (loader,) if "num_workers" in options else (loader, mixed):
+        with pytest.raises(ConfigurationError, match=r"pass DataLoader\(dataset, batch_size=None\)"):
+            first(DataLoader(ParquetIterable(each), **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "multiprocessing_context": "fork"}])
+def test_batches_of_a_dataloader_are_plain_dicts(options: Any, loader: BatchedDataLoader) -> None:
+    assert type(first(DataLoader(ParquetIterable(loader), batch_size=None, **options))) is dict
+
+
 def test_next_of_a_loader_names_iter(loader: BatchedDataLoader) -> None:
     for each in (loader, MixedLoader({"a": loader}, {"a": 1})):
         with pytest.raises(TypeError, match=r"batches = iter\(loader\) begins an epoch"):
