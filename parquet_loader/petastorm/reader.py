@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from parquet_loader.common import Stream, permutation, result_of, warn_at_caller
+from parquet_loader.common import Stream, permutation, result_of, starting_threads, warn_at_caller
+from parquet_loader.errors import SystemReadError
 from parquet_loader.petastorm.cache import CacheBase, LocalDiskCache, NullCache
 from parquet_loader.petastorm.errors import NoDataAvailableError, PetastormMetadataError
 from parquet_loader.petastorm.etl.reading.dataset import RowGroups, source_of
@@ -429,8 +430,14 @@ class _ReadAhead:
             return self._work(*job)
         if self._ahead and os.getpid() != self._process:
             raise RuntimeError("a reader continues only in the process that started it; make one in each process")
-        while len(self._futures) < self._ahead and (job := next(self._jobs, None)) is not None:
-            self._futures.append(self._executor.submit(self._work, *job))
+        try:
+            with starting_threads("a reader"):
+                while len(self._futures) < self._ahead and (job := next(self._jobs, None)) is not None:
+                    self._futures.append(self._executor.submit(self._work, *job))
+        except SystemReadError as error:
+            self._failure = repr(error)
+            self.stop()
+            raise
         if not self._futures:
             if self._failure is not None:
                 raise RuntimeError(f"reading failed with {self._failure}, and rows are missing; make a new reader")

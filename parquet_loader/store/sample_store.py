@@ -191,6 +191,7 @@ class SampleStore:
 
         Raises:
             WriteError: The directory is read-only, or the disk is full.
+            SystemReadError: The system starts no more threads.
         """
         if when_full not in ("wait", "drop", "fail"):
             raise ConfigurationError(f"when_full={when_full!r}: expected 'wait', 'drop' or 'fail'")

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from parquet_loader.common import check_int, format_bytes, holds_exclusive, signal_name
-from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, WriteError
+from parquet_loader.common import check_int, format_bytes, holds_exclusive, signal_name, starting_threads
+from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, SystemReadError, WriteError
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WrittenRows
 
@@ -138,7 +138,12 @@ class Samplers:
             target=_supervise, args=(self._shared,), name="parquet_loader-samplers", daemon=True
         )
         self._finalizer = weakref.finalize(self, _stop, self._shared, self._thread, os.getpid())
-        self._thread.start()
+        try:
+            with starting_threads("sampling processes"):
+                self._thread.start()
+        except SystemReadError:
+            self._finalizer.detach()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -364,9 +369,10 @@ def _run(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then stops this process
     try:
         writer = open_writer()
-        threading.Thread(
-            target=_wait_for_stop, args=(writer, stopped, is_stopped), name="parquet_loader-stop", daemon=True
-        ).start()
+        with starting_threads("a sampling process"):
+            threading.Thread(
+                target=_wait_for_stop, args=(writer, stopped, is_stopped), name="parquet_loader-stop", daemon=True
+            ).start()
         reported = 0.0
         with writer:
             for batch in function(number, *arguments):

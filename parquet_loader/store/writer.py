@@ -13,8 +13,8 @@ from threading import Thread, current_thread
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from parquet_loader.common import holds_exclusive
-from parquet_loader.errors import DataError, SchemaError, StoreFullError, WriteError
+from parquet_loader.common import holds_exclusive, starting_threads
+from parquet_loader.errors import DataError, SchemaError, StoreFullError, SystemReadError, WriteError
 from parquet_loader.store.writer_state import WriterState, WrittenRows
 
 
@@ -34,7 +34,13 @@ class StoreWriter:
         self._state: Literal["open", "closed", "aborted"] = "open"
         self._thread = Thread(target=_work, args=(output,), name="parquet_loader-roller", daemon=True)
         self._finalizer = weakref.finalize(self, _forgotten, output, self._thread)
-        self._thread.start()
+        try:
+            with starting_threads(f"{output.root}: a writer"):
+                self._thread.start()
+        except SystemReadError:
+            self._finalizer.detach()
+            _discard(output)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -127,10 +133,15 @@ def _work(output: WriterState) -> None:
                     deadline = _publish_if_due(output)
                     output.is_watched = deadline is not None
     finally:
-        with output.lock:
-            output.discard()
-        with contextlib.suppress(OSError):
-            output.reservation.close()
+        _discard(output)
+
+
+def _discard(output: WriterState) -> None:
+    """Remove unpublished files, and release the reservation."""
+    with output.lock:
+        output.discard()
+    with contextlib.suppress(OSError):
+        output.reservation.close()
 
 
 def _publish_if_due(output: WriterState) -> float | None:

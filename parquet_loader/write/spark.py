@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import PathLike, ShowProgress, named, no_progress
+from parquet_loader.common import PathLike, ShowProgress, named, no_progress, starting_threads
 from parquet_loader.errors import ConfigurationError, MissingPackageError, ParquetLoaderError, SchemaError
 from parquet_loader.schema import Group, Image, Schema, Tensor, check_schema, infer_schema, to_table
 from parquet_loader.write.jobs.job import JobSpec, JobSummary, WrittenFile
@@ -283,7 +283,8 @@ def _watched(spark: Any, show: ShowProgress) -> Iterator[None]:
                     show(sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages))
 
     thread = threading.Thread(target=watch, name="parquet_loader-progress", daemon=True)
-    thread.start()
+    with starting_threads("progress"):
+        thread.start()
     try:
         yield
     finally:

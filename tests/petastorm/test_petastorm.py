@@ -28,7 +28,7 @@ import torch
 
 from parquet_loader import BatchedDataLoader as OurLoader
 from parquet_loader import WriteOptions, split, split_rows
-from parquet_loader.errors import ConfigurationError, DataError, SchemaError, TransformError
+from parquet_loader.errors import ConfigurationError, DataError, SchemaError, SystemReadError, TransformError
 from parquet_loader.petastorm import (
     NoDataAvailableError,
     TransformSpec,
@@ -376,6 +376,25 @@ def test_a_reader_is_reset_at_its_end_only_and_ends_when_stopped() -> None:
     reader.join()
     with pytest.raises(RuntimeError, match="was stopped"):
         next(reader)
+
+
+def test_a_reader_without_threads_is_a_system_error_and_then_leaves_out_no_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("parquet_loader-petastorm"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with make_reader(EVERYTHING) as reader:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(SystemReadError, match="can't start new thread; allow the process more threads"):
+                next(reader)
+        with pytest.raises(RuntimeError, match="rows are missing; make a new reader"):
+            next(reader)
 
 
 def reader_threads() -> list[str]:

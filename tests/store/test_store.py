@@ -28,6 +28,7 @@ from parquet_loader import (
     SourceError,
     StoreFullError,
     StoreOptions,
+    SystemReadError,
     Tensor,
     UnsupportedError,
     WriteError,
@@ -51,6 +52,23 @@ def start_until_it_waits(write: Callable[[], object], writer: StoreWriter) -> th
 @pytest.fixture
 def store(tmp_path: Path) -> SampleStore:
     return SampleStore(tmp_path / "store", schema=SCHEMA, options=SMALL)
+
+
+def test_a_writer_or_sampling_processes_without_threads_are_a_system_error(
+    store: SampleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for begin in (store.writer, lambda: store.sample(iter)):
+            with pytest.raises(SystemReadError, match="can't start new thread; allow the process more threads"):
+                begin()
+    gc.collect()  # a finaliser that fails would be an error of this test
+    with store.writer() as writer:
+        writer.write(rows(0, 10))
+    assert store.rows == 10
 
 
 def test_what_is_written_is_there_in_order_and_for_anyone(store: SampleStore) -> None:

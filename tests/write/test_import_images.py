@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import ParquetDataset, Scalar, SourceError, WriteError, WriteOptions
-from parquet_loader.errors import ConfigurationError
+from parquet_loader.errors import ConfigurationError, SystemReadError
 from parquet_loader.schema import encode_array
 from parquet_loader.write.imports import import_images
 
@@ -54,6 +55,17 @@ def classes(tmp_path: Path) -> Path:
 
 def expected() -> list[dict[str, Any]]:
     return [{"image": data, "label": "abc".index(path[0]), "path": path} for path, data in sorted(CLASSES.items())]
+
+
+def test_an_import_without_threads_is_a_system_error(
+    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(SystemReadError, match=r"photos: the import: can't start new thread; allow the process more"):
+        import_images(classes, tmp_path / "out")
 
 
 def test_directories_are_classes_and_bytes_stay_as_they_are(classes: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from parquet_loader.collate import Batch
-from parquet_loader.common import Shard, check_int
+from parquet_loader.common import Shard, check_int, in_threads
 from parquet_loader.dataset import default_num_threads, settings_of
 from parquet_loader.decode import BlobProblem, VideoDecoderCache
 from parquet_loader.engine import LocalFile
@@ -151,8 +150,8 @@ class LeRobotDataset(ParquetDataset):
             unique, inverse = np.unique(flat[rows], return_inverse=True)
             return rows, self._decoded(path, unique, size), inverse.reshape(len(rows), -1)
 
-        with ThreadPoolExecutor(num_threads or default_num_threads()) as pool:
-            found = list(pool.map(decoded, dict.fromkeys(paths.tolist())))
+        files = list(dict.fromkeys(paths.tolist()))
+        found = in_threads(decoded, files, num_threads or default_num_threads(), "parquet_loader-frames")
         shapes = {pixels.shape[1:] for _, pixels, _ in found}
         if len(shapes) > 1:
             raise DataError(f"camera {camera!r}: frames differ in size: {sorted(shapes)}; pass size=(height, width)")

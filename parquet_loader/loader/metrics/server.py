@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Self
 
-from parquet_loader.common import uninterrupted
+from parquet_loader.common import starting_threads, uninterrupted
 from parquet_loader.loader.metrics.figures import Measured, counters_of, loaders_by_name
 from parquet_loader.loader.metrics.openmetrics import CONTENT_TYPE, openmetrics_text
 
@@ -57,7 +57,8 @@ class MetricsServer:
             target=self._server.serve_forever, args=(_POLL_S,), name="parquet_loader-metrics", daemon=True
         )
         try:
-            self._thread.start()
+            with starting_threads("MetricsServer"):
+                self._thread.start()
         except BaseException:
             self._server.server_close()
             raise

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from typing import Any
 
+from parquet_loader.common import in_threads
 from parquet_loader.petastorm.errors import PetastormMetadataError
 from parquet_loader.petastorm.etl.dataset_metadata import add_to_metadata
 from parquet_loader.petastorm.etl.pickled import dump_indexes
@@ -49,8 +49,8 @@ def build_rowgroup_index(
         return built
 
     total = list(indexers)
-    with dataset.opened(), ThreadPoolExecutor(4, thread_name_prefix="parquet_loader-petastorm") as pool:
-        for built in pool.map(index, range(dataset.snapshot.row_groups)):
+    with dataset.opened():
+        for built in in_threads(index, range(dataset.snapshot.row_groups), 4, "parquet_loader-petastorm"):
             total = [one + other for one, other in zip(total, built, strict=True)]
     found = find_metadata(dataset.snapshot, UNISCHEMA_KEY)
     assert found is not None

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import IMAGE_SUFFIXES, SIGNATURE_BYTES, IntArray, PathLike, image_kind
+from parquet_loader.common import IMAGE_SUFFIXES, SIGNATURE_BYTES, IntArray, PathLike, image_kind, starting_threads
 from parquet_loader.errors import SourceError
 from parquet_loader.schema import Field, Image, Scalar, Schema, Text
 from parquet_loader.write.imports.folder_metadata import METADATA_NAMES, FolderMetadata, find_metadata
@@ -148,7 +148,8 @@ class ImageFolder(ImportSource):
         try:
             while True:
                 while len(pending) <= _THREADS and (block := next(blocks, None)) is not None:
-                    pending.append((block, pool.submit(_read_block, self.path, block)))
+                    with starting_threads(f"{self.path}: the import"):
+                        pending.append((block, pool.submit(_read_block, self.path, block)))
                 if not pending:
                     return
                 block, future = pending.popleft()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import IntArray, Stream, bit_generator, is_local, permutation
+from parquet_loader.common import IntArray, Stream, bit_generator, in_threads, is_local, permutation
 from parquet_loader.schema import iter_tables
 from parquet_loader.write.jobs.job import JobSpec, WrittenFile
 from parquet_loader.write.jobs.task import check_directory, naming, packing, report
@@ -124,8 +123,8 @@ def write_bucket(plan: ShufflePlan, spec: JobSpec, bucket: int) -> list[WrittenF
         return _read_rows(spec, *item)
 
     with packing(spec, bucket) as packer:
-        with storage_errors(spec.path), ThreadPoolExecutor(_READ_THREADS, "parquet_loader-bucket") as pool:
-            tables = list(pool.map(read, wanted))
+        with storage_errors(spec.path):
+            tables = in_threads(read, wanted, _READ_THREADS, "parquet_loader-bucket")
         if tables:
             table = pa.concat_tables(tables).combine_chunks()
             del tables

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import FileLock, LockedFile, is_local, look_up
+from parquet_loader.common import FileLock, LockedFile, is_local, look_up, starting_threads
 
 RENEW_S = 30.0
 EXPIRE_S = 600.0
@@ -69,8 +69,10 @@ class JobLease:
             if self._lock is not None:
                 return
         _write(self.filesystem, self.path, self._owner)
-        self._thread = threading.Thread(target=self._renew, name="parquet_loader-lease", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._renew, name="parquet_loader-lease", daemon=True)
+        with starting_threads(f"{self.path}: the lease of a job"):
+            thread.start()
+        self._thread = thread
 
     def is_held(self) -> bool:
         """Return whether this process still holds the lease; False if another job considered this one dead.

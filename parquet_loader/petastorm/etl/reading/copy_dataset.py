@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import PathLike, ReadOptions, ShowProgress, progress_bar, shown_progress
+from parquet_loader.common import PathLike, ReadOptions, ShowProgress, progress_bar, shown_progress, starting_threads
 from parquet_loader.decode import TableOrigin, ValueProblem, number_type, one_array, unpack
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.petastorm.errors import PetastormMetadataError
@@ -152,7 +152,8 @@ def _slices(
 def _ahead(slices: Iterator[pa.Table]) -> Generator[pa.Table]:
     """Yield the items of an iterator, while a thread computes the next one."""
     with ThreadPoolExecutor(1, thread_name_prefix="parquet_loader-petastorm") as thread:
-        coming = thread.submit(next, slices, None)
+        with starting_threads("copying a data set"):
+            coming = thread.submit(next, slices, None)
         while (table := coming.result()) is not None:
             coming = thread.submit(next, slices, None)
             yield table
