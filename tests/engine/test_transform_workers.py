@@ -61,6 +61,39 @@ def over_processes(
     return BatchedDataLoader(source, batch_size, transform=transform, transform_workers=workers, **options)
 
 
+def test_a_partial_of_a_function_of_a_script_without_cloudpickle_names_it(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def transform(columns: dict[str, Any], _: Any) -> dict[str, Any]:
+        return columns
+
+    transform.__module__, transform.__qualname__ = "__main__", "transform"
+    monkeypatch.setattr(sys.modules["__main__"], "transform", transform, raising=False)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with (
+        pytest.raises(ConfigurationError, match=r"a transform defined in a script or notebook .* needs cloudpickle"),
+        over_processes(root, functools.partial(transform)) as loader,
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("options", [{"transform_workers": 1}, {"isolation": "process"}], ids=str)
+@pytest.mark.parametrize("module", [__name__, "__main__"])
+def test_a_lambda_without_cloudpickle_names_it(
+    root: str, module: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def transform(columns: dict[str, Any], _: Any) -> dict[str, Any]:
+        return columns
+
+    transform.__module__ = module
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with (
+        pytest.raises(ConfigurationError, match=r"cloudpickle: pip install 'torch-parquet-loader\[process\]'$"),
+        BatchedDataLoader(root, 10, transform=transform, **options) as loader,
+    ):
+        next(iter(loader))
+
+
 # ---- the batches ---------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from parquet_loader.engine.child.process import SCRIPT_MODULES
 from parquet_loader.engine.child.shared_memory import ISOLATION
 from parquet_loader.errors import ConfigurationError
 
+_CLOUDPICKLE = "cloudpickle: pip install 'torch-parquet-loader[process]'"
 _registering = Lock()
 
 
@@ -52,17 +53,27 @@ def by_value(packed: Any, transform: Any, option: str = ISOLATION) -> bytes:
         pickler: Any = importlib.import_module("cloudpickle")
     except ImportError:
         pickler = pickle
-    if pickler is pickle and getattr(transform, "__module__", None) in SCRIPT_MODULES:
-        raise ConfigurationError(
-            f"{option}: a transform defined in a script or notebook is sent by value, which needs "
-            "cloudpickle: pip install 'torch-parquet-loader[process]'"
-        )
     try:
-        return pickle.dumps(packed) if pickler is pickle else _dumps(pickler, packed)
+        if pickler is not pickle:
+            return _dumps(pickler, packed)
+        if not _is_of_script(transform):
+            return pickle.dumps(packed)
     except Exception as error:
+        remedy = f"; define it at the top level of a module, or install {_CLOUDPICKLE}" if pickler is pickle else ""
         raise ConfigurationError(
-            f"{option}: transform={transform!r:.80} cannot be sent to another process: {error}"
+            f"{option}: transform={transform!r:.80} cannot be sent to another process: {error}{remedy}"
         ) from error
+    raise ConfigurationError(
+        f"{option}: a transform defined in a script or notebook is sent by value, which needs {_CLOUDPICKLE}"
+    )
+
+
+def _is_of_script(transform: Transform | None) -> bool:
+    """Whether a function, or one that it refers to as a `functools.partial` does, is of a script or notebook."""
+    if getattr(transform, "__module__", None) in SCRIPT_MODULES:
+        return True
+    pickled = pickle.dumps(transform)
+    return any(module.encode() in pickled for module in SCRIPT_MODULES)
 
 
 def _dumps(cloudpickle: Any, packed: Any) -> bytes:
