@@ -26,7 +26,8 @@ class WriteSummary:
     """The files that a writer published.
 
     Attributes:
-        files: Paths of the new files.
+        files: Paths of the new files within the file system of the target. For a URL they have no scheme, and none of
+            its options, which may be keys: ``ParquetDataset(list(files), filesystem=...)`` reads them.
         rows: Rows in them.
         bytes: Their size as stored.
     """

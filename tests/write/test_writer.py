@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parquet_loader import ParquetDataset
 from parquet_loader.errors import (
     ConfigurationError,
     DataError,
@@ -776,3 +778,13 @@ def test_every_kind_of_field_is_written(tmp_path: Path) -> None:
     ]
     (file,) = write_dataset(rows, tmp_path / "d", schema).files
     assert pq.read_table(file).schema.equals(schema.arrow_schema(), check_metadata=True)
+
+
+def test_the_summary_of_a_url_names_files_within_its_file_system() -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    url = f"memory://{uuid.uuid4().hex}/d"
+    summary = write_dataset({"id": np.arange(3)}, url)
+    assert "://" not in summary.files[0]
+    files = pafs.PyFileSystem(pafs.FSSpecHandler(memory))
+    assert ParquetDataset(list(summary.files), filesystem=files).num_rows == 3
+    memory.rm(url, recursive=True)
