@@ -16,7 +16,10 @@ def without_views(array: Any) -> Any:
 def table_without_views(table: pa.Table) -> pa.Table:
     """Return a table with plain text and bytes instead of views, at any depth."""
     schema = schema_without_views(table.schema)
-    return table if schema.equals(table.schema) else table.cast(schema)
+    if schema.equals(table.schema):
+        return table
+    # A cast of the whole table refuses null lists of fixed size whose elements are not nullable, without views too.
+    return pa.Table.from_arrays([without_views(column) for column in table.columns], schema=schema)
 
 
 def schema_without_views(schema: pa.Schema) -> pa.Schema:

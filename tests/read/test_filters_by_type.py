@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, DataError, ParquetDataset
+from parquet_loader import BatchedDataLoader, DataError, ParquetDataset, Schema
 
 FILTERS: dict[str, Any] = {
     "equal": (pc.field("word") == "b", [2, 3]),
@@ -35,6 +35,17 @@ def test_a_filter_compares_views(tmp_path: Path, type_: pa.DataType, name: str) 
     with BatchedDataLoader(tmp_path, 10, columns=["id"], filters=filters) as loader:
         assert [row for batch in loader for row in batch["id"].tolist()] == expected
         assert loader.plan().row_groups == len({row // 2 for row in expected})
+
+
+def test_a_filter_compares_views_next_to_null_lists_of_values_that_are_not_nullable(tmp_path: Path) -> None:
+    pair = pa.list_(pa.field("element", pa.int32(), nullable=False), 2)
+    pairs = pa.FixedSizeListArray.from_arrays(
+        pa.array([1, 2, 3, 4], pa.int32()), type=pair, mask=pa.array([False, True])
+    )
+    pq.write_table(pa.table({"word": pa.array(["a", "b"], pa.string_view()), "pair": pairs}), tmp_path / "a.parquet")
+    schema = Schema.infer(tmp_path, nulls="mask")
+    with BatchedDataLoader(tmp_path, 2, schema=schema, filters=pc.field("word") != "c") as loader:
+        assert [batch["pair_valid"].tolist() for batch in loader] == [[True, False]]
 
 
 @pytest.mark.parametrize("store_schema", [False, True])
