@@ -14,9 +14,11 @@
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(ONE_TARGET)
 #define FOR_EACH_TARGET __attribute__((target_clones("avx512f", "avx2", "default")))
 #define HAS_TARGETS 1
-#define IN_AVX2 __attribute__((target("avx2")))  /* for functions with vectors, if the processor has them */
 #else
 #define FOR_EACH_TARGET
+#endif
+#ifdef HAS_TARGETS
+#define IN_AVX2 __attribute__((target("avx2")))  /* for functions with vectors, if the processor has them */
 #endif
 
 /* Result codes. ENDED: the file is too short; SYSTEM: see errno; OTHER: not supported or damaged, leave it to Arrow. */
