@@ -24,6 +24,7 @@ CONTAINERS: dict[str, dict[str, Any]] = {
     "mp4 with sound": {"sound_first": True},
     "mkv with sound": {"sound_first": True, "format_": "matroska"},
     "fragmented mp4": {"container_options": {"movflags": "frag_keyframe+empty_moov"}},
+    "mp4 with an index of its first fragment": {"container_options": {"movflags": "frag_keyframe"}},
     "mov of HEVC": {
         "format_": "mov",
         "codec": "libx265",
@@ -158,3 +159,24 @@ def decode_frames(
     with importlib.import_module("parquet_loader.decode.media").VideoDecoder(source) as decoder:
         frames: tuple[npt.NDArray[np.uint8], npt.NDArray[np.float64]] = decoder.frames(times, size)
         return frames
+
+
+def cut(data: bytes, frames: int) -> bytes:
+    """Return an MP4 without its first frames, from a key frame on and with an edit list, as `ffmpeg -ss -c copy` cuts.
+
+    Args:
+        data: A video with 30 frames a second.
+        frames: Number of frames that are no longer shown; those from the last key frame on stay in the file.
+    """
+    av = importlib.import_module("av")
+    out = io.BytesIO()
+    with av.open(io.BytesIO(data)) as source, av.open(out, "w", format="mp4") as target:
+        stream = source.streams.video[0]
+        begin = round(frames / 30 / stream.time_base)
+        packets = [packet for packet in source.demux(stream) if packet.dts is not None]
+        keys = [n for n, packet in enumerate(packets) if packet.is_keyframe and packet.pts <= begin]
+        copy = target.add_stream_from_template(stream)
+        for packet in packets[keys[-1] :]:
+            packet.pts, packet.dts, packet.stream = packet.pts - begin, packet.dts - begin, copy
+            target.mux(packet)
+    return out.getvalue()

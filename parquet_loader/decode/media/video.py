@@ -178,7 +178,10 @@ class VideoDecoder:
         self._origin = stream.start_time or 0
         seconds, is_of_stream = self._duration()
         self._is_exact = bool(stream.frames) or is_of_stream
-        count = stream.frames or round(seconds * self.rate)
+        shown = round(seconds * self.rate)
+        count = stream.frames or shown
+        if self._is_mp4 and is_of_stream and stream.average_rate and abs(shown - count) > 1:
+            count = shown  # the stated number includes frames that an edit list hides, or is that of the first fragment
         if count < 1:
             raise BlobProblem("states neither its number of frames nor its duration")
         self.count = int(count)
@@ -206,10 +209,14 @@ class VideoDecoder:
         except (KeyError, ValueError):
             return (self._container.duration or 0) / 1e6 - before, False
 
+    @property
+    def _is_mp4(self) -> bool:
+        return "mp4" in self._container.format.name
+
     def _read_index(self) -> _Index | None:
         entries = getattr(self._stream, "index_entries", ())  # PyAV before 17 does not show it
-        if len(entries) < max(self._stream.frames, 1):
-            return None  # there is no index, or one of key frames only
+        if len(entries) < max(self._stream.frames, self.count):
+            return None  # there is no index, or one of key frames or of the first fragment only
         return _Index(entries, self._unit)
 
     def __enter__(self) -> Self:
@@ -225,7 +232,7 @@ class VideoDecoder:
     @property
     def can_be_reused(self) -> bool:
         """Whether the frames of a later call do not depend on what was read before: the file has a complete index."""
-        return self._file is not None and bool(self._stream.frames) and "mp4" in self._container.format.name
+        return self._file is not None and self._is_mp4 and self._stream.frames >= self.count
 
     def rest(self) -> None:
         """Forget the position, and the bytes that were read, until the next call."""
@@ -331,9 +338,10 @@ class VideoDecoder:
 
     def _seek(self, time: float, end: float) -> None:
         """Seek, so that `_after` is a key frame at or before a time, or the first frame."""
-        back = 0.0
+        # A film that was cut without encoding begins with frames that are not shown; the first shown may refer to them.
+        back, first = 0.0, -1.0 if self._is_mp4 else 0.0
         while True:
-            goal = max(time - back, 0.0)
+            goal = max(time - back, first)
             if self._index is not None and self._file is not None:
                 self._load(goal, end)
             self._container.seek(
@@ -341,7 +349,7 @@ class VideoDecoder:
             )
             self._frames = self._decoded()
             self._before, self._after = None, self._next()
-            if goal == 0.0 or (self._after is not None and self._time(self._after) <= time + self._slack):
+            if goal == first or (self._after is not None and self._time(self._after) <= time + self._slack):
                 break
             back = back * 2 or 1.0
         if self._after is None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from parquet_loader import ConfigurationError, Video
 from parquet_loader.decode import BlobProblem
-from parquet_loader.decode.media import RangeFile, clip_positions, decode_clips
-from tests.support.media import CONTAINERS, decode_frames, numbers_of, video
+from parquet_loader.decode.media import RangeFile, VideoDecoder, clip_positions, decode_clips
+from tests.support.media import CONTAINERS, cut, decode_frames, numbers_of, video
 
 av = pytest.importorskip("av", reason="the extra `video` is not installed")
 
@@ -34,6 +34,24 @@ def test_the_frame_at_each_time_is_the_one_shown_then(container: str) -> None:
         assert frames.shape == (len(wanted), *SIZE, 3)
         assert numbers_of(frames) == wanted
         assert np.abs(times - np.array(wanted) / 30).max() < 1.1e-3
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_number_of_frames_is_known(container: str) -> None:
+    data = video(40, **CONTAINERS[container])
+    for source in (data, ranges(data)):
+        with VideoDecoder(source) as decoder:
+            assert abs(decoder.count - 40) <= (0 if "mp4" in container else 1)
+
+
+@pytest.mark.parametrize("container", ["mp4", "mp4 without B-frames", "mp4 with open groups"])
+@pytest.mark.parametrize("hidden", [12, 15, 23])
+def test_a_film_cut_without_encoding_has_the_frames_that_are_shown(container: str, hidden: int) -> None:
+    data = cut(video(60, **CONTAINERS[container]), hidden)
+    for source in (data, ranges(data)):
+        frames, times = decode_clips(source, Video(60 - hidden, SIZE), 0)
+        assert numbers_of(frames) == list(range(hidden, 60))
+        assert np.abs(times - np.arange(60 - hidden) / 30).max() < 1.1e-3
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
