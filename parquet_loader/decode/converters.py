@@ -156,7 +156,17 @@ def _cast_scalar(array: pa.ChunkedArray, stored: pa.DataType, target: pa.DataTyp
         array = _cast(array, zone)
     if t.is_float16(array.type) and not t.is_float16(target):
         array = _cast(array, pa.float32())
+    if t.is_float16(target) and t.is_integer(array.type):
+        _refuse_inexact(array)
     return _cast(array, target)
+
+
+def _refuse_inexact(array: pa.ChunkedArray) -> None:
+    """Refuse integers beyond those that float16 holds exactly, as Arrow does for wider floats."""
+    beyond = pc.greater(pc.abs(array.cast(pa.float64(), safe=False)), 2048)
+    if pc.any(beyond).as_py():
+        row = pc.index(beyond, True).as_py()
+        raise ValueProblem(row, f"{_shown(array, row)} does not fit halffloat: it is not in range: -2048 to 2048")
 
 
 # The whole seconds in the range of timestamp[ns], before and after 1970; a part of one more second is in it.

@@ -189,3 +189,12 @@ def test_decimals_of_every_width_become_integers(decimal: pa.DataType, integer: 
     assert convert(decimals, Scalar(integer, fill=1)).to_pylist() == [7, 73, 1]
     with pytest.raises(ValueProblem, match=r"the value Decimal\('7.50'\) does not fit"):
         convert(pa.chunked_array([pa.array([Decimal("7.50")], decimal)]), Scalar(integer))
+
+
+@pytest.mark.parametrize("integer", ["int16", "uint64"])
+def test_integers_that_float16_rounds_are_refused(tmp_path: Path, integer: str) -> None:
+    pq.write_table(pa.table({"x": pa.array([2048, 2049, 1], integer)}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="column 'x', row 1: the value 2049 does not fit halffloat"):
+        batches(tmp_path, Schema({"x": Scalar("float16")}))
+    exact = pa.chunked_array([pa.array([2048, None], integer)])
+    assert convert(exact, Scalar("float16", fill=2)).to_pylist() == [2048, 2]
