@@ -22,8 +22,8 @@ from parquet_loader.decode import (
     BlobProblem,
     Column,
     has_device_form,
+    has_few_pixels,
     image_pixels,
-    pillow_decodes,
     read_array,
     write_image,
 )
@@ -202,7 +202,7 @@ def _opened(column: Column, rows: BatchRows, memory: MediaMemory) -> MediaRows:
 def _turn(field: object, data: bytes) -> AbstractContextManager[object]:
     """Return the lock for rows like this one, if they are images of few pixels."""
     # Files that rows name are read by all threads at once.
-    takes_turns = isinstance(field, Image) and field.storage == "bytes" and pillow_decodes(data, _FEW_PIXELS)
+    takes_turns = isinstance(field, Image) and field.storage == "bytes" and has_few_pixels(data, _FEW_PIXELS)
     return _few_pixels_lock if takes_turns else nullcontext()
 
 

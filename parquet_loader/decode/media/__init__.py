@@ -6,10 +6,10 @@ from parquet_loader.decode.media.crops import Box, center_box, random_box, unifo
 from parquet_loader.decode.media.images import (
     JpegPart,
     has_device_form,
+    has_few_pixels,
     image_formats,
     image_pixels,
     jpeg_part,
-    pillow_decodes,
     scale_and_offset,
     write_image,
 )

@@ -52,12 +52,12 @@ def image_formats() -> tuple[str, ...]:
     return tuple(found)
 
 
-def pillow_decodes(data: bytes, most_pixels: int) -> bool:
-    """Whether this is an image of at most so many pixels, by its header, and not a JPEG; False if it is damaged."""
+def has_few_pixels(data: bytes, most_pixels: int) -> bool:
+    """Whether an image other than a JPEG has at most so many pixels, by its header; False if it is damaged."""
     if data[:2] == _START_OF_JPEG or len(data) > _MOST_BYTES_PER_PIXEL * most_pixels:
         return False
     try:
-        with pillow_image().open(io.BytesIO(data)) as image:
+        with _open_image(data) as image:
             width, height = image.size
     except Exception:  # decoding reports the damage
         return False

@@ -29,7 +29,15 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.decode import BlobProblem, scale_and_offset
-from parquet_loader.decode.media import center_box, image_formats, image_pixels, random_box, uniform, write_image
+from parquet_loader.decode.media import (
+    center_box,
+    has_few_pixels,
+    image_formats,
+    image_pixels,
+    random_box,
+    uniform,
+    write_image,
+)
 from tests.support.jpeg import decoded_by
 
 pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
@@ -275,9 +283,19 @@ def test_an_avif_is_decoded_in_one_thread_unless_pillow_is_configured(
 
     monkeypatch.setattr(plugin, "DEFAULT_MAX_THREADS", configured)
     monkeypatch.setattr(pillow, "open", opened)
+    assert has_few_pixels(data, 64 * 64)
     assert image_pixels(data, 3, None).shape == (40, 60, 3)
-    assert threads == [expected]
+    assert threads == [expected, expected]
     assert configured == plugin.DEFAULT_MAX_THREADS
+
+
+def test_few_pixels_are_counted_in_supported_formats_only() -> None:
+    small = smooth(30, 40)
+    assert has_few_pixels(encoded(small, "PNG"), 30 * 40)
+    assert has_few_pixels(encoded(small, "GIF"), 30 * 40)
+    assert not has_few_pixels(encoded(small, "PNG"), 30 * 40 - 1)
+    for others in (encoded(small), encoded(small, "BMP"), encoded(small, "PNG")[:20], b""):
+        assert not has_few_pixels(others, 64 * 64)
 
 
 @pytest.mark.parametrize("format_", ["PNG", "WEBP", "GIF", "TIFF", "AVIF"])
