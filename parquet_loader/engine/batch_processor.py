@@ -62,7 +62,9 @@ class ProcessedBatch:
 
 
 class BatchProcessor:
-    """Makes a batch from rows of a window. Immutable; any thread may call it, and equal calls give equal results.
+    """Makes a batch from rows of a window. Any thread may call it, and equal calls give equal results.
+
+    It keeps nothing between batches except open decoders of videos, which `close` closes.
 
     Args:
         columns: The canonical columns.

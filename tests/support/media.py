@@ -166,7 +166,8 @@ def cut(data: bytes, frames: int) -> bytes:
 
     Args:
         data: A video with 30 frames a second.
-        frames: Number of frames that are no longer shown; those from the last key frame on stay in the file.
+        frames: Number of frames to hide. Those from the last key frame on stay in the file, because shown frames may
+            refer to them.
     """
     av = importlib.import_module("av")
     out = io.BytesIO()

@@ -34,7 +34,7 @@ class VideoFile(Protocol):
 
 
 class VideoDecoderCache:
-    """Open decoders, at most so many bytes and 64; beyond, those used least recently are closed. Any thread may use it.
+    """Open decoders, at most 64 and `most_bytes`; those used least recently are closed. Any thread may use it.
 
     Measured, opening a decoder takes a fifth to a quarter of the time of reading one frame of a film. A decoder that is
     in use is not in the table, so no two threads share one: threads that read the same video at once have one each.
