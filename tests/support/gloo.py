@@ -44,6 +44,7 @@ def run(rank):
     # In a file: the server of a first group might still answer ranks that make another one.
     group = dict(init_method=f"file://{{folder}}/ranks", rank=rank, world_size=count)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={timeout_s}), **group)
+    dist.barrier()  # a script that ends this group at once would break connections that another rank still makes
     failed = False
     try:
         main(rank, count)
