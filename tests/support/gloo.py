@@ -92,7 +92,8 @@ def run_on_ranks(count: int, root: str, script: str, folder: Path, timeout_s: in
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}  # for scripts that make another group
     environment = os.environ | address | {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
     code = _run([str(file), root, str(folder), str(count)], environment, trains="DistributedData" in script)
-    assert code == 0, f"the process that starts the ranks ended with {code}"
+    said = [file.read_text()[-2000:] for file in sorted(folder.glob("*.err"))]
+    assert code == 0, f"the process that starts the ranks ended with {code}; its ranks said: {said}"
     return [
         Ended(code, *((folder / f"{rank}.{name}").read_text() for name in ("out", "err")))
         for rank, code in enumerate(json.loads((folder / "codes").read_text()))
