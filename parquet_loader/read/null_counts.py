@@ -91,12 +91,15 @@ class _Sources:
 def _sources(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> _Sources | None:
     """Return the sources of a field; None if a part of a column is not in the file."""
     schema, paths, found = snapshot.schemas[number], footer.paths, _Sources([], [])
+    constants = snapshot.partition_schema.names
     for part_name, part in parts_of(name, field):
         names = (part_name, *part.aliases)
         source = next((n for n in names if type_at(schema, n) is not None), None)
         if source is None:
-            if part_name in snapshot.partition_schema.names:
+            if part_name in constants:
                 found.constants.append(part_name)
+            elif any(head in constants for head in heads(part_name)):  # a member of a column that a table added later
+                return None
             continue
         head = read_name(schema, source, enters_lists=False)
         held = [leaf for leaf, path in enumerate(paths) if head in heads(path)]

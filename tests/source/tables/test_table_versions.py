@@ -348,6 +348,18 @@ def test_columns_that_files_lack_are_null_and_constants_are_columns(tmp_path: Pa
     assert passing((pc.field("y") == "new") & (pc.field("x") == 3)) == [3]
 
 
+def test_the_members_of_a_column_that_a_table_added_later_may_be_null(tmp_path: Path) -> None:
+    members = pa.struct([("a", pa.int64()), ("tags", pa.map_(pa.string(), pa.int32()))])
+    new = pa.table({"x": [2], "s": pa.array([{"a": 3, "tags": [("t", 4)]}], members)})
+    made = table(tmp_path, [(numbers(0, 1), None), (new, None)], X.append(pa.field("s", members)))
+    with pytest.raises(DataError, match=r"columns that may have some, as statistics do not say: 's\.a'"):
+        rows_of(made, columns=["s.a"])
+    assert rows_of(made, schema=Schema.infer(made, nulls="fill")) == [
+        {"x": 0, "s.a": 0, "s.tags.key": [], "s.tags.value": []},
+        {"x": 2, "s.a": 3, "s.tags.key": ["t"], "s.tags.value": [4]},
+    ]
+
+
 def test_a_filter_on_constants_opens_no_data_of_other_files(tmp_path: Path) -> None:
     made = table(
         tmp_path,
