@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.decode import ColumnSource, plain
-from parquet_loader.schema import is_list_like
+from parquet_loader.schema import heads, is_list_like
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -29,6 +29,7 @@ class Conform:
 
     def __init__(self, stored: pa.Schema, delivered: pa.Schema) -> None:
         self._stored = stored
+        self._names = frozenset(stored.names)
         self._delivered = delivered
         self._changed = {
             own.name: (own.type, out.type) for own, out in zip(stored, delivered, strict=True) if own.type != out.type
@@ -42,17 +43,19 @@ class Conform:
         return list(dict.fromkeys(self._readable(name) for name in names))
 
     def _readable(self, name: str) -> str:
-        head = next((column for column in self._changed if name.startswith(f"{column}.")), None)
-        return name if head is None else _readable(head, name[len(head) + 1 :], self._changed[head][0])
+        column = self._column_of(name)
+        return name if column in (None, name) else _readable(column, name[len(column) + 1 :], self._changed[column][0])
+
+    def _column_of(self, name: str) -> str | None:
+        """Return the changed column that a dotted name leads into; None if that column is unchanged."""
+        column = next((head for head in heads(name) if head in self._names), None)
+        return column if column in self._changed else None
 
     def sources(self, sources: Sequence[ColumnSource]) -> tuple[ColumnSource, ...]:
         """Return the sources of delivered columns, with the types in the file."""
         found = []
         for source in sources:
-            changed = next(
-                (n for n in self._changed if source.stored is not None and f"{source.stored}.".startswith(f"{n}.")),
-                None,
-            )
+            changed = None if source.stored is None else self._column_of(source.stored)
             if changed is None or source.stored is None:
                 found.append(source)
                 continue

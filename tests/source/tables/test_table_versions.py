@@ -360,6 +360,15 @@ def test_the_members_of_a_column_that_a_table_added_later_may_be_null(tmp_path: 
     ]
 
 
+def test_a_name_with_a_dot_leads_into_no_other_column_whose_type_differs(tmp_path: Path) -> None:
+    member, members = pa.struct([("b", pa.int64())]), pa.struct([("b", pa.int64()), ("c", pa.int64())])
+    rows = pa.table({"s": pa.array([{"b": 1}], member), "s.t": pa.array([{"b": 2}], member), "s.u": [3]})
+    schema = pa.schema([("s", members), ("s.t", member), ("s.u", pa.int64())])
+    made = table(tmp_path, [(rows, None)], schema)
+    filled = Schema({"s.c": Scalar("int64", fill=-1)}, extra="infer")
+    assert rows_of(made, schema=filled) == [{"s.b": 1, "s.c": -1, "s.t.b": 2, "s.u": 3}]
+
+
 def test_a_filter_on_constants_opens_no_data_of_other_files(tmp_path: Path) -> None:
     made = table(
         tmp_path,
