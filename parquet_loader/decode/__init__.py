@@ -45,6 +45,7 @@ from parquet_loader.decode.media import (
     scale_and_offset,
     video_module,
     write_image,
+    write_jpegs,
 )
 from parquet_loader.decode.native.column_reader import Dictionary, NativeChunks, NotDecodedError
 from parquet_loader.decode.native.decodable import DecodableChunks, decodable_chunks, is_known_codec, is_known_type

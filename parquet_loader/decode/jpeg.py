@@ -15,12 +15,12 @@ import ctypes
 import importlib
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import KERNELS
+from parquet_loader.common import KERNELS, IntArray
 
 _MAGIC = b"\xff\xd8\xff"
 # By the number of channels: the color space in the file, and the one to decode to.
@@ -28,7 +28,7 @@ _COLORS = {1: ("Gray", "GRAY"), 3: ("YCbCr", "RGB")}
 _FUNCTIONS = (
     "jpeg_std_error", "jpeg_CreateDecompress", "jpeg_destroy_decompress", "jpeg_mem_src", "jpeg_read_header",
     "jpeg_start_decompress", "jpeg_read_scanlines", "jpeg_finish_decompress", "jpeg_crop_scanline",
-    "jpeg_skip_scanlines",
+    "jpeg_skip_scanlines", "jpeg_abort_decompress",
 )  # fmt: skip
 """In the order of `library` in `jpeg.c`."""
 
@@ -42,6 +42,68 @@ class Region(NamedTuple):
     bottom: int
     left: int
     right: int
+
+
+class JpegTask(NamedTuple):
+    """One image of `decode_jpegs`.
+
+    Attributes:
+        begin, end: Of its bytes.
+        row: Of the result.
+        height, width: Of the decoded image, as `reduced_shape` returned them.
+        factor, part: As in `decode_jpeg`.
+        is_mirrored: Whether left and right are exchanged.
+        cut: The pixels that are resized; those outside do not affect the result.
+        box: The part of `cut` that becomes the result: left, top, right and bottom.
+    """
+
+    begin: int
+    end: int
+    row: int
+    height: int
+    width: int
+    factor: int
+    is_mirrored: bool
+    part: Region
+    cut: Region
+    box: tuple[float, float, float, float]
+
+
+class JpegForm(NamedTuple):
+    """How `decode_jpegs` delivers images.
+
+    Attributes:
+        channels, height, width: Of a delivered image.
+        is_cubic: Whether images are resized by ``"bicubic"``, else by ``"bilinear"``.
+        is_planar: Whether channels come first.
+        is_float: Whether values are float32, multiplied by `scale` and increased by `offset`; else uint8.
+        scale, offset: Four numbers, for each channel and up to the end.
+    """
+
+    channels: int
+    height: int
+    width: int
+    is_cubic: bool
+    is_planar: bool
+    is_float: bool
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+
+
+# The structures `task` and `form` of `jpeg_batch.c`.
+_TASK = np.dtype(
+    [
+        *((name, np.int64) for name in ("begin", "end", "row")),
+        *((name, np.int32) for name in ("height", "width", "factor", "is_mirrored")),
+        ("part", np.int32, 4), ("cut", np.int32, 4), ("box", np.float32, 4),
+    ]
+)  # fmt: skip
+_FORM = np.dtype(
+    [
+        *((name, np.int32) for name in ("channels", "height", "width", "is_cubic", "is_planar", "is_float")),
+        ("scale", np.float32, 4), ("offset", np.float32, 4),
+    ]
+)  # fmt: skip
 
 
 class _Decoder(Protocol):
@@ -63,11 +125,14 @@ class _PillowsLibrary:
             raise ImportError("another interface than libjpeg's version 62")
 
     def shape(self, data: bytes | memoryview) -> Shape | None:
-        found, encoded = np.empty(3, np.int32), np.frombuffer(data, np.uint8)
-        if KERNELS.jpeg_header(encoded.ctypes.data, len(encoded), found.ctypes.data):
-            return None
-        height, width, channels = found.tolist()
+        encoded = np.frombuffer(data, np.uint8)
+        height, width, channels = self.shapes(encoded, np.array((0, len(encoded)), np.int64))[0].tolist()
         return (height, width, channels) if channels else None
+
+    def shapes(self, values: npt.NDArray[np.uint8], offsets: IntArray) -> npt.NDArray[np.int32]:
+        found = np.empty((len(offsets) - 1, 3), np.int32)
+        KERNELS.jpeg_headers(values.ctypes.data, offsets.ctypes.data, len(found), found.ctypes.data)
+        return found
 
     def decode(self, data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int, part: Region | None) -> bool:
         if not out.flags.c_contiguous:
@@ -78,6 +143,19 @@ class _PillowsLibrary:
         return not KERNELS.jpeg_decode(
             encoded.ctypes.data, len(encoded), factor, at, at + 4 * numbers.itemsize, out.ctypes.data
         )
+
+    def decode_batch(
+        self, values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm, out: npt.NDArray[Any]
+    ) -> npt.NDArray[np.bool_]:
+        every, how = np.array(tasks, _TASK), np.array([form], _FORM)
+        decoded = np.empty(max(task.height * task.width for task in tasks) * form.channels, np.uint8)
+        resized = np.empty(form.height * form.width * form.channels, np.uint8)
+        is_done = np.empty(len(tasks), np.bool_)
+        KERNELS.jpeg_batch(
+            values.ctypes.data, every.ctypes.data, len(tasks), how.ctypes.data,
+            *(array.ctypes.data for array in (decoded, resized, out, is_done)),
+        )  # fmt: skip
+        return is_done
 
 
 class _Simplejpeg:
@@ -168,3 +246,41 @@ def decode_jpeg(
         return False
     decoder = decoders.whole if factor == 1 and part is None else decoders.part
     return decoder.decode(data, out, factor, part)
+
+
+def jpeg_shapes(values: npt.NDArray[np.uint8], offsets: IntArray) -> list[list[int]] | None:
+    """Return height, width and channels (1 or 3; 0 for an image that `decode_jpegs` cannot decode) of many images.
+
+    Args:
+        values: The bytes of all images, contiguous uint8 ``[total]``.
+        offsets: int64 ``[images + 1]``; image i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    Returns:
+        One shape for each image; None without kernels.
+    """
+    decoder = _batch_decoder()
+    return None if decoder is None else decoder.shapes(values, offsets).tolist()
+
+
+def decode_jpegs(
+    values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm, out: npt.NDArray[Any]
+) -> npt.NDArray[np.bool_]:
+    """Decode and resize JPEGs in one call of the kernels, so that the GIL is released once.
+
+    Args:
+        values: The bytes of all images, contiguous uint8 ``[total]``.
+        tasks: The images; for others `jpeg_shapes` gave their shape, with the channels of `form`.
+        form: How they are delivered.
+        out: Contiguous memory for all rows.
+
+    Returns:
+        bool ``[tasks]``, whether each image is in its row of `out`; other rows are undefined.
+    """
+    decoder = _batch_decoder()
+    assert decoder is not None
+    return decoder.decode_batch(values, tasks, form, out)
+
+
+def _batch_decoder() -> _PillowsLibrary | None:
+    decoders = _decoders()
+    return decoders.part if decoders is not None and isinstance(decoders.part, _PillowsLibrary) else None

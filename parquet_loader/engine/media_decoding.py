@@ -26,6 +26,7 @@ from parquet_loader.decode import (
     image_pixels,
     read_array,
     write_image,
+    write_jpegs,
 )
 from parquet_loader.engine.encoded_images import EncodedImageRows, EncodedImages, black_image
 from parquet_loader.engine.recordings import AudioRows, BatchRows, VideoRows
@@ -39,7 +40,7 @@ BatchArrays: TypeAlias = "dict[str, Array | Images]"
 
 # Pillow decodes images of at most this many pixels in about as much time as threads take to exchange the GIL.
 _FEW_PIXELS = 64 * 64
-# Rows that are decoded with the lock held: a few milliseconds.
+# Rows that are decoded in one call of the kernels, or with the lock held.
 _ROWS_AT_ONCE = 64
 
 _few_pixels_lock = threading.Lock()
@@ -142,6 +143,12 @@ class ImageRows:
             )
         if not np.may_share_memory(pixels, out):
             out[...] = pixels
+
+    def decode_together(self, chosen: range, encoded: Ragged, rows: BatchRows) -> set[int]:
+        """Decode those of the chosen rows that the kernels can decode in one call, and return them."""
+        if self._array is None or self._field.storage == "path":
+            return set()
+        return write_jpegs(encoded, chosen, self._field, rows.random, self._array)
 
     def fill_gap(self, row: int) -> None:
         """Make the row a black image."""
@@ -246,8 +253,13 @@ def decode_media(
         media = _opened(column, rows, memory)
         opened.append(media)
         for begin in range(0, rows.count, _ROWS_AT_ONCE):
-            with _turn(column.image, encoded[begin]):
-                for row in range(begin, min(begin + _ROWS_AT_ONCE, rows.count)):
+            some = range(begin, min(begin + _ROWS_AT_ONCE, rows.count))
+            done_together = media.decode_together(some, encoded, rows) if isinstance(media, ImageRows) else ()
+            one_by_one = [row for row in some if row not in done_together]
+            if not one_by_one:
+                continue
+            with _turn(column.image, encoded[one_by_one[0]]):
+                for row in one_by_one:
                     data = encoded[row]  # one at a time: copies of all rows would be new memory for each batch
                     try:
                         if not data and valid is not None and not valid[row]:

@@ -94,8 +94,10 @@ def _load(path: Path) -> tuple[Any, str]:
     library.image_to_floats.restype = None
     library.jpeg_use.argtypes = (pointer,)
     library.jpeg_use.restype = ctypes.c_int
-    library.jpeg_header.argtypes = (pointer, number, pointer)
-    library.jpeg_header.restype = ctypes.c_int
+    library.jpeg_headers.argtypes = (pointer, pointer, number, pointer)
+    library.jpeg_headers.restype = None
+    library.jpeg_batch.argtypes = (pointer, pointer, number, *[pointer] * 5)
+    library.jpeg_batch.restype = None
     library.jpeg_decode.argtypes = (pointer, number, number32, *[pointer] * 3)
     library.jpeg_decode.restype = ctypes.c_int
     library.crc32c.argtypes = (ctypes.c_char_p, number)

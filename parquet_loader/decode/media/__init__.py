@@ -12,6 +12,7 @@ from parquet_loader.decode.media.images import (
     jpeg_part,
     scale_and_offset,
     write_image,
+    write_jpegs,
 )
 from parquet_loader.decode.media.video import VideoDecoder, clip_positions, decode_clips, video_module
 from parquet_loader.decode.media.video_cache import VideoDecoderCache

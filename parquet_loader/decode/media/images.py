@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Callable
 from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -16,10 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem, pillow_image, unreadable_image
-from parquet_loader.decode.jpeg import Region, decode_jpeg, jpeg_shape, reduced_shape
+from parquet_loader.decode.jpeg import (
+    JpegForm,
+    JpegTask,
+    Region,
+    decode_jpeg,
+    decode_jpegs,
+    jpeg_shape,
+    jpeg_shapes,
+    reduced_shape,
+)
 from parquet_loader.decode.media.crops import Box, center_box, random_box, uniform
 from parquet_loader.decode.media.resizing import Pixels, resize, to_floats
-from parquet_loader.schema import Image, sixteen_bits
+from parquet_loader.schema import Image, Ragged, sixteen_bits
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _PLUGINS = {
@@ -106,6 +116,65 @@ def _is_flipped(field: Image, rng: np.random.Generator | None) -> bool:
     return field.flip == 1 if rng is None else bool(uniform(rng, 1)[0] < field.flip)
 
 
+def write_jpegs(
+    encoded: Ragged, rows: range, field: Image, random: Callable[[int], np.random.Generator], out: npt.NDArray[Any]
+) -> set[int]:
+    """Write those images that are plain JPEGs, as `write_image` does, with one call of the kernels.
+
+    Args:
+        encoded: The bytes of a batch's images.
+        rows: The rows to write.
+        field: Their field, whose delivered size is fixed.
+        random: Returns the random numbers of a row; not called if the field is not random.
+        out: Memory of the batch, ``[rows of the batch, *delivered shape]``.
+
+    Returns:
+        The rows that are written. `write_image` writes the others, or says what is wrong with them.
+    """
+    if field.exif_orientation or field.interpolation == "nearest" or not out.flags.c_contiguous:
+        return set()
+    offsets = encoded.offsets[rows.start : rows.stop + 1]
+    shapes = jpeg_shapes(encoded.values, offsets)
+    if shapes is None:
+        return set()
+    places, tasks = offsets.tolist(), list[JpegTask]()
+    most_pixels = pillow_image().MAX_IMAGE_PIXELS or math.inf
+    stored_height, stored_width, channels = field.shape
+    for row, begin, end, (height, width, found) in zip(rows, places[:-1], places[1:], shapes, strict=True):
+        if found != channels or height * width > most_pixels:
+            continue
+        if stored_height is not None and (height, width) != (stored_height, stored_width):
+            continue
+        rng = random(row) if field.is_random else None
+        is_flipped = _is_flipped(field, rng)
+        box = _box(field, height, width, rng)
+        factor = _reduction(field, box)
+        shape = reduced_shape((height, width, channels), factor)
+        part = _used(field, box, factor, shape)
+        cut = _cut(shape, box, factor, field)
+        tasks.append(JpegTask(begin, end, row, shape[0], shape[1], factor, is_flipped, part, cut.region, cut.box))
+    if not tasks:
+        return set()
+    is_written = decode_jpegs(encoded.values, tasks, _jpeg_form(field, out.shape[1:]), out)
+    return {task.row for task, is_done in zip(tasks, is_written.tolist(), strict=True) if is_done}
+
+
+def _jpeg_form(field: Image, delivered: tuple[int, ...]) -> JpegForm:
+    by_channel = np.zeros((4, 2), np.float32)
+    by_channel[: field.shape[2]] = [scale_and_offset(field, channel) for channel in range(field.shape[2])]
+    height, width = delivered[1:] if field.channels_first else delivered[:2]
+    return JpegForm(
+        channels=field.shape[2],
+        height=height,
+        width=width,
+        is_cubic=field.interpolation == "bicubic",
+        is_planar=field.channels_first,
+        is_float=field.delivered_dtype == np.float32,
+        scale=tuple(by_channel[:, 0].tolist()),
+        offset=tuple(by_channel[:, 1].tolist()),
+    )
+
+
 class JpegPart(NamedTuple):
     """What is delivered of a JPEG that another decoder decodes in full.
 
@@ -152,8 +221,6 @@ def jpeg_part(data: bytes, field: Image, rng: np.random.Generator | None) -> Jpe
                 return None
     height, width, _ = stored
     _check_size((height, width), field)
-    if field.size is None:
-        return JpegPart(height, width, Box(0, 0, width, height), Region(0, height, 0, width), is_flipped)
     box = _box(field, height, width, rng)
     return JpegPart(height, width, box, _used(field, box, 1, stored), is_flipped)
 
@@ -207,26 +274,28 @@ def _check_size(found: tuple[int, ...], field: Image) -> None:
 
 
 def _box(field: Image, height: int, width: int, rng: np.random.Generator | None) -> Box:
-    assert isinstance(field.size, tuple)
     if field.crop == "random":
         assert rng is not None
         return random_box(height, width, field.scale, field.ratio, rng)
     if field.crop == "center":
+        assert isinstance(field.size, tuple)
         return center_box(height, width, field.size, field.resize)
     return Box(0, 0, width, height)
 
 
 def _reduction(field: Image, box: Box) -> int:
     """Return the largest reduction in decoding, 1, 2, 4 or 8, that leaves at least the delivered size."""
-    assert isinstance(field.size, tuple)
-    if field.interpolation == "nearest":
+    if field.size is None or field.interpolation == "nearest":
         return 1
+    assert isinstance(field.size, tuple)
     factor = min(box.height / field.size[0], box.width / field.size[1])
     return 8 if factor >= 8 else 4 if factor >= 4 else 2 if factor >= 2 else 1
 
 
 def _used(field: Image, box: Box, factor: int, shape: tuple[int, ...]) -> Region:
     """Return the pixels that affect the result, of an image that is reduced to `shape` by `factor`."""
+    if field.size is None:
+        return Region(0, shape[0], 0, shape[1])
     assert isinstance(field.size, tuple)
 
     def used(begin: float, length: float, size: int, whole: int) -> tuple[int, int]:
@@ -254,13 +323,28 @@ def _part(pixels: Pixels, height: int, width: int, box: Box, factor: int, field:
         factor = 1
     elif found != (-(-height // factor), -(-width // factor)):
         raise BlobProblem(f"the image is {found[0]} x {found[1]}, its header says {height} x {width}")
+    cut = _cut(found, box, factor, field)
+    top, bottom, left, right = cut.region
+    return _Part(pixels[top:bottom, left:right], cut.box)
+
+
+class _Cut(NamedTuple):
+    """The pixels that are resized, and the part of them that becomes the result: left, top, right and bottom."""
+
+    region: Region
+    box: tuple[float, float, float, float]
+
+
+def _cut(shape: tuple[int, ...], box: Box, factor: int, field: Image) -> _Cut:
+    """Return the box in pixels of an image that is reduced to `shape` by `factor`."""
     left, top = box.left / factor, box.top / factor
-    right, bottom = min(left + box.width / factor, found[1]), min(top + box.height / factor, found[0])
-    if field.crop == "random":  # as torchvision: cut first, so that pixels outside do not affect the result
-        row, column = math.floor(top), math.floor(left)
-        pixels = pixels[row : math.ceil(bottom), column : math.ceil(right)]
-        left, top, right, bottom = left - column, top - row, right - column, bottom - row
-    return _Part(pixels, (left, top, right, bottom))
+    right, bottom = min(left + box.width / factor, shape[1]), min(top + box.height / factor, shape[0])
+    if field.crop != "random":
+        return _Cut(Region(0, shape[0], 0, shape[1]), (left, top, right, bottom))
+    # as torchvision: cut first, so that pixels outside do not affect the result
+    row, column = math.floor(top), math.floor(left)
+    region = Region(row, math.ceil(bottom), column, math.ceil(right))
+    return _Cut(region, (left - column, top - row, right - column, bottom - row))
 
 
 def _in_size(part: _Part, field: Image, out: Pixels | None, *, is_flipped: bool) -> Pixels:

@@ -4,6 +4,7 @@
  * Rows are resized in strips of LANES rows that are transposed, so that one weight applies to a whole vector. */
 #include <stdlib.h>
 
+#include "resize.h"
 #include "resize_strips.h"
 
 /* Filters: functions of a distance, 0 or more. */
@@ -128,4 +129,9 @@ EXPORT FOR_EACH_TARGET void image_to_floats(
   else if (channels == 3) to_floats(in, pixels, 3, 0, scale, offset, out);
   else if (channels == 1) to_floats(in, pixels, 1, 1, scale, offset, out);
   else to_floats(in, pixels, channels, is_planar, scale, offset, out);
+}
+
+void image_to_planes(const uint8_t *in, int64_t pixels, int channels, uint8_t *out) {
+  for (int c = 0; c < channels; c++)
+    for (int64_t i = 0; i < pixels; i++) out[c * pixels + i] = in[i * channels + c];
 }

@@ -10,7 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "kernels.h"
+#include "../kernels.h"
 
 #define PLACES 22
 #define HALF (1 << (PLACES - 1))

@@ -1,67 +1,13 @@
-/* Decodes parts of JPEG images with libjpeg-turbo.
- *
- * Python finds the library that Pillow has loaded and passes its functions. This file declares the interface of libjpeg
- * 6b (version 62), unchanged since 1998. The library refuses callers with another version or another structure size.
- *
- * Any error or warning ends the decoding; Pillow then decodes or refuses the image. */
-#include <setjmp.h>
-#include <stdint.h>
+/* Python finds the library that Pillow has loaded and passes its functions. Any error or warning ends the decoding; Pillow then
+ * decodes or refuses the image. */
+#include "jpeg.h"
+
 #include <string.h>
 
-#include "kernels.h"
-
-enum { VERSION = 62, STRUCTURE_BYTES = 632 };  /* of 64-bit platforms; jpeg_use refuses others */
 enum { GRAY = 1, RGB = 2, YCBCR = 3 };         /* color spaces */
 enum { ROWS = 16 };                            /* most rows requested at once */
+enum { MOST_IMAGES = 8 };                      /* of one decoder */
 enum { MARGIN = 2 };                           /* pixels of a neighbor block that upsampling of colors reads */
-
-typedef struct decoder Decoder;
-
-/* jpeg_error_mgr. */
-typedef struct {
-  void (*fail)(Decoder *);
-  void (*warn)(Decoder *, int level);
-  void (*print)(Decoder *);
-  void (*format)(Decoder *, char *);
-  void (*reset)(Decoder *);
-  int code;
-  union {
-    int i[8];
-    char s[80];
-  } parameters;
-  int trace_level;
-  long warnings;
-  const char *const *messages;
-  int last_message;
-  const char *const *added_messages;
-  int first_added, last_added;
-} Errors;
-
-/* jpeg_decompress_struct up to the color map, with the names of libjpeg. */
-typedef struct {
-  Errors *err;
-  void *mem, *progress, *client_data;
-  int is_decompressor, global_state;
-  void *src;
-  unsigned image_width, image_height;
-  int num_components, jpeg_color_space, out_color_space;
-  unsigned scale_num, scale_denom;
-  double output_gamma;
-  int buffered_image, raw_data_out, dct_method, do_fancy_upsampling, do_block_smoothing;
-  int quantize_colors, dither_mode, two_pass_quantize, desired_number_of_colors;
-  int enable_1pass_quant, enable_external_quant, enable_2pass_quant;
-  unsigned output_width, output_height;
-  int out_color_components, output_components, rec_outbuf_height;
-} Known;
-
-struct decoder {
-  union {
-    Known known;
-    uint8_t all[STRUCTURE_BYTES];
-  } its;
-  Errors errors;
-  jmp_buf failed;
-};
 
 /* In the order in which jpeg_use takes them. */
 static struct {
@@ -75,6 +21,7 @@ static struct {
   int (*finish)(Decoder *);
   void (*crop)(Decoder *, unsigned *, unsigned *);
   unsigned (*skip_rows)(Decoder *, unsigned);
+  void (*abort)(Decoder *);
 } library;
 
 static void fail(Decoder *decoder) { longjmp(decoder->failed, 1); }
@@ -106,13 +53,14 @@ EXPORT int jpeg_use(const void *const *functions) {
   return 1;
 }
 
-/* Writes height, width and channels: 1 for grey, 3 for YCbCr, 0 for other images. */
-EXPORT int jpeg_header(const uint8_t *data, int64_t nbytes, int32_t *shape) {
+/* Writes height, width and channels: 1 for grey, 3 for YCbCr. Returns whether the image is one of these. */
+static int read_header(const uint8_t *data, int64_t nbytes, int32_t *shape) {
+  if (nbytes < 3 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF) return 0;
   Decoder decoder;
   prepare(&decoder);
   if (setjmp(decoder.failed)) {
     library.destroy(&decoder);
-    return OTHER;
+    return 0;
   }
   library.create(&decoder, VERSION, STRUCTURE_BYTES);
   library.memory_source(&decoder, data, (unsigned long)nbytes);
@@ -122,7 +70,14 @@ EXPORT int jpeg_header(const uint8_t *data, int64_t nbytes, int32_t *shape) {
   shape[1] = (int32_t)known->image_width;
   shape[2] = known->jpeg_color_space == YCBCR ? 3 : known->jpeg_color_space == GRAY ? 1 : 0;
   library.destroy(&decoder);
-  return OK;
+  return shape[2] != 0;
+}
+
+/* Writes height, width and channels of `count` images, which lie between their `offsets` in `data`: 1 channel for grey, 3 for
+ * YCbCr, 0 for anything else. */
+EXPORT void jpeg_headers(const uint8_t *data, const int64_t *offsets, int64_t count, int32_t *shapes) {
+  for (int64_t i = 0; i < count; i++)
+    if (!read_header(data + offsets[i], offsets[i + 1] - offsets[i], shapes + 3 * i)) shapes[3 * i + 2] = 0;
 }
 
 /* Returns whether decoding a part only gives the same pixels, and finds the same errors, as decoding the whole image: if the
@@ -162,46 +117,67 @@ static int is_partly_decodable(const uint8_t *data, int64_t nbytes) {
   return 0;
 }
 
-/* Decodes an image of which each side is divided by `factor`: at least the pixels of `part` (top, bottom, left, right; not
- * empty and inside of the image) to their offsets in `out`, which is contiguous memory for the whole image of `shape`
- * (height, width, channels). Other pixels may be overwritten. */
-EXPORT int jpeg_decode(
-    const uint8_t *data, int64_t nbytes, int32_t factor, const int32_t *part, const int32_t *shape, uint8_t *out) {
+int decode_with(
+    Decoder *decoder, const uint8_t *data, int64_t nbytes, int32_t factor, const int32_t *part, const int32_t *shape,
+    uint8_t *out) {
   const unsigned height = (unsigned)shape[0], width = (unsigned)shape[1], channels = (unsigned)shape[2];
   const int is_part = (part[0] > 0 || part[1] < shape[0] || part[2] > 0 || part[3] < shape[1])
                       && is_partly_decodable(data, nbytes);
   const unsigned top = is_part ? (unsigned)part[0] : 0, bottom = is_part ? (unsigned)part[1] : height;
   const unsigned left = is_part && part[2] > MARGIN ? (unsigned)part[2] - MARGIN : 0;
   const unsigned right = is_part && part[3] + MARGIN < shape[1] ? (unsigned)part[3] + MARGIN : width;
-  Decoder decoder;
-  prepare(&decoder);
-  if (setjmp(decoder.failed)) {
-    library.destroy(&decoder);
+  if (!decoder->is_open) prepare(decoder);
+  if (setjmp(decoder->failed)) {
+    close_decoder(decoder);
     return OTHER;
   }
-  library.create(&decoder, VERSION, STRUCTURE_BYTES);
-  library.memory_source(&decoder, data, (unsigned long)nbytes);
-  library.read_header(&decoder, 1);
-  Known *known = &decoder.its.known;
+  if (!decoder->is_open) {
+    decoder->is_open = 1;
+    library.create(decoder, VERSION, STRUCTURE_BYTES);
+  }
+  library.memory_source(decoder, data, (unsigned long)nbytes);
+  library.read_header(decoder, 1);
+  Known *known = &decoder->its.known;
   known->out_color_space = channels == 1 ? GRAY : RGB;
   known->scale_num = 1;
   known->scale_denom = (unsigned)factor;
-  library.start(&decoder);
+  library.start(decoder);
   if (known->output_height != height || known->output_width != width || known->output_components != (int)channels)
-    fail(&decoder);
+    fail(decoder);
   unsigned begin = left, count = right - left;
-  if (count < width) library.crop(&decoder, &begin, &count);  /* begins with a whole block */
-  if (begin > left || begin + count < right || begin + count > width || known->output_width != count) fail(&decoder);
-  if (top && library.skip_rows(&decoder, top) != top) fail(&decoder);
+  if (count < width) library.crop(decoder, &begin, &count);  /* begins with a whole block */
+  if (begin > left || begin + count < right || begin + count > width || known->output_width != count) fail(decoder);
+  if (top && library.skip_rows(decoder, top) != top) fail(decoder);
   for (unsigned row = top; row < bottom;) {
     uint8_t *rows[ROWS];
     const unsigned asked = bottom - row < ROWS ? bottom - row : ROWS;
     for (unsigned i = 0; i < asked; i++) rows[i] = out + ((uint64_t)(row + i) * width + begin) * channels;
-    const unsigned found = library.read_rows(&decoder, rows, asked);
-    if (!found || found > asked) fail(&decoder);
+    const unsigned found = library.read_rows(decoder, rows, asked);
+    if (!found || found > asked) fail(decoder);
     row += found;
   }
-  if (!is_part) library.finish(&decoder);
-  library.destroy(&decoder);
+  if (is_part) library.abort(decoder);
+  else library.finish(decoder);
+  /* An image without tables must not be decoded with those of the image before. They are freed when the decoder is closed, and
+   * until then the library searches memory among them. */
+  memset(known->quant_tbl_ptrs, 0, sizeof known->quant_tbl_ptrs);
+  memset(known->dc_huff_tbl_ptrs, 0, sizeof known->dc_huff_tbl_ptrs);
+  memset(known->ac_huff_tbl_ptrs, 0, sizeof known->ac_huff_tbl_ptrs);
+  if (++decoder->images == MOST_IMAGES) close_decoder(decoder);
   return OK;
+}
+
+void close_decoder(Decoder *decoder) {
+  if (decoder->is_open) library.destroy(decoder);
+  decoder->is_open = 0;
+}
+
+/* As decode_with, for one image. */
+EXPORT int jpeg_decode(
+    const uint8_t *data, int64_t nbytes, int32_t factor, const int32_t *part, const int32_t *shape, uint8_t *out) {
+  Decoder decoder;
+  decoder.is_open = 0;
+  const int problem = decode_with(&decoder, data, nbytes, factor, part, shape, out);
+  close_decoder(&decoder);
+  return problem;
 }

@@ -1,5 +1,5 @@
 /* The loops of `resize.c` for processors with AVX2: GCC is slow to make integers of its own vectors of bytes. */
-#include "kernels.h"
+#include "../kernels.h"
 
 #ifdef HAS_TARGETS
 #pragma GCC target("avx2")
