@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
-from parquet_loader.decode import ValueProblem, coded_words
+from parquet_loader.decode import ValueProblem, coded_words, type_at
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
 from parquet_loader.read.views import schema_without_views, table_without_views
@@ -358,7 +358,7 @@ def _stand_ins(known: pa.Schema, declared: Schema | None) -> dict[str, str | pa.
     """Return the substitutes for declared columns that files lack: an alias that they have, or a value."""
     found: dict[str, str | pa.Scalar] = {}
     for name, field in stored_fields(declared or {}):
-        if name in known.names or "." in name:
+        if type_at(known, name) is not None:
             continue
         alias = next((alias for alias in field.aliases if alias in known.names), None)
         if alias is not None:

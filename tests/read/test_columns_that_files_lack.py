@@ -134,3 +134,12 @@ def test_a_filter_on_a_column_that_nothing_stands_for_is_refused(growing: Path) 
         _load(growing, schema, filters=pc.field("discount") > 0)
     with pytest.raises(SchemaError, match="filters name the column 'prise'"):
         _load(growing, _GROWING, filters=pc.field("prise") > 0)
+
+
+def test_a_missing_column_whose_name_has_a_dot_is_filtered_too(tmp_path: Path) -> None:
+    _write(tmp_path, a={"id": [1, 2], "v.x": [5, 6]}, b={"id": [3]}, c={"id": [4], "w.x": [6]})
+    schema = Schema({"id": Scalar("int64"), "v.x": Scalar("int64", missing=-1, aliases=["w.x"])})
+    assert _load(tmp_path, schema, filters=[("v.x", "!=", 5)]) == {"id": [2, 3, 4], "v.x": [6, -1, 6]}
+    _write(tmp_path, d={"id": [5], "v": [{"x": 7}]})
+    with pytest.raises(SchemaError, match=r"d\.parquet: filters name the column 'v\.x', which does not exist"):
+        _load(tmp_path, schema, filters=[("v.x", "!=", 5)])
