@@ -46,7 +46,7 @@ class LeasedFiles:
 
 
 class StoreView:
-    """Lists a store and leases its files. Used in the process that made it, by one thread at a time.
+    """Lists a store and leases its files. Used in the process that made it, by any thread.
 
     Args:
         paths: The paths of the store.
@@ -78,8 +78,7 @@ class StoreView:
                     reclaim(self._paths, self._ledger, totals)
                     names = self._listed()
                     lease = FileLease(self._paths, names, {"purpose": purpose})
-            self._files.forget_all_but(names)
-            known = self._files.examine(names)
+            known = self._files.examine_all(names)
             if lease is not None and len(known) < len(names):
                 there = {examined.file.name for examined in known}
                 lease.keep_only([number for number, name in enumerate(names) if name in there])
@@ -92,9 +91,9 @@ class StoreView:
 
     def _listed(self) -> list[str]:
         """Return the names of the files without those queued for eviction, unless all are queued."""
-        self._names = self._ledger.published(self._names)
+        names = self._names = self._ledger.published(self._names)
         leaving = set(queued_evictions(self._paths))
-        return [name for name in self._names if name not in leaving] or list(self._names)
+        return [name for name in names if name not in leaving] or list(names)
 
     def lease_list(self, data: bytes, purpose: str) -> tuple[FileList, FileLease | None]:
         """Return a dumped list, and lease its files that still exist.

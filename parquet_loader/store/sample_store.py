@@ -228,7 +228,7 @@ class SampleStore:
         """Return the present files, in order of publication; any of them may be evicted at any time."""
         parts = self._parts()
         names = parts.ledger.published()
-        return parts.reading.with_counts(parts.files.examine(names))
+        return parts.reading.with_counts(parts.files.examine_all(names))
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[list[StoredFile]]:

@@ -186,7 +186,7 @@ class Space:
         return []  # "never", or a function that this process does not have
 
     def _ranked(self, names: Iterable[str], policy: Callable[[StoredFile], float]) -> list[str]:
-        files = with_counts([known.file for known in self._files.examine(names)], self._paths)
+        files = with_counts([known.file for known in self._files.examine_all(names)], self._paths)
         scores: list[tuple[float, str]] = []
         for file in files:
             score = policy(file)

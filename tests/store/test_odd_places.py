@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -23,6 +24,7 @@ from parquet_loader import (
     Schema,
     SourceError,
     StoreOptions,
+    SystemReadError,
     Tensor,
     WriteError,
 )
@@ -164,6 +166,30 @@ def test_errors_name_the_record_that_is_refused(
             operation()
         assert isinstance(caught.value.__cause__, OSError)
     reader.close()
+
+
+def test_a_file_that_the_system_cannot_look_up_is_a_system_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with store.writer() as writer:
+        writer.write(rows(0, 10))
+    (path,) = published(tmp_path)
+    stat = os.stat
+
+    def fail(name: Any, **options: Any) -> os.stat_result:
+        if name == path:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return stat(name, **options)
+
+    again = SampleStore(tmp_path)
+    with BatchedDataLoader(store, 10) as loader:
+        monkeypatch.setattr(os, "stat", fail)
+        for read in (again.files, lambda: BatchedDataLoader(again, 10)):
+            with pytest.raises(SystemReadError, match=r"\.parquet: the system could not read the file: .*Stale"):
+                read()
+        monkeypatch.undo()
+        assert delivered(loader) == list(range(10))
 
 
 def test_a_reservation_that_could_not_be_looked_up_is_not_used_twice(

@@ -34,7 +34,7 @@ from parquet_loader import (
     WriteError,
     write_dataset,
 )
-from parquet_loader.store import StoreWriter
+from parquet_loader.store import StoredFile, StoreWriter
 from parquet_loader.store.eviction_queue import queue_evictions
 from tests.store.samples import ONE, SCHEMA, SMALL, delivered, numbers, published, rows, used_bytes
 
@@ -183,6 +183,51 @@ def test_what_was_to_make_way_is_read_again_once_a_store_is_opened(store: Sample
         assert left_out == list(range(500 - len(left_out), 500))
         SampleStore(store.path)
         assert delivered(loader) == list(range(500))
+
+
+def test_a_snapshot_has_all_of_its_files_whatever_another_thread_lists_meanwhile(
+    store: SampleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in (0, 10):
+        with store.writer() as writer:
+            writer.write(rows(first, 10))
+        if not first:
+            store.files()  # reads the first footer
+    old, new = published(store.path)
+    others: list[int] = []
+    stat = os.stat
+
+    def list_without_the_old_one() -> None:
+        queue_evictions(store._paths, [os.path.basename(old)], {}, 1)
+        with store.snapshot() as files:
+            others.append(len(files))
+
+    def look_up(path: Any, **options: Any) -> os.stat_result:
+        if path == new and not others:
+            others.append(0)
+            thread = threading.Thread(target=list_without_the_old_one)
+            thread.start()
+            thread.join()
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", look_up)
+    with store.snapshot() as files:
+        assert [file.path for file in files] == [old, new]
+    assert others == [0, 1]
+
+
+def test_what_is_known_of_files_goes_with_them_whoever_evicts_them(tmp_path: Path) -> None:
+    store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=100_000, evict="priority", options=ONE)
+    other = SampleStore(tmp_path)
+    with store.writer() as writer:
+        for first in range(0, 4000, 40):
+            writer.write(rows(first, 40))
+            writer.flush()
+            files = [*other.files(), *store.files()]
+            assert other._writable().space.ranking()
+    gc.collect()
+    known = sum(type(one) is StoredFile for one in gc.get_objects())
+    assert known <= 3 * len(files), f"{known} for {len(files)} files"
 
 
 def test_a_full_store_goes_on_although_the_newest_checkpoint_holds_all_of_its_files(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +33,7 @@ class CatalogEntry:
         file: The file.
         source: The file as readers list it.
         group_rows, group_bytes, group_unencoded_bytes: Rows and bytes of each row group, see `Metadata`.
-        schema: The number of its schema in the catalog.
+        schema: Its columns; files of the same columns share one object.
         digest: The digest of the footer.
     """
 
@@ -42,12 +42,12 @@ class CatalogEntry:
     group_rows: tuple[int, ...]
     group_bytes: tuple[int, ...]
     group_unencoded_bytes: tuple[int, ...]
-    schema: int
+    schema: pa.Schema
     digest: int
 
 
 class FileCatalog:
-    """The known facts of published files, by name. Used by one thread at a time.
+    """The known facts of published files, by name. Any thread may use it.
 
     Args:
         paths: The paths of the store.
@@ -59,22 +59,29 @@ class FileCatalog:
         self._identity = identity
         self._known: dict[str, CatalogEntry] = {}
         self._refused: dict[str, str] = {}
-        self._schemas: list[pa.Schema] = []
-        self._schema_numbers: dict[bytes, int] = {}
+        self._schemas: dict[bytes, pa.Schema] = {}
         self._filesystem = pafs.LocalFileSystem()
 
     @property
     def refused(self) -> Mapping[str, str]:
         """Files that have a published file's name but do not belong to the store, each with the reason."""
-        return MappingProxyType(self._refused)
+        return MappingProxyType(dict(self._refused))
+
+    def examine_all(self, names: Iterable[str]) -> list[CatalogEntry]:
+        """Return the facts of the present files, as `examine` does, and forget all other files."""
+        wanted = dict.fromkeys(names)
+        for known in (self._known, self._refused):
+            for name in known.keys() - wanted.keys():
+                known.pop(name, None)
+        return self.examine(wanted)
 
     def examine(self, names: Iterable[str]) -> list[CatalogEntry]:
-        """Return the known facts of these files, in this order, without files that are gone or refused.
+        """Return the facts of these files, in this order, without files that are gone or refused.
 
         Reads footers that were not read before, and again those of refused files, which may have been repaired.
         """
-        wanted = list(names)
-        new = [name for name in wanted if name not in self._known]
+        found = {name: self._known.get(name) for name in names}  # other threads may forget files meanwhile
+        new = [name for name, known in found.items() if known is None]
         if len(new) > _FEW:
             most = min(_FOOTERS_IN_PARALLEL, 2 * (os.cpu_count() or 1))
             footers = in_threads(self._footer, new, most, "parquet_loader-footers")
@@ -85,25 +92,13 @@ class FileCatalog:
             if isinstance(footer, str):
                 self._refused[name] = footer
             elif footer is not None:
-                known, schema = footer
-                self._known[name] = replace(known, schema=self._number_of(schema))
-        return [self._known[name] for name in wanted if name in self._known]
-
-    def forget_all_but(self, names: Iterable[str]) -> None:
-        """Forget files that are gone."""
-        keep = set(names)
-        for known in (self._known, self._refused):
-            for name in known.keys() - keep:
-                del known[name]
+                found[name] = self._known[name] = footer
+        return [known for known in found.values() if known is not None]
 
     def forget(self, names: Iterable[str]) -> None:
         """Forget these files."""
         for name in names:
             self._known.pop(name, None)
-
-    def is_known(self, name: str) -> bool:
-        """Return whether the file's footer has been read."""
-        return name in self._known
 
     def snapshot(self, files: Sequence[CatalogEntry], copies: Sequence[IntArray] | None = None) -> Snapshot:
         """Return the files as a loader reads them.
@@ -123,11 +118,13 @@ class FileCatalog:
             file, number, rows, sizes, unencoded = (np.repeat(a, times) for a in (file, number, rows, sizes, unencoded))
         sources = tuple(f.source for f in files)
         digests = np.fromiter((f.digest for f in files), np.uint64, len(files))
+        schemas = list({id(f.schema): f.schema for f in files}.values())
+        numbers = {id(schema): number for number, schema in enumerate(schemas)}
         return Snapshot(
             filesystem=self._filesystem,
             files=sources,
-            schemas=tuple(self._schemas),
-            file_schema=np.fromiter((f.schema for f in files), np.int32, len(files)),
+            schemas=tuple(schemas),
+            file_schema=np.fromiter((numbers[id(f.schema)] for f in files), np.int32, len(files)),
             file_digest=digests,
             row_group_file=file.astype(np.int32),
             row_group_number=number.astype(np.int32),
@@ -138,10 +135,13 @@ class FileCatalog:
             footers=FooterCache(self._filesystem, sources, digests),
         )
 
-    def _footer(self, name: str) -> tuple[CatalogEntry, pa.Schema] | str | None:
+    def _footer(self, name: str) -> CatalogEntry | str | None:
         """Return the facts in the footer, the reason why the file is refused, or None if it is gone.
 
-        Runs on several threads, so the caller numbers the schema.
+        Runs on several threads.
+
+        Raises:
+            SystemReadError: The system could not read the file.
         """
         path = self._paths.file(name)
         parsed = FileName.parse(name)
@@ -156,7 +156,7 @@ class FileCatalog:
                 return "its footer does not name this store"
         except FileNotFoundError:
             return None
-        except (SourceError, ValueError, pa.ArrowException) as error:
+        except (SourceError, OSError, ValueError, pa.ArrowException) as error:
             failure = system_error(path, error)
             if failure is not None and os.path.lexists(path):
                 raise failure from error  # the file may be sound
@@ -174,14 +174,8 @@ class FileCatalog:
         )
         rows, sizes = tuple(footer.row_group_rows.tolist()), tuple(footer.row_group_bytes.tolist())
         unencoded = tuple(footer.row_group_unencoded_bytes.tolist())
-        return CatalogEntry(file, source, rows, sizes, unencoded, -1, read.digest), footer.schema.arrow
-
-    def _number_of(self, schema: pa.Schema) -> int:
-        key = schema.serialize().to_pybytes()
-        if key not in self._schema_numbers:
-            self._schema_numbers[key] = len(self._schemas)
-            self._schemas.append(schema)
-        return self._schema_numbers[key]
+        schema = self._schemas.setdefault(footer.schema.arrow.serialize().to_pybytes(), footer.schema.arrow)
+        return CatalogEntry(file, source, rows, sizes, unencoded, schema, read.digest)
 
 
 def _number(value: Any) -> float:
