@@ -1,0 +1,81 @@
+"""Decodes the JPEGs of a batch together, to the form that their field delivers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parquet_loader.decode.array_formats import pillow_image
+from parquet_loader.decode.jpeg import JpegForm, JpegTask, decode_jpegs, jpeg_shapes, reduced_shape
+from parquet_loader.decode.media.image_parts import (
+    box_of,
+    cut_of,
+    draw_flip,
+    reduction_of,
+    scale_and_offset,
+    used_region,
+)
+from parquet_loader.schema import Image, Ragged
+
+
+def write_jpegs(
+    encoded: Ragged, rows: range, field: Image, random: Callable[[int], np.random.Generator], out: npt.NDArray[Any]
+) -> set[int]:
+    """Write those images that are plain JPEGs, as `write_image` does, with one call of the kernels.
+
+    Args:
+        encoded: The bytes of a batch's images.
+        rows: The rows to write.
+        field: Their field, whose delivered size is fixed.
+        random: Returns the random numbers of a row; not called if the field is not random.
+        out: Memory of the batch, ``[rows of the batch, *delivered shape]``.
+
+    Returns:
+        The rows that are written. `write_image` writes the others, or says what is wrong with them.
+    """
+    if field.exif_orientation or field.interpolation == "nearest" or not out.flags.c_contiguous:
+        return set()
+    offsets = encoded.offsets[rows.start : rows.stop + 1]
+    shapes = jpeg_shapes(encoded.values, offsets)
+    if shapes is None:
+        return set()
+    places, tasks = offsets.tolist(), list[JpegTask]()
+    most_pixels = pillow_image().MAX_IMAGE_PIXELS or math.inf
+    stored_height, stored_width, channels = field.shape
+    for row, begin, end, (height, width, found) in zip(rows, places[:-1], places[1:], shapes, strict=True):
+        if found != channels or height * width > most_pixels:
+            continue
+        if stored_height is not None and (height, width) != (stored_height, stored_width):
+            continue
+        rng = random(row) if field.is_random else None
+        is_flipped = draw_flip(field, rng)
+        box = box_of(field, height, width, rng)
+        factor = reduction_of(field, box)
+        shape = reduced_shape((height, width, channels), factor)
+        part = used_region(field, box, factor, shape)
+        cut = cut_of(shape, box, factor, field)
+        tasks.append(JpegTask(begin, end, row, shape[0], shape[1], factor, is_flipped, part, cut.region, cut.box))
+    if not tasks:
+        return set()
+    is_written = decode_jpegs(encoded.values, tasks, _jpeg_form(field, out.shape[1:]), out)
+    return {task.row for task, is_done in zip(tasks, is_written.tolist(), strict=True) if is_done}
+
+
+def _jpeg_form(field: Image, delivered: tuple[int, ...]) -> JpegForm:
+    by_channel = np.zeros((4, 2), np.float32)
+    by_channel[: field.shape[2]] = [scale_and_offset(field, channel) for channel in range(field.shape[2])]
+    height, width = delivered[1:] if field.channels_first else delivered[:2]
+    return JpegForm(
+        channels=field.shape[2],
+        height=height,
+        width=width,
+        is_cubic=field.interpolation == "bicubic",
+        is_planar=field.channels_first,
+        is_float=field.delivered_dtype == np.float32,
+        scale=tuple(by_channel[:, 0].tolist()),
+        offset=tuple(by_channel[:, 1].tolist()),
+    )
