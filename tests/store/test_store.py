@@ -218,7 +218,7 @@ def test_a_snapshot_has_all_of_its_files_whatever_another_thread_lists_meanwhile
 
 def test_what_is_known_of_files_goes_with_them_whoever_evicts_them(tmp_path: Path) -> None:
     store = SampleStore(tmp_path, schema=SCHEMA, max_bytes=100_000, evict="priority", options=ONE)
-    other = SampleStore(tmp_path)
+    other, files = SampleStore(tmp_path), list[Any]()
     with store.writer() as writer:
         for first in range(0, 4000, 40):
             writer.write(rows(first, 40))
