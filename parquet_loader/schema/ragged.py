@@ -321,7 +321,8 @@ class Ragged:
         """Return a `torch.nested` tensor (jagged layout) that shares the values' memory; needs tensors."""
         if isinstance(self.values, Ragged) or not hasattr(self.values, "new_full"):
             raise TypeError("to_nested: needs torch tensors, and rows of numbers")
-        return _torch().nested.nested_tensor_from_jagged(self.values, self.offsets)
+        values = self.values[:]  # torch sets an attribute on it, which would be saved with it
+        return _torch().nested.nested_tensor_from_jagged(values, self.offsets)
 
 
 def split_ragged(rows: Ragged, start: int, stop: int, size: int) -> list[Ragged]:

@@ -355,6 +355,12 @@ def test_torch_loads_it_with_weights_only() -> None:
     assert torch.load(file, weights_only=True) == batch
 
 
+def test_a_nested_tensor_shares_the_values_and_leaves_no_attribute_on_them() -> None:
+    rows = make(ROWS)
+    assert rows.to_nested().values().data_ptr() == rows.values.data_ptr()
+    assert not vars(rows.values)
+
+
 @pytest.mark.parametrize(
     "first",
     [
