@@ -15,7 +15,7 @@ import ctypes
 import importlib
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +49,9 @@ class JpegTask(NamedTuple):
 
     Attributes:
         begin, end: Of its bytes.
-        row: Of the result.
+        out: The address of contiguous memory for the delivered image.
         height, width: Of the decoded image, as `reduced_shape` returned them.
+        out_height, out_width: Of the delivered image.
         factor, part: As in `decode_jpeg`.
         is_mirrored: Whether left and right are exchanged.
         cut: The pixels that are resized; those outside do not affect the result.
@@ -59,9 +60,11 @@ class JpegTask(NamedTuple):
 
     begin: int
     end: int
-    row: int
+    out: int
     height: int
     width: int
+    out_height: int
+    out_width: int
     factor: int
     is_mirrored: bool
     part: Region
@@ -73,16 +76,14 @@ class JpegForm(NamedTuple):
     """How `decode_jpegs` delivers images.
 
     Attributes:
-        channels, height, width: Of a delivered image.
+        channels: Of a delivered image.
         is_cubic: Whether images are resized by ``"bicubic"``, else by ``"bilinear"``.
         is_planar: Whether channels come first.
         is_float: Whether values are float32, multiplied by `scale` and increased by `offset`; else uint8.
-        scale, offset: Four numbers, for each channel and up to the end.
+        scale, offset: Four numbers, of which the first are those of the channels.
     """
 
     channels: int
-    height: int
-    width: int
     is_cubic: bool
     is_planar: bool
     is_float: bool
@@ -91,16 +92,17 @@ class JpegForm(NamedTuple):
 
 
 # The structures `task` and `form` of `jpeg_batch.c`.
+_SIDES = ("height", "width", "out_height", "out_width")
 _TASK = np.dtype(
     [
-        *((name, np.int64) for name in ("begin", "end", "row")),
-        *((name, np.int32) for name in ("height", "width", "factor", "is_mirrored")),
+        ("begin", np.int64), ("end", np.int64), ("out", np.uint64),
+        *((name, np.int32) for name in (*_SIDES, "factor", "is_mirrored")),
         ("part", np.int32, 4), ("cut", np.int32, 4), ("box", np.float32, 4),
     ]
 )  # fmt: skip
 _FORM = np.dtype(
     [
-        *((name, np.int32) for name in ("channels", "height", "width", "is_cubic", "is_planar", "is_float")),
+        *((name, np.int32) for name in ("channels", "is_cubic", "is_planar", "is_float")),
         ("scale", np.float32, 4), ("offset", np.float32, 4),
     ]
 )  # fmt: skip
@@ -145,15 +147,15 @@ class _PillowsLibrary:
         )
 
     def decode_batch(
-        self, values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm, out: npt.NDArray[Any]
+        self, values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm
     ) -> npt.NDArray[np.bool_]:
         every, how = np.array(tasks, _TASK), np.array([form], _FORM)
         decoded = np.empty(max(task.height * task.width for task in tasks) * form.channels, np.uint8)
-        resized = np.empty(form.height * form.width * form.channels, np.uint8)
+        resized = np.empty(max(task.out_height * task.out_width for task in tasks) * form.channels, np.uint8)
         is_done = np.empty(len(tasks), np.bool_)
         KERNELS.jpeg_batch(
-            values.ctypes.data, every.ctypes.data, len(tasks), how.ctypes.data,
-            *(array.ctypes.data for array in (decoded, resized, out, is_done)),
+            values.ctypes.data, every.ctypes.data, len(tasks),
+            *(array.ctypes.data for array in (how, decoded, resized, is_done)),
         )  # fmt: skip
         return is_done
 
@@ -262,23 +264,20 @@ def jpeg_shapes(values: npt.NDArray[np.uint8], offsets: IntArray) -> list[list[i
     return None if decoder is None else decoder.shapes(values, offsets).tolist()
 
 
-def decode_jpegs(
-    values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm, out: npt.NDArray[Any]
-) -> npt.NDArray[np.bool_]:
+def decode_jpegs(values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm) -> npt.NDArray[np.bool_]:
     """Decode and resize JPEGs in one call of the kernels, so that the GIL is released once.
 
     Args:
         values: The bytes of all images, contiguous uint8 ``[total]``.
-        tasks: The images; for others `jpeg_shapes` gave their shape, with the channels of `form`.
+        tasks: The images, at least one; `jpeg_shapes` gave their shapes, with the channels of `form`.
         form: How they are delivered.
-        out: Contiguous memory for all rows.
 
     Returns:
-        bool ``[tasks]``, whether each image is in its row of `out`; other rows are undefined.
+        bool ``[tasks]``, whether each image is in its memory; that of others is undefined.
     """
     decoder = _batch_decoder()
     assert decoder is not None
-    return decoder.decode_batch(values, tasks, form, out)
+    return decoder.decode_batch(values, tasks, form)
 
 
 def _batch_decoder() -> _PillowsLibrary | None:

@@ -146,9 +146,10 @@ class ImageRows:
 
     def decode_together(self, chosen: range, encoded: Ragged, rows: BatchRows) -> set[int]:
         """Decode those of the chosen rows that the kernels can decode in one call, and return them."""
-        if self._array is None or self._field.storage == "path":
+        if self._field.storage == "path":
             return set()
-        return write_jpegs(encoded, chosen, self._field, rows.random, self._array)
+        out = self._list if self._array is None else self._array
+        return write_jpegs(encoded, chosen, self._field, rows.random, out)
 
     def fill_gap(self, row: int) -> None:
         """Make the row a black image."""

@@ -23,29 +23,39 @@ from parquet_loader.schema import Image, Ragged
 
 
 def write_jpegs(
-    encoded: Ragged, rows: range, field: Image, random: Callable[[int], np.random.Generator], out: npt.NDArray[Any]
+    encoded: Ragged,
+    rows: range,
+    field: Image,
+    random: Callable[[int], np.random.Generator],
+    out: npt.NDArray[Any] | list[npt.NDArray[Any]],
 ) -> set[int]:
     """Write those images that are plain JPEGs, as `write_image` does, with one call of the kernels.
 
     Args:
         encoded: The bytes of a batch's images.
         rows: The rows to write.
-        field: Their field, whose delivered size is fixed.
+        field: Their field.
         random: Returns the random numbers of a row; not called if the field is not random.
-        out: Memory of the batch, ``[rows of the batch, *delivered shape]``.
+        out: Memory of the batch, ``[rows of the batch, *delivered shape]``; if images differ in size, a list, whose
+            items are replaced.
 
     Returns:
         The rows that are written. `write_image` writes the others, or says what is wrong with them.
     """
-    if field.exif_orientation or field.interpolation == "nearest" or not out.flags.c_contiguous:
+    if field.exif_orientation or field.interpolation == "nearest":
+        return set()
+    if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
         return set()
     offsets = encoded.offsets[rows.start : rows.stop + 1]
     shapes = jpeg_shapes(encoded.values, offsets)
     if shapes is None:
         return set()
-    places, tasks = offsets.tolist(), list[JpegTask]()
+    places = offsets.tolist()
     most_pixels = pillow_image().MAX_IMAGE_PIXELS or math.inf
     stored_height, stored_width, channels = field.shape
+    first, row_bytes = (out.ctypes.data, out.strides[0]) if isinstance(out, np.ndarray) else (0, 0)
+    tasks: dict[int, JpegTask] = {}
+    made: dict[int, npt.NDArray[Any]] = {}
     for row, begin, end, (height, width, found) in zip(rows, places[:-1], places[1:], shapes, strict=True):
         if found != channels or height * width > most_pixels:
             continue
@@ -58,21 +68,28 @@ def write_jpegs(
         shape = reduced_shape((height, width, channels), factor)
         part = used_region(field, box, factor, shape)
         cut = cut_of(shape, box, factor, field)
-        tasks.append(JpegTask(begin, end, row, shape[0], shape[1], factor, is_flipped, part, cut.region, cut.box))
+        size = (height, width) if field.size is None else field.size
+        assert isinstance(size, tuple)
+        address = first + row * row_bytes
+        if isinstance(out, list):
+            made[row] = np.empty((*size, channels), field.delivered_dtype)
+            address = made[row].ctypes.data
+        tasks[row] = JpegTask(begin, end, address, *shape[:2], *size, factor, is_flipped, part, cut.region, cut.box)
     if not tasks:
         return set()
-    is_written = decode_jpegs(encoded.values, tasks, _jpeg_form(field, out.shape[1:]), out)
-    return {task.row for task, is_done in zip(tasks, is_written.tolist(), strict=True) if is_done}
+    is_written = decode_jpegs(encoded.values, list(tasks.values()), _jpeg_form(field)).tolist()
+    written = {row for row, is_done in zip(tasks, is_written, strict=True) if is_done}
+    if isinstance(out, list):
+        for row in written:
+            out[row] = made[row]
+    return written
 
 
-def _jpeg_form(field: Image, delivered: tuple[int, ...]) -> JpegForm:
+def _jpeg_form(field: Image) -> JpegForm:
     by_channel = np.zeros((4, 2), np.float32)
     by_channel[: field.shape[2]] = [scale_and_offset(field, channel) for channel in range(field.shape[2])]
-    height, width = delivered[1:] if field.channels_first else delivered[:2]
     return JpegForm(
         channels=field.shape[2],
-        height=height,
-        width=width,
         is_cubic=field.interpolation == "bicubic",
         is_planar=field.channels_first,
         is_float=field.delivered_dtype == np.float32,
