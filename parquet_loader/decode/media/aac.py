@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem
-from parquet_loader.decode.media.video import video_module
+from parquet_loader.decode.media.video import lenient, video_module
 from parquet_loader.errors import MissingPackageError
 
 # Other formats are refused, because a playlist could make the process open other files.
@@ -41,7 +41,7 @@ class AacRecording:
             raise MissingPackageError(str(error).replace("video is", "AAC is", 1)) from None
         errors = (av.FFmpegError, ValueError, OverflowError, MemoryError, EOFError, ArithmeticError)
         try:
-            with av.open(io.BytesIO(data), container_options=_OPTIONS, metadata_errors="replace") as container:
+            with av.open(io.BytesIO(data), container_options=_OPTIONS, **lenient()) as container:
                 self._samples = self._decoded(container)
         except BlobProblem:
             raise

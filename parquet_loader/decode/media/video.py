@@ -56,10 +56,19 @@ def video_module() -> Any:
     return module
 
 
+def _release() -> int:
+    return int(video_module().__version__.partition(".")[0])
+
+
 @cache
 def _one_thread() -> dict[str, int]:
     """Return the argument with which PyAV scales a frame in one thread: since release 17 it starts others for each."""
-    return {"threads": 1} if int(video_module().__version__.partition(".")[0]) >= 17 else {}
+    return {"threads": 1} if _release() >= 17 else {}
+
+
+def lenient() -> dict[str, str]:
+    """Return the argument with which PyAV opens files whose metadata are not UTF-8; release 19 always does."""
+    return {"metadata_errors": "replace"} if _release() < 19 else {}
 
 
 def clip_positions(count: int, field: Video, word: int) -> npt.NDArray[np.int64]:
@@ -149,7 +158,7 @@ class VideoDecoder:
             raise BlobProblem("the value is empty; expected a video")
         file = self._file or io.BytesIO(source)  # type: ignore[arg-type]
         with self._problems("opened"):
-            self._container = self._av.open(file, container_options=_OPTIONS, metadata_errors="replace")
+            self._container = self._av.open(file, container_options=_OPTIONS, **lenient())
         try:
             with self._problems("opened"):
                 self._open_stream()

@@ -217,6 +217,18 @@ def test_a_truncated_matroska_file_is_an_error() -> None:
         decode_frames(whole[: len(whole) // 2], [59 / 30])
 
 
+def test_release_19_of_pyav_has_no_argument_for_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, open_file = video(12), av.open
+
+    def open_as_19(file: Any, *, container_options: dict[str, str]) -> Any:
+        return open_file(file, container_options=container_options)
+
+    monkeypatch.setattr(av, "__version__", "19.0.2")
+    monkeypatch.setattr(av, "open", open_as_19)
+    with VideoDecoder(data) as decoder:
+        assert decoder.count == 12
+
+
 def test_damage_inside_a_picture_is_an_error() -> None:
     data = bytearray(GOOD)
     with av.open(io.BytesIO(GOOD)) as container:
