@@ -259,7 +259,7 @@ def decode_media(
             one_by_one = [row for row in some if row not in done_together]
             if not one_by_one:
                 continue
-            with _turn(column.image, encoded[one_by_one[0]]):
+            with _turn(column.image, next((data for row in one_by_one if (data := encoded[row])), b"")):
                 for row in one_by_one:
                     data = encoded[row]  # one at a time: copies of all rows would be new memory for each batch
                     try:

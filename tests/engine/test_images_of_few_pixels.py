@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -82,6 +84,22 @@ def test_resized_flipped_and_normalised_images_wait_too(
         monkeypatch.setattr("parquet_loader.engine.media_decoding._few_pixels_lock", lock)
     assert torch.equal(*found)
     assert lock.entered == 2 * (ROWS // 90) + 1
+
+
+def test_images_wait_though_the_first_row_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "data", 32)
+    table = pq.read_table(tmp_path / "data")
+    images = table["image"].to_pylist()
+    images[::64] = [None] * len(images[::64])
+    pq.write_table(pa.table({"image": pa.array(images, pa.binary())}), tmp_path / "nulls.parquet")
+    lock = CountingLock()
+    monkeypatch.setattr("parquet_loader.engine.media_decoding._few_pixels_lock", lock)
+    schema = Schema({"image": Image((32, 32, 3), null="mask")})
+    with BatchedDataLoader(tmp_path / "nulls.parquet", 64, schema=schema, shuffle=False, num_threads=4) as loader:
+        for batch in loader:
+            assert not batch["image"][0].any()
+            assert batch["image_valid"].tolist() == [False] + [True] * (len(batch["image"]) - 1)
+    assert lock.entered == len(images[::64])
 
 
 def test_a_damaged_image_takes_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
