@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import importlib.util
 import io
@@ -10,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo.archive import ACCESS_KEY, SECRET_KEY, Server, find_rclone
-from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteOptions, SourceError
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadOptions, RemoteError, RemoteOptions, SourceError
 from parquet_loader.common.storage.redaction import without_secrets
 from parquet_loader.source.remote.client import words_of
 from parquet_loader.source.remote.concurrency import PATIENCE, ConcurrencyLimit, Hedging
-from parquet_loader.source.remote.listers import lister_for
+from parquet_loader.source.remote.listers import _Pages, lister_for
 from parquet_loader.source.snapshot import Snapshot
 from parquet_loader.source.snapshot_cache import _loaded, open_remembered
 from tests.support.examples import grid
-from tests.support.far import Line, Proxy, far
+from tests.support.far import Fault, Line, Proxy, far
 from tests.support.processes import passes_on_both_sides_of_a_fork
 
 NUMPY = OutputOptions(format="numpy")
@@ -413,6 +414,46 @@ def test_files_that_are_named_need_no_listing(bucket: tuple[Path, str]) -> None:
         with loader_of(proxy, files) as loader:
             assert len(ids(loader)) == 150
         assert proxy.log.count("HEAD", ".parquet") == 3
+
+
+@needs_servers
+@pytest.mark.parametrize("faults", [1, 10**9], ids=["once", "for good"])
+def test_a_listing_that_breaks_off_is_requested_again(bucket: tuple[Path, str], faults: int) -> None:
+    with far(bucket[1]) as proxy:
+
+        def fault_of(method: str, target: str, number: int) -> Fault | None:
+            return "truncate" if "list-type" in target and proxy.log.faults["truncate"] < faults else None
+
+        proxy.line.fault_of = fault_of
+        if faults == 1:
+            with loader_of(proxy) as loader:
+                assert ids(loader) == EXPECTED
+            assert proxy.log.faults["truncate"] == 1
+        else:
+            with pytest.raises(RemoteError, match=r"^s3://bucket/many: cannot be listed: .* does not answer"):
+                loader_of(proxy, deadline_s=0.5)
+            assert proxy.log.faults["truncate"] > 1
+
+
+def test_a_listing_goes_on_after_the_last_page_that_came() -> None:
+    keys, begun = [f"{n:02}" for n in range(10)], list[str | None]()
+
+    async def listed(after: str | None) -> AsyncIterator[list[dict[str, str]]]:
+        begun.append(after)
+        left = [key for key in keys if after is None or key > after]
+        for first in range(0, len(left), 3):
+            if first and len(begun) < 3:
+                raise OSError("Generic S3 error: Error getting list response body: HTTP error")
+            yield [{"path": key} for key in left[first : first + 3]]
+
+    async def found() -> list[str]:
+        pages, found = _Pages(listed, None, 60.0), list[str]()
+        while page := await pages.next():
+            found += [entry["path"] for entry in page]
+        return found
+
+    assert asyncio.run(found()) == keys
+    assert begun == [None, "02", "05"]
 
 
 @needs_servers

@@ -264,6 +264,9 @@ class Proxy:
             reason = {"412": "Precondition Failed", "403": "Forbidden"}.get(fault, "Told So")
             writer.write(_encoded(f"HTTP/1.1 {fault} {reason}", {"content-length": str(len(said))}) + said)
             return True
+        if whole_body and fault == "truncate":
+            writer.write(_encoded(status, answered) + whole_body[: len(whole_body) // 2])
+            return False
         writer.write(_encoded(status, answered) + whole_body)
         rate, began_s, passed = self.line.bytes_per_s, loop.time(), 0
         whole = length

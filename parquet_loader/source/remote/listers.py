@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -27,6 +27,7 @@ from parquet_loader.errors import LoaderStateError, RemoteError, SourceError
 from parquet_loader.source.file_types import PARQUET_SUFFIXES
 from parquet_loader.source.files import ListedFile, seen
 from parquet_loader.source.local import LocalLister
+from parquet_loader.source.remote.backoff import Backoff
 from parquet_loader.source.remote.blocking_client import fsspec_of
 from parquet_loader.source.remote.client import http_time_ns, time_ns, words_of
 from parquet_loader.source.remote.fetcher import Fetcher
@@ -41,6 +42,8 @@ T = TypeVar("T")
 
 # What S3, Google Cloud Storage and Azure put on a page (Azure up to five times as much).
 PAGE_KEYS = 1000
+# How obstore says that the answer with a page broke off.
+_BROKEN_OFF = "list response body"
 # Directories of HDFS that are listed side by side.
 _FOLDERS_AT_ONCE = 16
 
@@ -72,6 +75,39 @@ class PyarrowLister(RemoteLister):
         return [entry for info in listing if isinstance(entry := seen(info), ListedFile)]
 
 
+class _Pages:
+    """The pages of one listing through obstore, which itself repeats no request whose answer breaks off.
+
+    Args:
+        begin: Begins a listing of the keys after this one; None for all keys.
+        after: The listing contains only greater keys.
+        deadline_s: How long the request of one page is repeated.
+    """
+
+    def __init__(self, begin: Callable[[str | None], Any], after: str | None, deadline_s: float) -> None:
+        self._begin = begin
+        self._after = after
+        self._deadline_s = deadline_s
+        self._pages = aiter(begin(after))
+
+    async def next(self) -> Any:
+        """Return the next page; None or an empty one after the last one."""
+        loop, backoff = asyncio.get_running_loop(), Backoff()
+        give_up_s = loop.time() + self._deadline_s
+        while True:
+            try:
+                page = await anext(self._pages, None)
+            except Exception as error:
+                wait_s = backoff.next_s()
+                if _BROKEN_OFF not in str(error) or loop.time() + wait_s >= give_up_s:
+                    raise
+                await asyncio.sleep(wait_s)
+                self._pages = aiter(self._begin(self._after))
+            else:
+                self._after = page[-1]["path"] if page else self._after
+                return page
+
+
 class ObstoreLister(RemoteLister):
     """Lists through obstore.
 
@@ -95,13 +131,14 @@ class ObstoreLister(RemoteLister):
         page_keys: int = PAGE_KEYS,
     ) -> None:
         super().__init__(fetcher)
+        self._deadline_s = fetcher.options.deadline_s
         self._meanwhile = meanwhile
         self._client = client
         self._pages = pages
         self._known = sorted(known)
         self._page_keys = page_keys
-        # Listings that were begun to check for directories, by path: the first page, and the iterator of the others.
-        self._begun: dict[str, tuple[Any, AsyncIterator[Any]]] = {}
+        # Listings that were begun to check for directories, by path: the first page, and the others.
+        self._begun: dict[str, tuple[Any, _Pages]] = {}
 
     def look(self, path: str) -> ListedFile | bool | None:
         """Return a file, True for a directory, or None; see `source.Lister`."""
@@ -117,14 +154,22 @@ class ObstoreLister(RemoteLister):
             # A path with a file's suffix is probably a file, and the permission to read it may not include listing.
             if path.lower().endswith(PARQUET_SUFFIXES) and (file := await self._head(store, key, path)) is not None:
                 return file
-            pages = aiter(self._client.obstore.list(store, prefix=key + "/", chunk_size=self._page_keys))
+            pages = self._pages_of(store, key + "/", None)
             asyncio.get_running_loop().call_soon(self._meanwhile, path)
-            if first := await anext(pages, None):
+            if first := await pages.next():
                 self._begun[path] = first, pages
                 return True
             return None if path.lower().endswith(PARQUET_SUFFIXES) else await self._head(store, key, path)
         except Exception as error:
             raise _refused(error) from None
+
+    def _pages_of(self, store: Any, prefix: str, after: str | None) -> _Pages:
+        """Return the pages of the keys with a prefix that are greater than `after`."""
+
+        def begin(after: str | None) -> Any:
+            return self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=self._page_keys)
+
+        return _Pages(begin, after, self._deadline_s)
 
     async def _head(self, store: Any, key: str, path: str) -> ListedFile | None:
         try:
@@ -156,14 +201,13 @@ class ObstoreLister(RemoteLister):
         found: list[ListedFile] = []
         first, pages = self._begun.pop(base, (None, None)) if after is None else (None, None)
         if pages is None:
-            listing = self._client.obstore.list(store, prefix=prefix or None, offset=after, chunk_size=self._page_keys)
-            pages = aiter(listing)
-        page = first if first is not None else await anext(pages, None)
+            pages = self._pages_of(store, prefix, after)
+        page = first if first is not None else await pages.next()
         while page:
             found.extend(_entry(_bucket_of(base) + m["path"], m) for m in page if last is None or m["path"] <= last)
             if last is not None and page[-1]["path"] >= last:
                 break
-            page = await anext(pages, None)
+            page = await pages.next()
         return found
 
 
