@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import selectors
+import tarfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -212,6 +214,29 @@ def test_a_file_of_fsspec_that_was_replaced_is_found_out_by_its_etag() -> None:
     fs.pipe_file("/a", bytes(100))
     with store.fetcher() as fetcher, pytest.raises(SourceError, match="its ETag was 4950, and is 0"):
         fetch(fetcher, file, [ByteRange(0, 10)])
+
+
+def test_files_of_a_tar_archive_are_read_one_range_at_a_time() -> None:
+    implementation = pytest.importorskip("fsspec.implementations.tar")
+
+    class Slow(io.BytesIO):
+        def seek(self, *arguments: int) -> int:
+            at = super().seek(*arguments)
+            threading.Event().wait(0.001)  # lets other threads come between
+            return at
+
+    archive, content = io.BytesIO(), np.random.default_rng(0).bytes(4000)
+    with tarfile.open(fileobj=archive, mode="w") as made:
+        entry = tarfile.TarInfo("a")
+        entry.size = len(content)
+        made.addfile(entry, io.BytesIO(content))
+    fs = implementation.TarFileSystem(Slow(archive.getvalue()))
+    store = store_of(pafs.PyFileSystem(pafs.FSSpecHandler(fs)), RemoteOptions(hedge=False))
+    assert store is not None
+    ranges = [ByteRange(start, start + 100) for start in range(0, len(content), 100)]
+    with store.fetcher() as fetcher:
+        found = fetch(fetcher, SourceFile("a", len(content), None), ranges)
+    assert b"".join(found) == content
 
 
 def test_a_pass_begins_without_waiting_for_a_footer(tmp_path: Path) -> None:

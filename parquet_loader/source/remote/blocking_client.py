@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -33,6 +34,19 @@ T = TypeVar("T")
 # Open files are kept, because opening one is a request.
 _MOST_OPEN = 128
 _JOIN_S = 2.0
+
+# fsspec's archives other than zip read all of their files through one file object, which has one position.
+_ARCHIVES = ("tar", "libarchive")
+_archive_lock = Lock()
+
+
+def _renew_archive_lock() -> None:
+    global _archive_lock
+    _archive_lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_renew_archive_lock)  # the thread that held the lock does not exist there
 
 
 class CallThreads:
@@ -126,6 +140,7 @@ class BlockingClient:
         self._open = LruCache(_MOST_OPEN)
         self._checked: set[str] = set()
         self._fsspec = fsspec_of(filesystem)
+        self._is_archive = getattr(self._fsspec, "protocol", None) in _ARCHIVES
 
     async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
         """Fill `into`; see `Client.read`."""
@@ -156,7 +171,8 @@ class BlockingClient:
         if self._fsspec is not None:
             if file.path not in self._checked:
                 self._check_same(self._fsspec, file)
-            return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
+            with _archive_lock if self._is_archive else nullcontext():
+                return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
         opened = self._open.get(file.path)
         if opened is None:
             opened = self._filesystem.open_input_file(file.path)
