@@ -21,7 +21,14 @@ from parquet_loader.common.deprecation import warn_at_caller, warn_deprecated
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors, raise_limit
 from parquet_loader.common.distributed import Ranks, Shard, broadcasting_errors, current_ranks, is_worker
 from parquet_loader.common.expressions import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
-from parquet_loader.common.failures import is_out_of_memory, is_shortage, out_of_memory, starting_threads, system_error
+from parquet_loader.common.failures import (
+    is_out_of_memory,
+    is_shortage,
+    out_of_memory,
+    reading_errors,
+    starting_threads,
+    system_error,
+)
 from parquet_loader.common.hints import (
     DATASET_KEYWORDS,
     LOADER_KEYWORDS,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from parquet_loader.common.descriptors import is_out_of_descriptors, out_of_descriptors
-from parquet_loader.errors import OpenFilesError, OutOfMemoryError, SystemReadError
+from parquet_loader.errors import OpenFilesError, OutOfMemoryError, ParquetLoaderError, SystemReadError
 
 # A system call raises these if a damaged file led to its arguments.
 _OF_DAMAGE = frozenset({errno.EINVAL, errno.EOVERFLOW, errno.EFBIG})
@@ -98,6 +98,25 @@ def system_error(where: str, error: BaseException) -> OutOfMemoryError | OpenFil
     )
     found.errno = number
     return found
+
+
+@contextmanager
+def reading_errors(where: str) -> Iterator[None]:
+    """Raise the library's error if the system cannot read a file in the block.
+
+    Args:
+        where: What is read, if an error names no file.
+    """
+    try:
+        yield
+    except ParquetLoaderError:
+        raise
+    except OSError as error:
+        named = error.filename if isinstance(error.filename, str) else where
+        failure = system_error(named, OSError(error.errno, error.strerror))
+        if failure is None:
+            raise
+        raise failure from error
 
 
 def _first_line(error: BaseException) -> str:

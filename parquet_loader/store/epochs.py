@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, reading_errors
 from parquet_loader.errors import SourceError
 from parquet_loader.loader.live_source import SourceChange
 from parquet_loader.source import Snapshot
@@ -27,8 +27,8 @@ from parquet_loader.store.space import reclaim, with_counts
 from parquet_loader.write import reason, storage_errors
 
 _NO_LEASE = (
-    "the lease on the store's files cannot be written: {}; free some space, or read the directory as a path, without a "
-    "lease"
+    "the lease on the store's files cannot be written: {}",
+    "; free some space, or read the directory as a path, without a lease",
 )
 
 
@@ -72,9 +72,10 @@ class StoreView:
         lease: FileLease | None = None
         try:
             if not self._may_hold:
-                names = self._listed()
+                with reading_errors(self._paths.root):
+                    names = self._listed()
             else:
-                with storage_errors(self._paths.root, _NO_LEASE), self._ledger.transaction() as totals:
+                with storage_errors(self._paths.root, *_NO_LEASE), self._ledger.transaction() as totals:
                     reclaim(self._paths, self._ledger, totals)
                     names = self._listed()
                     lease = FileLease(self._paths, names, {"purpose": purpose})
@@ -105,7 +106,7 @@ class StoreView:
         if not self._may_hold:
             return FileList.load(data, self._paths), None
         with contextlib.ExitStack() as if_refused:
-            with storage_errors(self._paths.root, _NO_LEASE), self._ledger.transaction() as totals:
+            with storage_errors(self._paths.root, *_NO_LEASE), self._ledger.transaction() as totals:
                 reclaim(self._paths, self._ledger, totals)
                 found = FileList.load(data, self._paths)
                 lease = FileLease(self._paths, found.names, {"purpose": purpose})

@@ -68,9 +68,8 @@ def open_settings(
         table = table_to_write_to(pafs.LocalFileSystem(), paths.root, ())
         if table is not None:
             raise WriteError(table.writing_refusal(paths.root))
-    with storage_errors(
-        paths.root, "the store cannot be created or opened: {}; free some space, or check its permissions"
-    ):
+    advice = "; free some space, or check its permissions"
+    with storage_errors(paths.root, "the store cannot be created or opened: {}", advice):
         paths.make()
         check_locks_exclude(os.path.join(paths.hidden, "lock-check"))
         with exclusive(paths.ledger):

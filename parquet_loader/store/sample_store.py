@@ -12,7 +12,7 @@ from functools import partial
 from math import isnan
 from typing import Any, NamedTuple
 
-from parquet_loader.common import PathLike, check_int, is_number, parse_bytes, remove_file, resolve
+from parquet_loader.common import PathLike, check_int, is_number, parse_bytes, reading_errors, remove_file, resolve
 from parquet_loader.errors import ConfigurationError, ResumeError, SourceError, WriteError
 from parquet_loader.loader.live_source import Follower
 from parquet_loader.schema import Schema, check_schema
@@ -42,7 +42,7 @@ from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WhenFull, WriterOptions, WriterState
 from parquet_loader.write import storage_errors
 
-_REFUSED = "{}; free some space, or check permissions"
+_ADVICE = "; free some space, or check permissions"
 
 
 class _Parts(NamedTuple):
@@ -164,8 +164,13 @@ class SampleStore:
 
     @property
     def rows(self) -> int:
-        """Rows in the published files that still exist."""
-        return self._parts().ledger.totals().rows
+        """Rows in the published files that still exist.
+
+        Raises:
+            SystemReadError, OpenFilesError: The system cannot read the directory.
+        """
+        with reading_errors(self.path):
+            return self._parts().ledger.totals().rows
 
     def writer(
         self,
@@ -221,14 +226,19 @@ class SampleStore:
         if goal is None:
             return Evicted()
         space = self._writable().space
-        with storage_errors(self.path, f"files cannot be evicted: {_REFUSED}"):
+        with storage_errors(self.path, "files cannot be evicted: {}", _ADVICE):
             return space.evict(goal)
 
     def files(self) -> list[StoredFile]:
-        """Return the present files, in order of publication; any of them may be evicted at any time."""
+        """Return the present files, in order of publication; any of them may be evicted at any time.
+
+        Raises:
+            SystemReadError, OpenFilesError: The system cannot read the directory or a file.
+        """
         parts = self._parts()
-        names = parts.ledger.published()
-        return parts.reading.with_counts(parts.files.examine_all(names))
+        with reading_errors(self.path):
+            names = parts.ledger.published()
+            return parts.reading.with_counts(parts.files.examine_all(names))
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[list[StoredFile]]:
@@ -236,7 +246,9 @@ class SampleStore:
         parts = self._parts()
         listed = parts.reading.lease_files("snapshot")
         try:
-            yield parts.reading.with_counts(listed.files)
+            with reading_errors(self.path):
+                files = parts.reading.with_counts(listed.files)
+            yield files
         finally:
             if listed.lease is not None:
                 listed.lease.drop()
@@ -257,7 +269,7 @@ class SampleStore:
         """
         name, epoch, batch = _position_of(state, self.path)
         ledger = self._writable().ledger
-        with storage_errors(self.path, f"the hold cannot be written: {_REFUSED}"), ledger.transaction():
+        with storage_errors(self.path, "the hold cannot be written: {}", _ADVICE), ledger.transaction():
             data = read_list(self._paths, name)
             if data is None:
                 raise ResumeError(
@@ -289,13 +301,14 @@ class SampleStore:
             )
         path = os.path.join(self._paths.holds, held.name)
         ledger = self._writable().ledger
-        with storage_errors(self.path, f"the hold cannot be removed: {_REFUSED}"), ledger.transaction():
+        with storage_errors(self.path, "the hold cannot be removed: {}", _ADVICE), ledger.transaction():
             return remove_file(path)
 
     def holds(self) -> list[HeldState]:
         """Return all holds, the oldest first."""
         self._parts()
-        return read_holds(self._paths)
+        with reading_errors(self.path):
+            return read_holds(self._paths)
 
     def follow(self, weights: Weight | None = None, seed: int = 0) -> Follower:
         """Return a view for one loader; called by `BatchedDataLoader`."""
@@ -384,7 +397,8 @@ class SampleStore:
         """Return the contents and rates of the store; print it for a table."""
         settings = self.settings
         policy = "function" if self._function is not None else settings.evict
-        return status_of(self._paths, self._parts().ledger, settings.max_bytes, policy)
+        with reading_errors(self.path):
+            return status_of(self._paths, self._parts().ledger, settings.max_bytes, policy)
 
     def recover(self) -> int:
         """Remove the remains of dead writers and readers, and rebuild the account; done whenever a store is opened.
@@ -395,8 +409,8 @@ class SampleStore:
             WriteError: The directory is read-only, or the file system refuses.
         """
         ledger = self._writable().ledger
-        refused = f"the store's own files cannot be written: {_REFUSED}"
-        with storage_errors(self.path, refused), ledger.transaction(rebuild=True) as totals:
+        refused = storage_errors(self.path, "the store's own files cannot be written: {}", _ADVICE)
+        with refused, ledger.transaction(rebuild=True) as totals:
             clear_evictions(self._paths)  # a writer that still waits queues them again
             return reclaim(self._paths, ledger, totals) + remove_half_replaced(self._paths)
 

@@ -97,7 +97,7 @@ class WriterState:
         self._space = space
         self._settings = settings
         self._schema = settings().schema
-        with storage_errors(paths.root, "the writer cannot begin: {}; free some space, or check permissions"):
+        with storage_errors(paths.root, "the writer cannot begin: {}", "; free some space, or check permissions"):
             self.reservation = Reservation(paths, ledger)
         self._metadata = settings().footer(self.reservation.writer, options.priority, options.metadata)
         self._buffer = RowGroupBuffer(settings().row_group_bytes, slack=1 / 8)

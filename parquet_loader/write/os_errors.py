@@ -1,4 +1,4 @@
-"""Turns errors of file systems into the `WriteError` that callers of writers get."""
+"""Turns errors of file systems into those that callers of writers get."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from parquet_loader.common import is_out_of_descriptors, out_of_descriptors
 from parquet_loader.errors import ParquetLoaderError, WriteError
 
 _UNPUBLISHED = "the data set could not be written, and nothing of it was published: {}"
 
 
 @contextlib.contextmanager
-def storage_errors(path: str, message: str = _UNPUBLISHED) -> Iterator[None]:
-    """Turn the errors of a file system into a `WriteError` that names the path.
+def storage_errors(path: str, message: str = _UNPUBLISHED, advice: str = "") -> Iterator[None]:
+    """Turn the errors of a file system into a `WriteError` that names the path; the lack of a descriptor has its own.
 
     Args:
         path: The data set, or the store.
         message: The text of the error, with ``{}`` for the reason.
+        advice: What to do about a `WriteError`.
     """
     try:
         yield
@@ -27,7 +29,10 @@ def storage_errors(path: str, message: str = _UNPUBLISHED) -> Iterator[None]:
     except MemoryError:
         raise  # a lack of memory says nothing about the data
     except (OSError, pa.ArrowException) as error:
-        raise WriteError(f"{path}: {message.format(reason(error))}") from error
+        said = f"{path}: {message.format(reason(error))}"
+        if is_out_of_descriptors(error):
+            raise out_of_descriptors(said, 1) from error
+        raise WriteError(f"{said}{advice}") from error
 
 
 def reason(error: BaseException) -> str:

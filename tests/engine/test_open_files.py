@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import pickle
@@ -10,8 +11,9 @@ import resource
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +21,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, OutputOptions
+from parquet_loader import BatchedDataLoader, OutputOptions, SampleStore, Scalar, Schema
 from parquet_loader.engine.child.shared_memory import map_shared
-from parquet_loader.errors import OpenFilesError, OutOfMemoryError
+from parquet_loader.errors import OpenFilesError, OutOfMemoryError, SystemReadError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.footer_reading import read_footer
 from parquet_loader.store.commits import read_commits
@@ -282,6 +284,51 @@ def test_a_store_forgets_no_commit_and_no_lease_that_cannot_be_opened_for_now(tm
             read_lease(str(lease))
         with pytest.raises(OSError, match="Too many open files"):
             list(read_commits(places, "00000000"))
+
+
+@pytest.mark.parametrize("use", ["epoch", "files", "status", "snapshot", "writer", "hold"])
+def test_a_store_that_cannot_be_read_for_want_of_descriptors_says_so(tmp_path: Path, use: str) -> None:
+    store = SampleStore(tmp_path, schema=Schema({"x": Scalar("int64")}))
+    with store.writer() as writer:
+        writer.write({"x": np.arange(100)})
+    loader = BatchedDataLoader(store, 10, output_options=NUMPY)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.reset()
+    tried: dict[str, Callable[[], object]] = {
+        "epoch": lambda: list(loader),
+        "files": store.files,
+        "status": store.status,
+        "snapshot": lambda: store.snapshot().__enter__(),
+        "writer": store.writer,
+        "hold": lambda: store.hold(state),
+    }
+    with (
+        no_free_descriptor(),
+        pytest.raises(OpenFilesError, match=r"\.store.*no free file descriptor is left") as caught,
+    ):
+        tried[use]()
+    assert "free some space" not in str(caught.value)
+    assert sum(len(batch["x"]) for batch in loader) == 100
+
+
+@pytest.mark.parametrize("use", ["files", "status", "rows"])
+def test_a_store_whose_records_cannot_be_read_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    store = SampleStore(tmp_path, schema=Schema({"x": Scalar("int64")}))
+    scandir = os.scandir
+
+    def refuses(path: Any) -> Any:
+        if str(path).endswith("commits"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scandir(path)
+
+    (tmp_path / ".store" / "ledger").write_bytes(b"damaged")  # so that `rows` counts the files
+    monkeypatch.setattr(os, "scandir", refuses)
+    with pytest.raises(SystemReadError, match=r"\.store/commits: .*Input/output error; check the disk") as caught:
+        _ = store.rows if use == "rows" else getattr(store, use)()
+    assert caught.value.errno == errno.EIO
 
 
 def test_the_error_survives_pickling() -> None:
