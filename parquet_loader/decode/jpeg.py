@@ -4,9 +4,9 @@ A faster path next to Pillow: for plain images (YCbCr or grey, undamaged) it giv
 time, with the GIL released. It declines anything else, and Pillow then decodes the image or reports the damage. One
 difference: Pillow refuses an image with a truncated JFIF, Adobe or ICC segment, which libjpeg ignores.
 
-The kernels call the library that Pillow has loaded, and decode only the part of an image that is used. `simplejpeg`
-decodes whole images, in 0.92 of the kernels' time, and all images without the kernels or if Pillow's library has
-another interface.
+The kernels call the library that Pillow has loaded, and decode only the part of an image that is used. `decode_jpegs`
+decodes many images in one call of them. `decode_jpeg` leaves whole images to `simplejpeg`, which takes 0.92 of the
+kernels' time, and leaves all images to it without the kernels or if Pillow's library has another interface.
 """
 
 from __future__ import annotations

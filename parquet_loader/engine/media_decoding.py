@@ -1,8 +1,8 @@
 """Decodes the columns that stay encoded until their batch: images, audio, video, and arrays of `Encoded`.
 
-A `MediaRows` decodes the rows of one column of one batch, one at a time; media whose rows have one size are decoded
-directly to the batch's memory. `decode_media` calls it, names the row of an error, and replaces damaged rows if
-requested.
+A `MediaRows` decodes the rows of one column of one batch, one at a time; `ImageRows` first decodes JPEGs together.
+Media whose rows have one size are decoded directly to the batch's memory. `decode_media` calls it, names the row of an
+error, and replaces damaged rows if requested.
 """
 
 from __future__ import annotations

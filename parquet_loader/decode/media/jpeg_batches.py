@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,10 @@ from parquet_loader.decode.media.image_parts import (
     used_region,
 )
 from parquet_loader.schema import Image, Ragged
+
+# Larger images are decoded one by one, because a call of the kernels ends after its last image, and because of their
+# memory: their headers may lie.
+_MOST_PIXELS = 2**22
 
 
 def write_jpegs(
@@ -51,7 +54,8 @@ def write_jpegs(
     if shapes is None:
         return set()
     places = offsets.tolist()
-    most_pixels = pillow_image().MAX_IMAGE_PIXELS or math.inf
+    limit = pillow_image().MAX_IMAGE_PIXELS
+    most_pixels = _MOST_PIXELS if limit is None else min(limit, _MOST_PIXELS)
     stored_height, stored_width, channels = field.shape
     first, row_bytes = (out.ctypes.data, out.strides[0]) if isinstance(out, np.ndarray) else (0, 0)
     tasks: dict[int, JpegTask] = {}

@@ -138,8 +138,15 @@ def test_only_the_chosen_rows_are_written() -> None:
 def test_images_that_pillow_refuses_for_their_size_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 48 * 64)
     assert together(MIXED, Image(size=40))[0] == ALL_48
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 0)  # Pillow refuses all images
+    assert together(MIXED, Image(size=40))[0] == set()
     monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", None)
     assert together(MIXED, Image(size=40))[0] == COLOR
+
+
+def test_large_images_are_left_to_be_decoded_one_by_one() -> None:
+    images = [picture(48, 64, "L"), picture(2049, 2048, "L"), picture(2048, 2048, "L")]
+    assert assert_same_as_alone(images, Image((None, None, 1), size=64)) == {0, 2}
 
 
 def test_an_image_does_not_get_the_tables_of_the_image_before() -> None:

@@ -74,7 +74,8 @@ struct decoder {
  * empty and inside of the image) to their offsets in `out`, which is contiguous memory for the whole image of `shape`
  * (height, width, channels). Other pixels may be overwritten.
  *
- * `decoder` is zeros at first, and decodes any number of images, one after another; then call close_decoder. */
+ * Set `decoder->is_open` to 0 before the first image. A decoder decodes any number of images, one after another; then call
+ * close_decoder. */
 int decode_with(
     Decoder *decoder, const uint8_t *data, int64_t nbytes, int32_t factor, const int32_t *part, const int32_t *shape,
     uint8_t *out);
