@@ -19,7 +19,7 @@ from parquet_loader.decode.media.image_parts import (
     scale_and_offset,
     used_region,
 )
-from parquet_loader.decode.media.opened_image import OpenedImage
+from parquet_loader.decode.media.opened_image import OpenedImage, pixel_limit
 from parquet_loader.decode.media.resizing import Pixels, resize, to_floats
 from parquet_loader.schema import Image
 
@@ -101,7 +101,7 @@ def jpeg_part(data: bytes, field: Image, rng: np.random.Generator | None) -> Jpe
         BlobProblem: The image's size differs from the field's.
     """
     is_flipped = draw_flip(field, rng)
-    stored = jpeg_shape(data, min(pillow_image().MAX_IMAGE_PIXELS or _MOST_DEVICE_PIXELS, _MOST_DEVICE_PIXELS))
+    stored = jpeg_shape(data, pixel_limit(_MOST_DEVICE_PIXELS))
     # A decoder on a device may deliver a truncated image without an error.
     if stored is None or stored[2] != field.shape[2] or not data.endswith(_END_OF_JPEG):
         return None

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.decode.array_formats import pillow_image
 from parquet_loader.decode.jpeg import JpegForm, JpegTask, decode_jpegs, jpeg_shapes, reduced_shape
 from parquet_loader.decode.media.image_parts import (
     box_of,
@@ -18,6 +17,7 @@ from parquet_loader.decode.media.image_parts import (
     scale_and_offset,
     used_region,
 )
+from parquet_loader.decode.media.opened_image import pixel_limit
 from parquet_loader.schema import Image, Ragged
 
 # Larger images are decoded one by one, because a call of the kernels ends after its last image, and because of their
@@ -54,8 +54,7 @@ def write_jpegs(
     if shapes is None:
         return set()
     places = offsets.tolist()
-    limit = pillow_image().MAX_IMAGE_PIXELS
-    most_pixels = _MOST_PIXELS if limit is None else min(limit, _MOST_PIXELS)
+    most_pixels = pixel_limit(_MOST_PIXELS)
     stored_height, stored_width, channels = field.shape
     first, row_bytes = (out.ctypes.data, out.strides[0]) if isinstance(out, np.ndarray) else (0, 0)
     tasks: dict[int, JpegTask] = {}

@@ -46,6 +46,12 @@ def image_formats() -> tuple[str, ...]:
     return tuple(found)
 
 
+def pixel_limit(most: int) -> int:
+    """Return the most pixels of an image that Pillow accepts without a warning, but no more than `most`."""
+    limit = pillow_image().MAX_IMAGE_PIXELS
+    return most if limit is None else min(int(limit), most)
+
+
 def has_few_pixels(data: bytes, most_pixels: int) -> bool:
     """Whether an image other than a JPEG has at most so many pixels, by its header; False if it is damaged."""
     if data[:2] == _START_OF_JPEG or len(data) > _MOST_BYTES_PER_PIXEL * most_pixels:

@@ -1,6 +1,6 @@
-/* Decodes and resizes the JPEG images of a batch: without Python between them, so that the GIL is released once, and with one
- * decoder, because some releases of libjpeg-turbo ask the processor for its features for each new one. In virtual machines this
- * takes about 10 us. */
+/* Decodes and resizes the JPEG images of a batch: without Python between them, so that the GIL is released once. Several
+ * images share a decoder, because some releases of libjpeg-turbo ask the processor for its features for each new one. In virtual
+ * machines this takes about 10 us. */
 #include "jpeg.h"
 #include "resize.h"
 
