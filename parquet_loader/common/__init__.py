@@ -96,6 +96,7 @@ from parquet_loader.common.signatures import IMAGE_SUFFIXES, SIGNATURE_BYTES, au
 from parquet_loader.common.splitmix import GOLDEN, LAST_SHIFT, MASK, STEPS, Words, hashed_bytes, mixed, mixed_words
 from parquet_loader.common.storage.account_file import begin_account, end_account, format_account, parse_account
 from parquet_loader.common.storage.endpoints import (
+    BROKEN_OFF,
     UnreachableError,
     endpoint_of,
     endpoint_of_url,

@@ -19,8 +19,10 @@ from parquet_loader.errors import RemoteError, SourceError
 _PROBE_S = 1.0
 _RESOLVED_AGAIN_S = 0.2
 
+# How obstore says that the answer with a page of a listing broke off.
+BROKEN_OFF = "list response body"
 # Messages of clients that got no answer, or only a part of one.
-UNANSWERED = r"error sending request|operation timed out|NETWORK_CONNECTION|list response body"
+UNANSWERED = rf"error sending request|operation timed out|NETWORK_CONNECTION|{BROKEN_OFF}"
 # What to do, by messages of servers and clients; the first match counts.
 _REMEDIES = {
     "there is no such bucket; check its name, the region and the endpoint": (

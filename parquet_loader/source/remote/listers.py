@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pyarrow.fs as pafs
 
 from parquet_loader.common import (
+    BROKEN_OFF,
     endpoint_of,
     endpoint_of_url,
     hub_of,
@@ -42,8 +43,6 @@ T = TypeVar("T")
 
 # What S3, Google Cloud Storage and Azure put on a page (Azure up to five times as much).
 PAGE_KEYS = 1000
-# How obstore says that the answer with a page broke off.
-_BROKEN_OFF = "list response body"
 # Directories of HDFS that are listed side by side.
 _FOLDERS_AT_ONCE = 16
 
@@ -99,7 +98,7 @@ class _Pages:
                 page = await anext(self._pages, None)
             except Exception as error:
                 wait_s = backoff.next_s()
-                if _BROKEN_OFF not in str(error) or loop.time() + wait_s >= give_up_s:
+                if BROKEN_OFF not in str(error) or loop.time() + wait_s >= give_up_s:
                     raise
                 await asyncio.sleep(wait_s)
                 self._pages = aiter(self._begin(self._after))
