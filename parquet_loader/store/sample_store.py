@@ -305,7 +305,11 @@ class SampleStore:
             return remove_file(path)
 
     def holds(self) -> list[HeldState]:
-        """Return all holds, the oldest first."""
+        """Return all holds, the oldest first.
+
+        Raises:
+            SystemReadError, OpenFilesError: The system cannot read the directory.
+        """
         self._parts()
         with reading_errors(self.path):
             return read_holds(self._paths)
@@ -394,7 +398,11 @@ class SampleStore:
         return Samplers(partial(self.writer, **writer), function, processes, tuple(arguments))
 
     def status(self) -> StoreStatus:
-        """Return the contents and rates of the store; print it for a table."""
+        """Return the contents and rates of the store; print it for a table.
+
+        Raises:
+            SystemReadError, OpenFilesError: The system cannot read the directory or a file.
+        """
         settings = self.settings
         policy = "function" if self._function is not None else settings.evict
         with reading_errors(self.path):

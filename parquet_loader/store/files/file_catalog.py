@@ -71,8 +71,9 @@ class FileCatalog:
         """Return the facts of the present files, as `examine` does, and forget all other files."""
         wanted = dict.fromkeys(names)
         for known in (self._known, self._refused):
-            for name in known.keys() - wanted.keys():
-                known.pop(name, None)
+            for name in list(known):
+                if name not in wanted:
+                    known.pop(name, None)
         return self.examine(wanted)
 
     def examine(self, names: Iterable[str]) -> list[CatalogEntry]:
