@@ -42,6 +42,7 @@ from parquet_loader.decode.media import (
     image_formats,
     image_pixels,
     jpeg_part,
+    jpeg_parts,
     scale_and_offset,
     video_module,
     write_image,

@@ -250,7 +250,7 @@ def decode_jpeg(
     return decoder.decode(data, out, factor, part)
 
 
-def jpeg_shapes(values: npt.NDArray[np.uint8], offsets: IntArray) -> list[list[int]] | None:
+def jpeg_shapes(values: npt.NDArray[np.uint8], offsets: IntArray) -> list[Shape]:
     """Return height, width and channels (1 or 3; 0 for an image that `decode_jpegs` cannot decode) of many images.
 
     Args:
@@ -258,10 +258,10 @@ def jpeg_shapes(values: npt.NDArray[np.uint8], offsets: IntArray) -> list[list[i
         offsets: int64 ``[images + 1]``; image i is ``values[offsets[i]:offsets[i + 1]]``.
 
     Returns:
-        One shape for each image; None without kernels.
+        One shape for each image; none without kernels.
     """
     decoder = _batch_decoder()
-    return None if decoder is None else decoder.shapes(values, offsets).tolist()
+    return [] if decoder is None else [(h, w, channels) for h, w, channels in decoder.shapes(values, offsets).tolist()]
 
 
 def decode_jpegs(values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm) -> npt.NDArray[np.bool_]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import BlobProblem, JpegPart, jpeg_part, scale_and_offset, write_image
+from parquet_loader.decode import BlobProblem, JpegPart, jpeg_part, jpeg_parts, scale_and_offset, write_image
 from parquet_loader.engine.recordings import Allocate, BatchRows
 from parquet_loader.engine.referenced_files import file_bytes
-from parquet_loader.schema import Image
+from parquet_loader.schema import Image, Ragged
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,15 @@ class EncodedImages:
         return found
 
 
+class _File(NamedTuple):
+    """An encoded image: bytes `begin` to `end` of an array, and what is delivered of it."""
+
+    array: npt.NDArray[np.uint8]
+    begin: int
+    end: int
+    part: JpegPart
+
+
 class EncodedImageRows:
     """Makes an `EncodedImages`; see `MediaRows`.
 
@@ -85,7 +95,7 @@ class EncodedImageRows:
         self._rows = replace(rows, files=None)
         self._allocate = allocate
         self._made = made
-        self._jpegs: dict[int, tuple[bytes, JpegPart]] = {}
+        self._jpegs: dict[int, _File] = {}
         self._pixels: dict[int, npt.NDArray[Any]] = {}
 
     def decode(self, row: int, data: bytes, rows: BatchRows) -> None:
@@ -96,7 +106,18 @@ class EncodedImageRows:
         if part is None:
             self._pixels[row] = write_image(data, self._field, _random(self._field, rows, row), None)
         else:
-            self._jpegs[row] = data, part
+            self._jpegs[row] = _File(np.frombuffer(data, np.uint8), 0, len(data), part)
+
+    def decode_together(self, chosen: range, encoded: Ragged, rows: BatchRows) -> set[int]:
+        """Keep those of the chosen rows that are plain JPEGs, and return them."""
+        if self._field.storage == "path":
+            return set()
+        parts = jpeg_parts(encoded, chosen, self._field, rows.random)
+        offsets = encoded.offsets[chosen.start : chosen.stop + 1].tolist()
+        for row, part in parts.items():
+            at = row - chosen.start
+            self._jpegs[row] = _File(encoded.values, offsets[at], offsets[at + 1], part)
+        return set(parts)
 
     def fill_gap(self, row: int) -> None:
         """Make the row a black image."""
@@ -104,6 +125,8 @@ class EncodedImageRows:
 
     def repeat(self, row: int, source: int) -> None:
         """Copy `source` to `row`."""
+        self._jpegs.pop(row, None)
+        self._pixels.pop(row, None)
         if source in self._jpegs:
             self._jpegs[row] = self._jpegs[source]
         else:
@@ -111,12 +134,12 @@ class EncodedImageRows:
 
     def columns(self) -> dict[str, Any]:
         """Return the bytes of the JPEGs, uint8 ``[bytes]``, as the column."""
-        files = [data for data, _ in self._jpegs.values()]
+        files = list(self._jpegs.values())
         offsets = np.zeros(len(files) + 1, np.int64)
-        np.cumsum([len(data) for data in files], out=offsets[1:])
+        np.cumsum([file.end - file.begin for file in files], out=offsets[1:])
         block = self._allocate(self._name, (int(offsets[-1]),), np.dtype(np.uint8))
-        for data, start in zip(files, offsets.tolist(), strict=False):
-            block[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        if files:
+            np.concatenate(_joined(files), out=block)
         none = np.empty((0, *(n or 0 for n in self._field.delivered_shape)), self._field.delivered_dtype)
         self._made[self._name] = EncodedImages(
             self._name,
@@ -124,11 +147,22 @@ class EncodedImageRows:
             self._rows,
             np.array(list(self._jpegs), np.int64),
             offsets,
-            tuple(part for _, part in self._jpegs.values()),
+            tuple(file.part for file in files),
             np.array(list(self._pixels), np.int64),
             np.stack(list(self._pixels.values())) if self._pixels else none,
         )
         return {self._name: block}
+
+
+def _joined(files: Iterable[_File]) -> list[npt.NDArray[np.uint8]]:
+    """Return the bytes of files, as one array if they follow each other: each array that is copied releases the GIL."""
+    runs: list[_File] = []
+    for file in files:
+        if runs and file.array is runs[-1].array and file.begin == runs[-1].end:
+            runs[-1] = runs[-1]._replace(end=file.end)
+        else:
+            runs.append(file)
+    return [run.array[run.begin : run.end] for run in runs]
 
 
 def black_image(field: Image) -> npt.NDArray[Any]:

@@ -1,8 +1,8 @@
 """Decodes the columns that stay encoded until their batch: images, audio, video, and arrays of `Encoded`.
 
-A `MediaRows` decodes the rows of one column of one batch, one at a time; `ImageRows` first decodes JPEGs together.
-Media whose rows have one size are decoded directly to the batch's memory. `decode_media` calls it, names the row of an
-error, and replaces damaged rows if requested.
+A `MediaRows` decodes the rows of one column of one batch, one at a time; `ImageRows` and `EncodedImageRows` first take
+the JPEGs together. Media whose rows have one size are decoded directly to the batch's memory. `decode_media` calls it,
+names the row of an error, and replaces damaged rows if requested.
 """
 
 from __future__ import annotations
@@ -255,7 +255,9 @@ def decode_media(
         opened.append(media)
         for begin in range(0, rows.count, _ROWS_AT_ONCE):
             some = range(begin, min(begin + _ROWS_AT_ONCE, rows.count))
-            done_together = media.decode_together(some, encoded, rows) if isinstance(media, ImageRows) else ()
+            done_together = set[int]()
+            if isinstance(media, ImageRows | EncodedImageRows):
+                done_together = media.decode_together(some, encoded, rows)
             one_by_one = [row for row in some if row not in done_together]
             if not one_by_one:
                 continue

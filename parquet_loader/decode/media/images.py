@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem, pillow_image
-from parquet_loader.decode.jpeg import Region, decode_jpeg, jpeg_shape, reduced_shape
+from parquet_loader.decode.jpeg import decode_jpeg, jpeg_shape, reduced_shape
 from parquet_loader.decode.media.crops import Box
 from parquet_loader.decode.media.image_parts import (
     box_of,
@@ -19,13 +19,9 @@ from parquet_loader.decode.media.image_parts import (
     scale_and_offset,
     used_region,
 )
-from parquet_loader.decode.media.opened_image import OpenedImage, pixel_limit
+from parquet_loader.decode.media.opened_image import OpenedImage
 from parquet_loader.decode.media.resizing import Pixels, resize, to_floats
 from parquet_loader.schema import Image
-
-_END_OF_JPEG = b"\xff\xd9"
-# Larger JPEGs are not left to a device: it decodes them in full, and `write_image` at a reduced size.
-_MOST_DEVICE_PIXELS = 2**23
 
 
 def image_pixels(data: bytes, channels: int, out: Pixels | None) -> Pixels:
@@ -63,56 +59,6 @@ def write_image(
     direct = out if is_as_resized and out is not None and out.flags.c_contiguous else None
     pixels = _resized(data, field, rng, direct, is_flipped=is_flipped)
     return pixels if pixels is out else _delivered(pixels, field, out)
-
-
-class JpegPart(NamedTuple):
-    """What is delivered of a JPEG that another decoder decodes in full.
-
-    Attributes:
-        height, width: Of the image.
-        box: The part that is resized to the delivered size.
-        region: The pixels that affect the result.
-        is_flipped: Whether the result is mirrored left to right.
-    """
-
-    height: int
-    width: int
-    box: Box
-    region: Region
-    is_flipped: bool
-
-
-def has_device_form(field: Image) -> bool:
-    """Whether a device can deliver JPEGs in a field's form: in one size, and not for ``"nearest"``."""
-    return field.is_fixed and field.shape[2] != 4 and field.interpolation != "nearest"
-
-
-def jpeg_part(data: bytes, field: Image, rng: np.random.Generator | None) -> JpegPart | None:
-    """Return the part of a JPEG that `write_image` delivers; None if only `write_image` may decode the image.
-
-    Draws the same random numbers as `write_image`.
-
-    Args:
-        data: The encoded image.
-        field: Its field, for which `has_device_form` holds.
-        rng: As in `write_image`.
-
-    Raises:
-        BlobProblem: The image's size differs from the field's.
-    """
-    is_flipped = draw_flip(field, rng)
-    stored = jpeg_shape(data, pixel_limit(_MOST_DEVICE_PIXELS))
-    # A decoder on a device may deliver a truncated image without an error.
-    if stored is None or stored[2] != field.shape[2] or not data.endswith(_END_OF_JPEG):
-        return None
-    if field.exif_orientation:
-        with OpenedImage(data) as opened:
-            if opened.orientation != 1:
-                return None
-    height, width, _ = stored
-    check_size((height, width), field)
-    box = box_of(field, height, width, rng)
-    return JpegPart(height, width, box, used_region(field, box, 1, stored), is_flipped)
 
 
 def _resized(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.decode.jpeg import JpegForm, JpegTask, decode_jpegs, jpeg_shapes, reduced_shape
+from parquet_loader.decode.jpeg import JpegForm, JpegTask, Shape, decode_jpegs, jpeg_shapes, reduced_shape
 from parquet_loader.decode.media.image_parts import (
     box_of,
     cut_of,
@@ -49,21 +49,11 @@ def write_jpegs(
         return set()
     if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
         return set()
-    offsets = encoded.offsets[rows.start : rows.stop + 1]
-    shapes = jpeg_shapes(encoded.values, offsets)
-    if shapes is None:
-        return set()
-    places = offsets.tolist()
-    most_pixels = pixel_limit(_MOST_PIXELS)
-    stored_height, stored_width, channels = field.shape
+    channels = field.shape[2]
     first, row_bytes = (out.ctypes.data, out.strides[0]) if isinstance(out, np.ndarray) else (0, 0)
     tasks: dict[int, JpegTask] = {}
     made: dict[int, npt.NDArray[Any]] = {}
-    for row, begin, end, (height, width, found) in zip(rows, places[:-1], places[1:], shapes, strict=True):
-        if found != channels or height * width > most_pixels:
-            continue
-        if stored_height is not None and (height, width) != (stored_height, stored_width):
-            continue
+    for row, begin, end, (height, width, _) in plain_jpegs(encoded, rows, field, pixel_limit(_MOST_PIXELS)):
         rng = random(row) if field.is_random else None
         is_flipped = draw_flip(field, rng)
         box = box_of(field, height, width, rng)
@@ -86,6 +76,27 @@ def write_jpegs(
         for row in written:
             out[row] = made[row]
     return written
+
+
+def plain_jpegs(encoded: Ragged, rows: range, field: Image, most_pixels: int) -> Iterator[tuple[int, int, int, Shape]]:
+    """Yield the JPEGs that have the channels and the stored size of their field; none without kernels.
+
+    Args:
+        encoded: The bytes of a batch's images.
+        rows: The rows to look at.
+        field: Their field.
+        most_pixels: Larger images are left out.
+
+    Yields:
+        The row, begin and end of its bytes, and its shape.
+    """
+    offsets = encoded.offsets[rows.start : rows.stop + 1]
+    places = offsets.tolist()
+    for row, begin, end, shape in zip(rows, places, places[1:], jpeg_shapes(encoded.values, offsets), strict=False):
+        height, width, channels = shape
+        is_of_size = field.shape[0] is None or (height, width) == field.shape[:2]
+        if channels == field.shape[2] and is_of_size and height * width <= most_pixels:
+            yield row, begin, end, shape
 
 
 def _jpeg_form(field: Image) -> JpegForm:
