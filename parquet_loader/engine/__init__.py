@@ -9,7 +9,6 @@ from parquet_loader.engine.child.transforms import TransformProcesses, check_tra
 from parquet_loader.engine.cut_batches import CutBatches, HeldWindow, batches_at_once
 from parquet_loader.engine.encoded_images import EncodedImages
 from parquet_loader.engine.engine import (
-    WIDE_WINDOWS_AHEAD,
     WINDOWS_AHEAD,
     Engine,
     EngineOptions,

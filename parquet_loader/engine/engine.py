@@ -56,10 +56,9 @@ from parquet_loader.window import (
     Window,
 )
 
-# Windows in progress or ready, in addition to the consumer's. A window with wide rows takes all of its memory at the
-# first read, because rows are written to their final slots: a second one ahead would cost much and gain little.
+# Windows in progress or ready, in addition to the consumer's. With one, threads would idle while others read the last
+# row groups of a window: with two threads and rows of 16 KiB, an epoch would take 1.04 to 1.08 times as long.
 WINDOWS_AHEAD = 2
-WIDE_WINDOWS_AHEAD = 1
 # Before an epoch begins, jobs for its batches begin while fewer batches have begun.
 BATCHES_READ_AHEAD = 2
 
@@ -159,7 +158,6 @@ class Engine:
             keeps_stored=options.keeps_stored and batches is None,
             scattered=scattered,
         )
-        self._ahead = WIDE_WINDOWS_AHEAD if self._columns.wide else WINDOWS_AHEAD
         # Remote reads are slower than page faults, so there is no need to wait for a second window.
         self._fills_first = is_first and batches is None and reader.chunks.remote is None
         # The first remote bytes take a while to arrive: time to pre-fault the first window's memory.
@@ -431,7 +429,7 @@ class Engine:
             job = self._taking_windows(self._batches.job)
             if job is not None:
                 return job
-        most = max(self._ahead, 1 + self._fills_first)
+        most = WINDOWS_AHEAD
         if self._is_ahead:
             most = 1 if self._admitted == self._first_window else 0
         if self._admitted < self._plan.windows and len(self._windows) < most:

@@ -16,7 +16,7 @@ import numpy as np
 
 from parquet_loader.common import OutputOptions, ReadOptions, RemoteOptions, Shard
 from parquet_loader.dataset import SHARE_READS, SHARE_WINDOWS, Dataset
-from parquet_loader.engine import STAGES, WIDE_WINDOWS_AHEAD, WINDOWS_AHEAD, Event, events_of
+from parquet_loader.engine import STAGES, WINDOWS_AHEAD, Event, events_of
 from parquet_loader.errors import DataError, ParquetLoaderError
 from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.parquet_dataset import ParquetDataset
@@ -322,7 +322,7 @@ def _limits(dataset: Dataset, plan: Plan, num_threads: int, setup: LoaderSetup) 
     lanes = sizing.open_row_groups if sizing.open_row_groups > 1 else 0
     return EngineLimits(
         num_threads=num_threads,
-        windows_ahead=WIDE_WINDOWS_AHEAD if groups.wide else WINDOWS_AHEAD,
+        windows_ahead=WINDOWS_AHEAD,
         waits_for_second=not is_remote,
         limit_bytes=int(sizing.limit_bytes * (SHARE_WINDOWS + SHARE_READS)),
         reads_bytes=sizing.reads_bytes,

@@ -373,8 +373,7 @@ class _Run:
 
     def _job(self) -> tuple[float, str, _Window, int] | None:
         limits = self._limits
-        most = max(limits.windows_ahead, 1 + self._fills_first)
-        if self._admitted < len(self._load) and len(self._windows) < most:
+        if self._admitted < len(self._load) and len(self._windows) < limits.windows_ahead:
             load = self._load[self._admitted]
             waiting = list(range(len(load.reads)))
             self._windows.append(_Window(self._admitted, load, waiting=waiting, unread=len(waiting)))
