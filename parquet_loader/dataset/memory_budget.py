@@ -76,6 +76,7 @@ class MemoryBudget:
         fetch_bytes: Share for bytes prefetched from remote files, plus half of the unused share of windows.
         num_threads: Number of worker threads.
         prefetches: The most row groups prefetched from remote files at a time, however small they are.
+        extra_of_row: Bytes by which rows of a window may exceed the average, if it has rows of few row groups.
     """
 
     limit_bytes: int
@@ -90,6 +91,7 @@ class MemoryBudget:
     num_threads: int
     fetch_bytes: int = 0
     prefetches: int = 1024
+    extra_of_row: float = 0.0
 
     @property
     def made_bytes(self) -> int:
@@ -310,12 +312,14 @@ class WindowMemory:
         return self.nbytes(rows, streams=True) + lanes * self.row.large_page_bytes
 
     def _extra_bytes(self, rows: int) -> float:
-        """Return the additional bytes of a window of the longest rows, if it may hold rows of few row groups."""
+        extra = self.extra_of_row(rows)
+        return 3 * extra * rows + self.row.extra_cursor_bytes if extra else 0.0
+
+    def extra_of_row(self, rows: int) -> float:
+        """Return the bytes by which rows of a window may exceed the average; 0 if it has rows of many row groups."""
         is_mixed = self.lanes(rows) > 1 or rows >= self.total_rows
         is_mixed = is_mixed or (self.needs.shuffle and self._holds_enough_row_groups(rows))
-        if is_mixed or self.row.extra <= (TOLERATED - 1) * self.row.decoded:
-            return 0.0
-        return 3 * self.row.extra * rows + self.row.extra_cursor_bytes
+        return 0.0 if is_mixed or self.row.extra <= (TOLERATED - 1) * self.row.decoded else self.row.extra
 
     def needed_bytes(self, rows: int) -> float:
         """Return the limit that windows of `rows` rows need."""
@@ -393,6 +397,7 @@ def divide(
         batches_bytes=windows.batches_bytes,
         num_threads=num_threads,
         fetch_bytes=fetched,
+        extra_of_row=windows.extra_of_row(window_rows),
     )
 
 

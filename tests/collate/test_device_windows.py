@@ -400,6 +400,40 @@ def test_a_device_memory_limit_that_is_too_small_names_one_that_suffices(table: 
         next(iter(on_device(table, 64, shuffle=True, window_rows=1000, columns=["text"], output_options=options)))
 
 
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
+def test_a_device_memory_limit_counts_windows_only_if_they_go_to_the_device(table: str, isolation: Any) -> None:
+    options = OutputOptions(shuffle_on_device=True, device_memory_limit=1)
+    arguments: dict[str, Any] = {"columns": ["id"], "window_rows": 1000, "isolation": isolation}
+    with on_device(table, 64, transform=as_given, output_options=options, **arguments) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 3000
+    with pytest.raises(MemoryLimitError, match="cannot hold two windows"):
+        on_device(table, 64, output_options=options, **arguments)
+
+
+def as_given(columns: dict[str, Any], _: Any) -> dict[str, Any]:
+    return columns
+
+
+def test_a_device_memory_limit_counts_the_longest_rows_of_data_sorted_by_length(tmp_path: Path) -> None:
+    lengths = np.repeat([10, 4000], 5000)
+    texts = ["x" * int(length) for length in lengths]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "0.parquet", row_group_size=1000, use_dictionary=False)
+    on_gpu = sum(sorted(lengths)[-4000:])  # two windows
+
+    def limited(limit: int) -> BatchedDataLoader:
+        options = OutputOptions(shuffle_on_device=True, device_memory_limit=limit)
+        return on_device(str(tmp_path), 100, window_rows=2000, output_options=options)
+
+    with limited(2**40) as loader:
+        next(iter(loader))
+        assert loader._dataset.sizing.extra_of_row > 0
+    with limited((64 << 20) + on_gpu) as loader:
+        next(iter(loader))
+    # The values of a window in their old order, and the numbers of a part of them, are there too.
+    with limited((32 << 20) + on_gpu) as loader, pytest.raises(MemoryLimitError, match="cannot hold two windows"):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

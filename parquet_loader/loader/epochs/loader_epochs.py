@@ -413,12 +413,15 @@ class LoaderEpochs:
             sizing, columns = self._dataset.sizing, self._dataset.reader.columns
             if self._output.decodes and sizing.row.processed:
                 self._output.check_image_memory(sizing.row.processed * self.batch_size)
+            if not self._options.keeps_stored or self._processes(self._dataset):
+                return  # no window goes to the device
             widths = [width for _, width in sizing.row.ragged] + [column.row_bytes or 0 for column in columns]
-            rows = sizing.window_capacity(plan)
-            if not self._output.permutes:
-                return
+            rows, extra = sizing.window_capacity(plan), sizing.extra_of_row
             self._output.check_device_memory(
-                rows, sizing.row.decoded, max(widths, default=0), is_ragged=any(column.is_ragged for column in columns)
+                rows,
+                sizing.row.decoded + extra,
+                max(widths, default=0) + extra,
+                is_ragged=any(column.is_ragged for column in columns),
             )
 
     def _kept_rows(self, plan: Plan) -> DeviceRows | None:
