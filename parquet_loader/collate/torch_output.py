@@ -198,4 +198,19 @@ class TensorOutput(Output):
             batches = handed_over(batches)
         if self._registered is not None or self._images is not None:
             batches = self._released_after(batches)
+        batches = _outside_inference_mode(batches)
         return filled(batches, self._into) if self._into else batches
+
+
+def _outside_inference_mode(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the batches; make them of ordinary tensors, because later batches of the same window share their memory."""
+    while True:
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                batch = next(batches, None)
+        else:
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+        del batch

@@ -434,6 +434,24 @@ def test_a_device_memory_limit_counts_the_longest_rows_of_data_sorted_by_length(
         next(iter(loader))
 
 
+@pytest.mark.parametrize("options", [{}, {"output_options": ON_DEVICE}, {"cache": "device"}], ids=str)
+def test_a_batch_taken_in_inference_mode_leaves_ordinary_tensors_to_the_next_ones(
+    table: str, options: dict[str, Any]
+) -> None:
+    """All batches of a window share memory, and an inference tensor is of no use to autograd."""
+    weight = torch.ones(1, requires_grad=True)
+    with BatchedDataLoader(
+        table, 64, shuffle=True, window_rows=700, columns=["id", "wide"], device="cpu", **options
+    ) as loader:
+        for _ in range(2):
+            batches = iter(loader)
+            with torch.inference_mode():
+                next(batches)
+            for batch in batches:
+                (batch["wide"] * weight).sum().backward()
+                batch["wide"].fill_(0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
