@@ -28,7 +28,7 @@ from parquet_loader.common import (
 from parquet_loader.dataset.open import Dataset, open_dataset
 from parquet_loader.dataset.rank_agreement import check_agreement, open_source, ranks_to_agree_with
 from parquet_loader.dataset.resolved_source import ResolvedSource, resolve_source
-from parquet_loader.errors import ConfigurationError, SchemaError
+from parquet_loader.errors import ArgumentTypeError, ConfigurationError, SchemaError
 from parquet_loader.read import Filters, LocalCache, as_expression
 from parquet_loader.schema import Schema
 from parquet_loader.source import Snapshot, Source, TableLike, VersionedSource, selection_of, table_source
@@ -294,4 +294,9 @@ def check_dataset_arguments(schema: Any, split: Any, on_error: Any, read_options
     check_kind("schema", schema, Schema)
     check_kind("shard", shard, Shard)
     check_kind("read_options", read_options, ReadOptions)
+    if isinstance(cache, str):
+        raise ArgumentTypeError(
+            f"cache={cache!r:.80}: expected a LocalCache, such as LocalCache('/local/cache', '500GB'); 'device' is for "
+            "BatchedDataLoader(source, ..., cache='device') only"
+        )
     check_kind("cache", cache, LocalCache)

@@ -60,7 +60,9 @@ class ParquetDataset(ListedDataset):
     """
 
     @explains_keywords(
-        LOADER_KEYWORDS | dict.fromkeys(_OF_DATASET, "the data set decides this: pass it to ParquetDataset(...)")
+        LOADER_KEYWORDS
+        | dict.fromkeys(_OF_DATASET, "the data set decides this: pass it to ParquetDataset(...)")
+        | {"cache": "pass a LocalCache to ParquetDataset(...), and 'device' to BatchedDataLoader(data, ...)"}
     )
     def batches(
         self,

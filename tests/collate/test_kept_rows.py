@@ -17,6 +17,7 @@ from parquet_loader import (
     BatchedDataLoader,
     ConfigurationError,
     OutputOptions,
+    ParquetDataset,
     Shard,
     ShardOptions,
 )
@@ -68,7 +69,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write(tmp_path_factory.mktemp("table"))
 
 
-def kept(path: str, batch_size: int = 64, **options: Any) -> BatchedDataLoader:
+def kept(path: Any, batch_size: int = 64, **options: Any) -> BatchedDataLoader:
     return BatchedDataLoader(path, batch_size, **{"cache": "device", "device": "cpu", **options})
 
 
@@ -335,6 +336,19 @@ def test_other_readers_of_the_loader_get_its_rows(table: str) -> None:
 def test_what_cannot_be_kept_is_refused(table: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigurationError, TypeError), match=re.escape(message)):
         kept(table, **options)
+
+
+def test_rows_of_a_data_set_that_is_listed_already_are_kept_by_the_loader(table: str) -> None:
+    where = re.escape("BatchedDataLoader(source, ..., cache='device')")
+    with pytest.raises(TypeError, match=where):
+        ParquetDataset(table, cache="device")  # type: ignore[arg-type]
+    data = ParquetDataset(table)
+    with pytest.raises(TypeError, match=re.escape("'device' to BatchedDataLoader(data, ...)")):
+        data.batches(64, cache="device")  # type: ignore[call-arg]
+    with kept(data, 64) as loader:
+        list(loader)
+        list(loader)
+        assert not is_read(loader)
 
 
 def test_columns_that_cannot_be_kept_are_named(tmp_path: Path) -> None:
