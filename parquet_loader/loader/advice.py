@@ -1,14 +1,15 @@
 """Finds what to change about an epoch: causes with figures and remedies, as a pure function of its `LoaderStats`.
 
-A rule applies only if its figures are clear. `Finding.cost_s` estimates the caller's waiting time that the cause costs.
-Rules about time need an epoch long enough to judge and a loop that waits; rules about mixing need neither.
+A rule applies only if its figures are clear, those about the GIL only if Python has one. `Finding.cost_s` estimates the
+caller's waiting time that the cause costs. Rules about time need an epoch long enough to judge and a loop that waits;
+rules about mixing need neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from parquet_loader.common import format_bytes, kernels_remedy
+from parquet_loader.common import format_bytes, has_gil, kernels_remedy
 from parquet_loader.decode import is_known_codec
 from parquet_loader.loader.mixing import WELL_MIXED_SHARE
 from parquet_loader.loader.stats import JUDGED_FROM_S, LEAST_WAIT_SHARE, Finding, LoaderStats, ShuffleFigures
@@ -301,7 +302,7 @@ def _transform(stats: LoaderStats) -> Iterator[Finding]:
     # Without `queued_s`, a wait may be a wait for a processor. Under the GIL one thread runs while the others wait, so
     # together they wait at most (threads - 1) times as long as they run, and use one processor's time.
     knows_queue = stats.queued_s is not None
-    is_one_at_a_time = threads > 1 and cpu_s <= 1.3 * stats.seconds
+    is_one_at_a_time = has_gil() and threads > 1 and cpu_s <= 1.3 * stats.seconds
     if knows_queue and is_one_at_a_time and 0.3 * cpu_s < waited_s <= 1.5 * (threads - 1) * cpu_s:
         yield _finding(
             stats,
@@ -321,13 +322,14 @@ def _transform(stats: LoaderStats) -> Iterator[Finding]:
         )
     else:
         per_batch = cpu_s / max(1, stats.batches) * 1e3
+        remedy = "; Python code holds the GIL, so write it as a few large numpy calls" if has_gil() else ""
         yield _finding(
             stats,
             "transform",
             spent_s,
             f"transform and image decoding take {per_batch:.1f} ms of processor time a batch, "
             f"{spent_s / stats.work_s:.0%} of the workers' work. Store results, do it on the GPU, or use more "
-            "processors; Python code holds the GIL, so write it as a few large numpy calls.",
+            f"processors{remedy}.",
         )
 
 
@@ -361,7 +363,8 @@ def _gil_of_the_loop(stats: LoaderStats) -> Iterator[Finding]:
     is_local = stats.remote is None and stats.bytes_from_disk <= stats.bytes_read // 16
     loop_share = 1 - stats.wait_share
     if (
-        stats.isolation == "thread"
+        has_gil()
+        and stats.isolation == "thread"
         and stats.queued_s is not None
         and is_local
         and loop_share > 0.3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import weakref
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,11 @@ from parquet_loader.read.cache import CacheStats
 from parquet_loader.source.remote.request_scheduler import RemoteFigures
 
 MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def has_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
 
 
 def stages(**seconds: float) -> dict[str, float]:
@@ -338,6 +344,14 @@ def test_the_loop_is_not_blamed_for_waits_before_the_first_batch() -> None:
     gil = replace(DECODING, **CASES["GIL of the loop"].changes)
     assert [found.cause for found in findings_of(gil)] == ["gil_of_the_loop"]
     assert [found.cause for found in findings_of(replace(gil, first_batch_s=3.95))] == ["decoding"]
+
+
+@pytest.mark.parametrize("name", ["GIL in transform", "GIL of the loop", "transform that computes"])
+def test_no_gil_is_blamed_on_a_free_threaded_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    found = findings_of(replace(DECODING, **CASES[name].changes))
+    assert found
+    assert not [finding for finding in found if "GIL" in finding.text or "gil" in finding.cause]
 
 
 def test_large_batches_that_come_slowly_are_not_called_small() -> None:
