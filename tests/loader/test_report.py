@@ -11,6 +11,7 @@ import time
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,21 @@ def test_a_log_keeps_the_latest_events_in_order() -> None:
     assert log.added == 2 * MOST_EVENTS + 10
     assert len(events_of(log.take())) == MOST_EVENTS
     assert log.packed() == b""
+
+
+def test_a_log_can_be_read_while_another_thread_adds_events() -> None:
+    log = EventLog()
+
+    def work() -> None:
+        for number in range(4 * MOST_EVENTS):
+            log.add(float(number), 1.0, 2.0, 3, 4)
+
+    thread = Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        found = events_of(log.packed())
+        assert {event[1:] for event in found} <= {(1.0, 2.0, 3, 4)}
+        assert [event.began for event in found] == [found[0].began + number for number in range(len(found))]
 
 
 def test_samples_stay_bounded_and_cover_a_long_epoch() -> None:

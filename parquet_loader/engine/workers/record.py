@@ -17,7 +17,6 @@ SAMPLED_EVERY_S = 0.01
 
 # The fields of `Event`.
 _EVENT = struct.Struct("<dffBB")
-_MOST_BYTES = MOST_EVENTS * _EVENT.size
 
 
 class Event(NamedTuple):
@@ -80,31 +79,39 @@ T = TypeVar("T", Sample, Progress)
 
 
 class EventLog:
-    """The latest events. Guarded by the lock of its owner."""
+    """The latest events. Guarded by the lock of its owner, except that `packed` may be called without it.
+
+    A list of packed events, because a list can be copied while another thread changes it. On free-threaded Python 3.13,
+    the copy of a `bytearray` would hold freed memory.
+    """
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._events: list[bytes] = []
         self.added = 0
 
     def add(self, began: float, seconds: float, cpu_s: float, kind: int, worker: int) -> None:
         """Add an event; drop the oldest if there are too many."""
         self.added += 1
-        self.extend(_EVENT.pack(began, seconds, cpu_s, kind, worker & 255))
+        self._events.append(_EVENT.pack(began, seconds, cpu_s, kind, worker & 255))
+        self._drop_oldest()
 
     def extend(self, packed: bytes) -> None:
         """Add the events of `packed` without counting them; drop the oldest if there are too many."""
-        self._bytes += packed
-        if len(self._bytes) >= 2 * _MOST_BYTES:
-            del self._bytes[:-_MOST_BYTES]
+        self._events += [packed[at : at + _EVENT.size] for at in range(0, len(packed), _EVENT.size)]
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        if len(self._events) >= 2 * MOST_EVENTS:
+            del self._events[:-MOST_EVENTS]
 
     def packed(self) -> bytes:
         """Return the events in their order, for `events_of`."""
-        return bytes(self._bytes[-_MOST_BYTES:])
+        return b"".join(self._events[-MOST_EVENTS:])
 
     def take(self) -> bytes:
         """Return the events, as `packed` does, and forget them."""
         packed = self.packed()
-        self._bytes = bytearray()
+        self._events = []
         return packed
 
 
