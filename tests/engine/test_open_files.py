@@ -264,7 +264,7 @@ def test_a_directory_that_cannot_be_listed_for_now_says_why(tmp_path: Path) -> N
         BatchedDataLoader(tmp_path, 5, output_options=NUMPY)
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")  # of asyncio's loop
+@pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")  # of asyncio's loop
 def test_fetching_that_cannot_begin_for_want_of_descriptors_says_so(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": range(10)}), tmp_path / "a.parquet")
     store = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())  # stands for an object store
