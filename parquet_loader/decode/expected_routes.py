@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from parquet_loader.decode.native.decodable import decodable_columns
+from parquet_loader.decode.native.decodable import decodable_columns, is_known_bytes
 from parquet_loader.decode.opened_chunks import RAW_BYTES
 from parquet_loader.decode.plain_pages import why_not_raw
 from parquet_loader.decode.routes import OF_BROKEN_GROUP, ColumnRoute, broken_groups, holds_rows
@@ -74,10 +74,18 @@ def chunk_routes(
             way = ChunkRoute("kernel to window", no_raw.get(stored, ""))
         elif stored in kernel:
             way = ChunkRoute("kernel", not_straight.get(stored) or route.reason)
+        elif _is_only_for_window(route):
+            way = ChunkRoute("arrow", not_straight.get(stored) or route.reason)
         else:
             way = ChunkRoute("arrow", not_kernel.get(stored) or route.reason)
         found[route.source.name] = way
     return found
+
+
+def _is_only_for_window(route: ColumnRoute) -> bool:
+    """Return whether kernels decode a column to the window or not at all: text, bytes and members of structs."""
+    field = route.source.field
+    return route.source.is_member or (field is not None and is_known_bytes(field.type))
 
 
 def _why_not_pages(route: ColumnRoute, footer: RowGroupFooter, rows: int, *, is_local: bool) -> str:

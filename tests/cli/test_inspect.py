@@ -110,6 +110,15 @@ def test_inspect_says_why_a_column_takes_no_faster_route(mixed: Path) -> None:
     assert "not a number" in reasons["nested"]
 
 
+@pytest.mark.skipif(not IS_BUILT, reason="the kernels were not compiled: no C compiler at hand")
+def test_inspect_says_what_keeps_text_and_members_of_structs_from_the_kernels(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a", "b"], "point": [{"x": 1.0, "list": [1]}, {"x": 2.0, "list": []}]})
+    pq.write_table(table, tmp_path / "a.parquet", compression="brotli")
+    found = routes_of(inspected(tmp_path))
+    assert found == dict.fromkeys(found, ("arrow", "the kernels do not decompress brotli"))
+    assert list(found) == ["text", "point.x", "point.list"]
+
+
 def test_inspect_tells_what_columns_become(mixed: Path) -> None:
     found = {c["name"]: c for c in inspected(mixed)["delivered"]}
     assert {name: c["becomes"] for name, c in found.items()} | {} == {
