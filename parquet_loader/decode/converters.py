@@ -358,7 +358,7 @@ def _refuse_other_than_utf8(array: pa.ChunkedArray) -> None:
                     (value.as_py() or b"").decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueProblem(
-                        start + row, f"is not UTF-8 text: {error}; if the column is binary, Bytes() delivers its bytes"
+                        start + row, f"is not UTF-8 text: {error}; to read its bytes, write the column as binary"
                     ) from None
             raise
         start += len(chunk)
