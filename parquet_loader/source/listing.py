@@ -411,9 +411,7 @@ def _each_once(files: Sequence[SourceFile], pairs: Sequence[tuple[ListedFile, _F
         other, other_found = pairs[at]
         if found is not other_found:
             same = "" if entry.path == other.path else f", as {shown(other.path)} too"
-            raise SourceError(
-                f"{files[number].name}: the source names this file twice{same}; each row is delivered once"
-            )
+            raise SourceError(f"{files[number].name}: the source names this file twice{same}; name it once")
         if entry.is_linked == other.is_linked and files[at].partitions != files[number].partitions:
             raise SourceError(
                 f"{files[number].name}: this is the same file as {files[at].name}, under another partition; "

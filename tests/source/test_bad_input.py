@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import os
 import re
 import threading
@@ -102,6 +103,15 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     (file,) = write_numbered(str(tmp_path), ((5,),))
     os.chmod(file, 0)
     assert_refused(SourceError, str(tmp_path), file)
+
+
+def test_a_directory_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    message = assert_refused(SourceError, str(tmp_path), f"{tmp_path}: cannot be listed", "Permission denied")
+    assert message.endswith("; let this user read it and search its directories")
 
 
 def test_a_path_through_a_file_is_named(tmp_path: Path) -> None:

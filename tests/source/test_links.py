@@ -83,7 +83,7 @@ def test_one_file_under_two_names_of_a_list_is_refused(tmp_path: Path, link: str
     other = tmp_path / "b.parquet"
     other.symlink_to(own) if link == "symbolic" else os.link(own, other)
     for source in ([own, other], [f"{tmp_path}/a*", f"{tmp_path}/b*"], [tmp_path, other]):
-        with pytest.raises(SourceError, match=r"names this file twice.*; each row is delivered once"):
+        with pytest.raises(SourceError, match=r"names this file twice.*; name it once$"):
             load(source)
 
 

@@ -121,10 +121,13 @@ def is_unanswered(words: str) -> bool:
 
 
 def refused(what: str, error: OSError) -> SourceError:
-    """Return an error that says what a store refused, why, and what to do; a `RemoteError` if no answer came."""
+    """Return an error that says what was refused, why, and what to do; a `RemoteError` if no answer came."""
     reason = without_secrets(str(error))
     kind = RemoteError if is_unanswered(reason) else SourceError
-    return kind(f"{what}: {reason}{remedy(reason)}")
+    told = remedy(reason)
+    if not told and error.errno in (errno.EACCES, errno.EPERM):
+        told = "; let this user read it and search its directories"
+    return kind(f"{what}: {reason}{told}")
 
 
 def is_encrypted(filesystem: pafs.FileSystem) -> bool:
