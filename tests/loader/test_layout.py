@@ -285,6 +285,15 @@ def test_rules_are_pure_functions_of_facts(tmp_path: Path) -> None:
     assert (first.cause, first.level) == ("kernels", "warning")
 
 
+def test_fewer_rows_than_ranks_are_reported_once(tmp_path: Path) -> None:
+    write(tmp_path / "data", pa.table({"x": np.arange(5.0)}))
+    found = layout_findings(examine(str(tmp_path / "data"), ranks=8, batch_size=1, trial_s=0))
+    (finding,) = [finding for finding in found if finding.cause in ("uneven_ranks", "batch_size")]
+    assert finding.cause == "uneven_ranks"
+    assert finding.text == "There are 5 rows for 8 ranks, so ranks repeat the rows of others."
+    assert finding.remedy == "Use fewer ranks, or more data."
+
+
 def test_a_source_without_rows_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "data", pa.table({"x": pa.array([], pa.float32())}))
     done = run_here("doctor", tmp_path / "data")

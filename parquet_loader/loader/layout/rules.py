@@ -211,20 +211,24 @@ def _uneven_ranks(facts: LayoutFacts) -> Iterator[LayoutFinding]:
         return
     left = facts.rows % per_step
     if facts.rows < facts.ranks:
-        text = f"There are {facts.rows:,} rows for {facts.ranks} ranks, so ranks repeat the rows of others."
+        yield LayoutFinding(
+            "uneven_ranks",
+            "warning",
+            f"There are {format_count(facts.rows, 'row')} for {facts.ranks:,} ranks, so ranks repeat the rows of "
+            "others.",
+            "Use fewer ranks, or more data.",
+        )
     elif left > LEFT_OUT_SHARE * facts.rows:
-        text = (
+        best = max(1, facts.rows // facts.ranks // max(1, round(facts.rows / per_step)))
+        yield LayoutFinding(
+            "uneven_ranks",
+            "warning",
             f"{facts.rows:,} rows are {facts.rows // per_step} steps of {facts.ranks} ranks with batches of "
             f"{facts.batch_size:,}, and {left:,} rows ({left / facts.rows:.0%}) remain: with drop_last=True they are "
-            "left out of each epoch, else each rank's last batch is smaller."
+            "left out of each epoch, else each rank's last batch is smaller.",
+            f"Use a batch_size that divides the rows of a rank, such as {best:,}.",
+            gain=f"{facts.rows % (best * facts.ranks):,} rows remain with it",
         )
-    else:
-        return
-    best = max(1, facts.rows // facts.ranks // max(1, round(facts.rows / per_step)))
-    yield LayoutFinding(
-        "uneven_ranks", "warning", text, f"Use a batch_size that divides the rows of a rank, such as {best:,}.",
-        gain=f"{facts.rows % (best * facts.ranks):,} rows remain with it",
-    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------- row groups and files
@@ -460,14 +464,14 @@ def _huge_values(facts: LayoutFacts) -> Iterator[LayoutFinding]:
 
 
 def _batches(facts: LayoutFacts) -> Iterator[LayoutFinding]:
-    rows = facts.rows // facts.ranks
+    rows = max(1, facts.rows // facts.ranks)  # if there are fewer rows than ranks, each rank gets one
     if facts.batch_size > rows:
         yield LayoutFinding(
             "batch_size",
             "warning",
             f"batch_size={facts.batch_size:,} is more than the {format_count(rows, 'row')} of a rank: an epoch is one "
             "batch that is not full, and with drop_last=True none.",
-            f"Use a batch_size of at most {max(1, rows):,}.",
+            f"Use a batch_size of at most {rows:,}.",
         )
         return
     cost_s = BATCH_S * facts.rows / facts.batch_size
