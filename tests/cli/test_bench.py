@@ -37,6 +37,12 @@ def test_cases_differ_in_one_argument_and_the_source_has_rows_for_them(source: s
     assert [c.value for c in cases if c.group == "isolation"] == ["thread", "process"]
 
 
+def test_no_window_is_larger_than_the_source(source: str) -> None:
+    setup = LoaderSetup(source, 500)  # its default window has more than the 20,000 rows
+    cases = cases_of(setup, opened(setup))
+    assert [c.setup.window_rows for c in cases if c.group == "window_rows"] == [5_000, 20_000]
+
+
 def test_runs_are_counted_but_for_the_first(source: str) -> None:
     setup = LoaderSetup(source, 500, num_threads=1, window_rows=2_000)
     seen: list[tuple[int, int]] = []

@@ -70,7 +70,8 @@ def cases_of(setup: LoaderSetup, data: ParquetDataset) -> list[Case]:
     four times the given size, as far as the source has rows for them.
     """
     with loader_of(setup, data) as loader:
-        given, window, rows = loader.num_threads, loader.window_rows, loader.plan().rows
+        given, rows = loader.num_threads, loader.plan().rows
+        window = min(loader.window_rows, max(rows, 2 * setup.batch_size))  # a larger one holds the same rows
     most, threads, found = max(available_processors(), given), 1, {given}
     while threads <= most:
         found.add(threads)
