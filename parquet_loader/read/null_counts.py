@@ -113,7 +113,7 @@ def _nulls_of(footer: Metadata, row_group: int, leaves: list[list[int]]) -> int 
     total = 0
     for leaf, members in ((leaf, len(part)) for part in leaves for leaf in part):
         column = footer.schema.leaves[leaf]
-        if not column.max_definition_level:
+        if column.max_definition_level == column.max_repetition_level:  # nothing is optional: only lists can be empty
             continue
         nulls = footer.null_count(row_group, leaf)
         # This function does not know which members of a struct are read, and whether their nulls are in the same rows.

@@ -124,6 +124,23 @@ def test_the_report_of_a_row_group_that_is_left_out_is_one_line(tmp_path: Path) 
 # ---- inferred schemas ----------------------------------------------------------------------------------------------
 
 
+def test_empty_lists_without_nulls_by_the_types_of_the_file_need_no_mask(tmp_path: Path) -> None:
+    def lists(item: pa.DataType, *, nullable: bool = False) -> pa.DataType:
+        return pa.list_(pa.field("element", item, nullable=nullable))
+
+    types = {
+        "never": lists(pa.int64()),
+        "nested": lists(lists(pa.string())),
+        "items": lists(pa.int64(), nullable=True),
+        "rows": lists(pa.int64()),
+    }
+    fields = [pa.field(name, type_, nullable=name == "rows") for name, type_ in types.items()]
+    rows = {"never": [[1], []], "nested": [[["x"], []], []], "items": [[1], []], "rows": [[1], []]}
+    pq.write_table(pa.table(rows, schema=pa.schema(fields)), tmp_path / "a.parquet")
+    schema = Schema.infer(tmp_path, nulls="mask")
+    assert [name for name, field in schema.items() if field.null == "mask"] == ["items", "rows"]
+
+
 def test_a_schema_is_inferred_with_masks(tmp_path: Path) -> None:
     pq.write_table(NULLS, tmp_path / "a.parquet")
     schema = Schema.infer(tmp_path, nulls="mask")
