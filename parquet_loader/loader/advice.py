@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from parquet_loader.common import format_bytes, has_gil, kernels_remedy
+from parquet_loader.common import format_bytes, format_count, has_gil, kernels_remedy
 from parquet_loader.decode import is_known_codec
 from parquet_loader.loader.mixing import WELL_MIXED_SHARE
 from parquet_loader.loader.stats import JUDGED_FROM_S, LEAST_WAIT_SHARE, Finding, LoaderStats, ShuffleFigures
@@ -166,19 +166,19 @@ def _decoding(stats: LoaderStats) -> Iterator[Finding]:
         return
     for slow in storage.slow:
         names = ", ".join(map(repr, slow.columns[:3])) + (", ..." if len(slow.columns) > 3 else "")
-        what, remedy = _SLOW[slow.reason]
+        why, remedy = _SLOW[slow.reason]
         yield _finding(
             stats,
             f"slow_{slow.reason.replace(' ', '_')}",
             KERNELS_SAVE * slow.share * left_s,
-            f"{len(slow.columns)} columns of numbers ({names}; {slow.share:.0%} of the decoded bytes) {what}, so Arrow "
-            f"decodes them in about twice the time. {remedy}.",
+            f"Arrow decodes {format_count(len(slow.columns), 'column')} of numbers ({names}; {slow.share:.0%} of the "
+            f"decoded bytes) in about twice the time: {why}. {remedy}.",
         )
 
 
 _SLOW = {
-    "encoding": ("have encodings that the kernels do not know", f"Rewrite the files: `{REWRITE}`"),
-    "options": ("are read with verify_checksums", "Leave this ReadOptions off"),
+    "encoding": ("the kernels do not know the encodings", f"Rewrite the files: `{REWRITE}`"),
+    "options": ("verify_checksums is on", "Leave it out of ReadOptions"),
 }
 
 

@@ -120,12 +120,12 @@ CASES = {
     ),
     "encoding": Case(
         ("slow_encoding",),
-        ("2 columns of numbers ('a', 'b'; 60% of the decoded bytes) have encodings that the kernels do not know",),
+        ("2 columns of numbers ('a', 'b'; 60% of the decoded bytes)", "the kernels do not know the encodings"),
         {"storage": replace(STORAGE, slow=(SlowColumns("encoding", ("a", "b"), 0.6),))},
     ),
     "checksums": Case(
         ("slow_options",),
-        ("verify_checksums",),
+        ("1 column of numbers ('a'; 100% of the decoded bytes)", "verify_checksums"),
         {"storage": replace(STORAGE, slow=(SlowColumns("options", ("a",), 1.0),))},
     ),
     "nothing special": Case(("decoding",), ("Decoding takes 73%", "44 MB/s"), {}),
