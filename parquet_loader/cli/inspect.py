@@ -53,10 +53,11 @@ inspect, info = _command("inspect"), _command("info")
 def _show(facts: dict[str, Any]) -> None:
     groups, table = facts["row_groups"], facts["table"]
     rows = f"{format_count(facts['rows'], 'row')} in {format_count(facts['files'], 'file')}"
+    on_average = " each before compression, on average" if groups["count"] != 1 else " before compression"
     show_lines(
         f"{rows}, {format_bytes(facts['file_bytes'])}",
         f"{format_count(groups['count'], 'row group')} of {_range(groups['least_rows'], groups['most_rows'])}, "
-        f"{format_bytes(groups['mean_bytes'])} each before compression, on average",
+        f"{format_bytes(groups['mean_bytes'])}{on_average}",
         *([_spread(groups)] if groups["count"] > 1 else []),
         *([f"{table['format']} table, version {table['version']}"] if table else []),
         *([f"partitions: {', '.join(facts['partitions'])}"] if facts["partitions"] else []),
