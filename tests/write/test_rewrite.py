@@ -462,6 +462,7 @@ def test_each_column_is_stored_by_the_sizes_of_a_sample(tmp_path: Path) -> None:
     assert fast.bytes_before <= os.path.getsize(tmp_path / "a.parquet")
     assert "noise" in str(fast)
     assert "200,000 rows" in str(fast)
+    assert " of up to 8.0 MiB decoded\n" in str(fast)
     assert json.loads(json.dumps(fast.to_dict()))["columns"][0]["name"] == "noise"
 
 

@@ -94,7 +94,7 @@ class RewriteReport:
         before, after = format_bytes(self.bytes_before), format_bytes(self.bytes_after)
         rows = f"{format_count(self.rows, 'row')} in {format_count(self.files, 'file')}"
         head = [
-            f"{self.path}: {rows}, {format_count(self.row_groups, 'row group')} of {size}",
+            f"{self.path}: {rows}, {format_count(self.row_groups, 'row group')} of up to {size} decoded",
             f"bytes: {before} -> {after} ({self.bytes_after / max(self.bytes_before, 1):.2f}), in {self.seconds:.1f} s",
         ]
         if self.shuffled:
