@@ -115,9 +115,9 @@ class _Index:
         self._origin = entries[0].timestamp
         self._unit = unit
 
-    def _found(self, time: float, *, backward: bool = True, any_frame: bool) -> int:
+    def _found(self, time: float, *, any_frame: bool) -> int:
         timestamp = self._origin + math.floor(time / self._unit + 1e-6)
-        return int(self._entries.search_timestamp(timestamp, backward=backward, any_frame=any_frame))
+        return int(self._entries.search_timestamp(timestamp, backward=True, any_frame=any_frame))
 
     def key_before(self, time: float) -> tuple[int, float]:
         """Return the number of the last key frame at or before a time, and its time."""
