@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -115,8 +116,9 @@ class Counter:
     """
 
     def __init__(self) -> None:
-        with tf.init_scope(), tf.device("CPU:0"):
-            self._variable = tf.Variable(0, dtype=tf.int64, trainable=False)
+        # In a thread without a strategy of `tf.distribute`, which would make a variable on each of its devices.
+        with ThreadPoolExecutor(1, "parquet_loader-counter") as thread:
+            self._variable = thread.submit(_zero).result()
         self._epochs = 0
         self._running: EpochCount | None = None
         self._last = 0
@@ -152,6 +154,11 @@ class Counter:
         )
         with tf.control_dependencies([checked]):
             self._variable.assign_add(1)
+
+
+def _zero() -> tf.Variable:
+    with tf.device("CPU:0"):
+        return tf.Variable(0, dtype=tf.int64, trainable=False)
 
 
 def dataset_of_windows(begin: Callable[[Output], Iterator[Any]], signature: Mapping[str, Any]) -> tf.data.Dataset:

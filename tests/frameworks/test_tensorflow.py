@@ -278,6 +278,40 @@ def test_a_strategy_does_not_divide_the_rows_again(tf: Any, tmp_path: Path) -> N
     assert sorted(np.concatenate(batches)) == list(range(40))
 
 
+def test_a_data_set_can_be_made_in_the_scope_of_a_strategy_with_several_devices(tf: Any, tmp_path: Path) -> None:
+    write_numbered(str(tmp_path), ((40, 24),), ("ragged",))
+    script = """
+        import json, sys
+        import tensorflow as tf
+        from parquet_loader import BatchedDataLoader, OutputOptions
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        found, states = [], []
+        for columns in (["id"], ["id", "ragged"]):
+            options = OutputOptions(format="numpy")
+            with strategy.scope(), BatchedDataLoader(sys.argv[1], 8, columns=columns, output_options=options) as loader:
+                for batch in loader.to_tf():
+                    found += batch["id"].numpy().tolist()
+                    states.append(loader.state_dict()["batch"])
+                rows = strategy.distribute_datasets_from_function(
+                    lambda context: loader.to_tf().map(lambda batch: batch["id"])
+                )
+                for parts in rows:
+                    for part in strategy.experimental_local_results(parts):
+                        found += part.numpy().tolist()
+        print(json.dumps([found, states]))
+    """
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    found, states = json.loads(done.stdout.splitlines()[-1])
+    assert found == [*range(64)] * 4
+    assert states == [1, 2, 3, 4, 5, 6, 7, 0] * 2
+
+
 def test_a_mixture_continues_in_mid_epoch(tf: Any, tmp_path: Path) -> None:
     for name, sizes in (("a", (30, 11)), ("b", (25,))):
         write_numbered(str(tmp_path / name), (sizes,), ("ragged",))
