@@ -538,6 +538,11 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
                 "to_keras: the source changes from epoch to epoch, but all epochs of a PyDataset have the same number "
                 "of batches; iterate over the loader, and call train_on_batch"
             )
+        if self._options.skips:
+            raise UnsupportedError(
+                "to_keras: with on_error='skip', an epoch may end early, but all epochs of a PyDataset have the same "
+                "number of batches; leave on_error out, or iterate over the loader, and call train_on_batch"
+            )
         if self._steps_differ:
             raise UnsupportedError(
                 "to_keras: epochs of a shuffled TokenLoader may differ by a few batches, but all epochs of a "

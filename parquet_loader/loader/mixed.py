@@ -416,6 +416,12 @@ class MixedLoader(NotIndexed):
             UnsupportedError: Epochs may differ in their number of batches; or with `named`, a batch is a pair.
         """
         self._check_unnamed("to_keras")
+        if any(part.skips for part in self._parts.values()):
+            raise UnsupportedError(
+                "to_keras: with on_error='skip' in a loader, an epoch may end early, but all epochs of a PyDataset "
+                "have the same number of batches; leave on_error out, or iterate over the loader, and call "
+                "train_on_batch"
+            )
         if self._steps_differ:
             raise UnsupportedError(
                 "to_keras: epochs of a shuffled TokenLoader may differ by a few batches, but all epochs of a "

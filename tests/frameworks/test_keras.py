@@ -103,6 +103,17 @@ def test_a_loader_whose_epochs_differ_in_length_is_refused(data: str, tmp_path: 
             assert [batches[number] for number in range(len(batches))] == expected
 
 
+def test_a_loader_whose_epochs_may_end_early_is_refused(data: str) -> None:
+    with BatchedDataLoader(data, 8, on_error="skip", output_options=NUMPY) as loader:
+        with pytest.raises(UnsupportedError, match="to_keras: with on_error='skip', an epoch may end early"):
+            loader.to_keras()
+        with (
+            MixedLoader({"a": loader}, {"a": 1}) as mixture,
+            pytest.raises(UnsupportedError, match="to_keras: with on_error='skip' in a loader, an epoch may end early"),
+        ):
+            mixture.to_keras()
+
+
 @pytest.mark.parametrize(("name", "value"), [("workers", 2), ("use_multiprocessing", True)])
 def test_workers_of_keras_are_refused(data: str, name: str, value: Any) -> None:
     with BatchedDataLoader(data, 8, output_options=NUMPY) as loader:
