@@ -108,7 +108,6 @@ class LoaderPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
             if len(self._asked) == len(self):
                 self._epoch, self._running = self._epoch + 1, None
                 self._asked.clear()
-            self._asked.add(index)
             if self._running is None or index != self._next:
                 if index and self._running is not None:
                     warnings.warn(
@@ -119,6 +118,8 @@ class LoaderPyDataset(keras.utils.PyDataset):  # type: ignore[misc]
                     )
                 self._running = None
                 self._running = self._begin(self._epoch, self._first + index)
-            batch = next(self._running)
-            self._next = index + 1
+            running, self._running = self._running, None  # after an error, the next request begins another iteration
+            batch = next(running)
+            self._running, self._next = running, index + 1
+            self._asked.add(index)
         return batch if self._select is None else self._select(batch)

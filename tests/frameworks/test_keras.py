@@ -11,11 +11,14 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import (
     BatchedDataLoader,
     ConfigurationError,
+    DataError,
     MixedLoader,
     OutputOptions,
     PerformanceWarning,
@@ -112,6 +115,22 @@ def test_a_loader_whose_epochs_may_end_early_is_refused(data: str) -> None:
             pytest.raises(UnsupportedError, match="to_keras: with on_error='skip' in a loader, an epoch may end early"),
         ):
             mixture.to_keras()
+
+
+@pytest.mark.parametrize("bad_row", [0, 39])
+def test_a_batch_that_failed_can_be_requested_again(data: str, tmp_path: Path, bad_row: int) -> None:
+    ids_or_null = [None if row == bad_row else row for row in range(40)]
+    pq.write_table(pa.table({"id": pa.array(ids_or_null)}), tmp_path / "nulls.parquet", row_group_size=8)
+    with BatchedDataLoader(tmp_path / "nulls.parquet", 8, window_rows=8, output_options=NUMPY) as loader:
+        batches = loader.to_keras(ids)
+        for number in range(5):
+            if number == bad_row // 8:
+                for _ in range(2):
+                    with pytest.raises(DataError, match=f"column 'id', row {bad_row % 8}: is null"):
+                        batches[number]
+            else:
+                assert batches[number] == list(range(8 * number, 8 * number + 8))
+        assert loader.state_dict()["epoch"] == (0 if bad_row == 39 else 1)  # the last batch ends the epoch
 
 
 @pytest.mark.parametrize(("name", "value"), [("workers", 2), ("use_multiprocessing", True)])
