@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from parquet_loader.decode.array_formats import BlobProblem
 from parquet_loader.decode.media.aac import AacRecording
+from parquet_loader.decode.media.mp3 import with_length
 from parquet_loader.errors import MissingPackageError
 from parquet_loader.schema import Audio
 
@@ -96,6 +97,8 @@ def decode_audio(data: bytes | memoryview, field: Audio, word: int, out: Samples
         opened = _PlainWav.opened(data)
     elif kind == "ogg":
         _refuse_damaged_ogg(data)
+    elif kind == "mp3":
+        data = with_length(data)
     elif kind == "aac":
         opened = AacRecording(data)
     try:

@@ -250,6 +250,26 @@ def test_a_wav_whose_writer_did_not_finish_is_an_error() -> None:
         decode_audio(WAV[:4] + bytes(4) + WAV[8:at] + bytes(4) + WAV[at + 4 :], Audio(8000), 0)
 
 
+@pytest.mark.parametrize(("rate", "channels"), [(44100, 2), (16000, 1), (8000, 2)])
+@pytest.mark.parametrize("is_loud_first", [True, False])
+@pytest.mark.parametrize("tag", [b"", b"ID3\x04\0\0\0\0\1\x02" + bytes(130)])
+def test_an_mp3_that_does_not_state_its_length_is_delivered_as_a_whole(
+    rate: int, channels: int, is_loud_first: bool, tag: bytes
+) -> None:
+    loud = np.random.default_rng(0).normal(0, 0.2, (2 * rate, channels)).astype(np.float32)
+    quiet = tones(1.0, rate, channels) * np.float32(0.01)
+    with_header = sound(np.concatenate([loud, quiet] if is_loud_first else [quiet, loud]), rate, "MP3")
+    first_frame = with_header.index(with_header[:2], 4)  # it holds the header of Xing instead of samples
+    assert b"Xing" in with_header[:first_frame] or b"Info" in with_header[:first_frame]
+    without_header = tag + with_header[first_frame:]
+    expected, length = decode_audio(with_header, Audio(rate, channels=channels), 0)
+    samples, _ = decode_audio(without_header, Audio(rate, channels=channels), 0)
+    encoder_delay = 576
+    np.testing.assert_array_equal(samples[encoder_delay : encoder_delay + length], expected)
+    part, _ = decode_audio(without_header, Audio(rate, seconds=0.1, at="random", channels=channels), 2**64 - 1)
+    np.testing.assert_array_equal(part.T, samples[-(rate // 10) :])
+
+
 def test_damage_inside_a_flac_is_an_error() -> None:
     data = bytearray(sound(tones(1, 16000), 16000, "FLAC"))
     data[len(data) // 2 : len(data) // 2 + 40] = bytes(range(40))
