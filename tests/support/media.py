@@ -34,6 +34,8 @@ CONTAINERS: dict[str, dict[str, Any]] = {
     "webm": {"format_": "webm", "codec": "libvpx-vp9", "options": {"deadline": "realtime", "cpu-used": "8"}},
     "mp4 of AV1": {"codec": "libsvtav1", "options": {"preset": "12", "svtav1-params": "enable-overlays=0"}},
     "avi of MPEG-4": {"format_": "avi", "codec": "mpeg4", "options": {"bf": "0"}},
+    "avi of MPEG-4 with B-frames": {"format_": "avi", "codec": "mpeg4", "options": {"bf": "2"}},
+    "avi of H.264": {"format_": "avi"},
 }
 """Arguments of `video`, by what they make."""
 

@@ -184,7 +184,12 @@ class VideoDecoder:
         self.rate = float(rate)
         # Timestamps are rounded to units; the frame times of an irregular video may lie much closer than 1 / rate.
         self._slack = min(0.05 / self.rate, self._unit)
+        self._index: _Index | None = None
         self._origin = stream.start_time or 0
+        # In a Matroska file of few frames, FFmpeg may give the start and duration of the file instead of the stream's.
+        is_of_file = self._is_matroska and stream.duration is not None
+        if stream.start_time is None or is_of_file or (self._is_avi and stream.codec_context.has_b_frames):
+            self._origin = self._first_time()
         seconds, is_of_stream = self._duration()
         self._is_exact = bool(stream.frames) or is_of_stream
         shown = round(seconds * self.rate)
@@ -194,7 +199,8 @@ class VideoDecoder:
         if count < 1:
             raise BlobProblem("states neither its number of frames nor its duration")
         self.count = int(count)
-        self._index = self._read_index() if self._file is not None else None
+        if self._file is not None:
+            self._index = self._read_index()
         context, packets = stream.codec_context, sum(other.frames for other in self._container.streams)
         pixel_bits = 24 if context.format is None else context.format.padded_bits_per_pixel
         frame_bytes = context.width * context.height * pixel_bits // 8
@@ -204,10 +210,15 @@ class VideoDecoder:
         self._after: Any = None
         self._frames: Iterator[Any] = iter(())
 
+    def _first_time(self) -> int:
+        """Return the timestamp of the first frame, if the file does not state it."""
+        self._seek(0.0, 0.0)
+        return int(self._after.pts)
+
     def _duration(self) -> tuple[float, bool]:
         """Return the duration in seconds, and whether it is the stream's; the file's may be that of another stream."""
         stream = self._stream
-        if stream.duration is not None:
+        if stream.duration is not None and not self._is_matroska:
             return float(stream.duration) * self._unit, True
         # FFmpeg's durations in Matroska include the time before the first frame; those of other programs do not.
         is_from_zero = self._container.metadata.get("ENCODER", "").startswith("Lavf")
@@ -221,6 +232,14 @@ class VideoDecoder:
     @property
     def _is_mp4(self) -> bool:
         return "mp4" in self._container.format.name
+
+    @property
+    def _is_matroska(self) -> bool:
+        return "matroska" in self._container.format.name
+
+    @property
+    def _is_avi(self) -> bool:
+        return bool(self._container.format.name == "avi")
 
     def _read_index(self) -> _Index | None:
         entries = getattr(self._stream, "index_entries", ())  # PyAV before 17 does not show it
@@ -327,7 +346,8 @@ class VideoDecoder:
         before, after = self._before, self._after
         if after is None:
             missing = time - self._time(before)
-            if self._is_exact and missing > 2.5 / self.rate + 1e-3:
+            before_first = self._origin * self._unit if self._is_avi else 0.0  # AVI counts empty frames before it
+            if self._is_exact and missing > 2.5 / self.rate + before_first + 1e-3:
                 raise BlobProblem(
                     f"the video is damaged or truncated: its last frame is at {self._time(before):.3f} s, and "
                     f"one at {time:.3f} s was expected"
@@ -375,13 +395,20 @@ class VideoDecoder:
 
     def _decoded(self) -> Iterator[Any]:
         """Yield the frames from the position on, beginning with a key frame."""
-        first = None
+        first, last = None, 0
+        frame: Any
         for packet in self._container.demux(self._stream):
             if first is None and packet.pts is not None:
                 first = packet.pts
+            if packet.dts is not None:
+                last = packet.dts
             # A picture that is stored after the key frame but shown before it refers to earlier pictures: skip it.
             if packet.pts is None or packet.pts >= first:
-                yield from self._stream.decode(packet)
+                for frame in self._stream.decode(packet):
+                    if self._is_avi:  # it has no timestamps of display, and those that FFmpeg makes may be out of order
+                        last = last + 1 if frame.dts is None else frame.dts
+                        frame.pts = last
+                    yield frame
 
     def _next(self) -> Any:
         """Return the next frame in display order, or None at the end."""

@@ -101,6 +101,17 @@ def test_a_video_whose_first_frame_is_late_has_no_more_frames(container: str) ->
     assert np.abs(times.ravel()[[0, -1]] - [5 / 30, 53 / 30]).max() < 1.1e-3
 
 
+@pytest.mark.parametrize("arguments", [{"sound_first": True}, {"times_ms": [5000, 5033]}])
+def test_a_matroska_file_of_few_frames_has_no_more_frames(arguments: dict[str, Any]) -> None:
+    data = video(2, format_="matroska", **arguments)
+    for source in (data, ranges(data)):
+        with VideoDecoder(source) as decoder:
+            assert decoder.count == 2
+            frames, times = decoder.frames([0, 1 / 30], SIZE)
+        assert numbers_of(frames) == [0, 1]
+        assert np.abs(times - [0, 1 / 30]).max() < 1.1e-3
+
+
 def test_a_short_video_repeats_its_last_frame() -> None:
     frames, times = decode_clips(video(3), Video(6, SIZE, step=1), 77)
     assert numbers_of(frames) == [0, 1, 2, 2, 2, 2]
