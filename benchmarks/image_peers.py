@@ -141,9 +141,13 @@ def installed(jpegs: list[bytes], size: int, batch: int, folder: Path) -> tuple[
     missing: dict[str, str] = {}
     for name, make in makers.items():
         try:
-            epochs[name] = make()
-            epochs[name]()
+            epoch = make()
+            count = epoch()
         except (ImportError, RuntimeError) as error:  # a wheel whose libraries are missing raises either
-            epochs.pop(name, None)
             missing[name] = str(error)[:100]
+            continue
+        if count == len(jpegs):
+            epochs[name] = epoch
+        else:  # SPDL without FFmpeg delivers nothing, and raises nothing
+            missing[name] = f"{count} of {len(jpegs)} images"
     return epochs, missing

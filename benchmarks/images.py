@@ -6,10 +6,10 @@ Half of the images are JPEGs of 500 x 375 pixels, half of 375 x 500, with qualit
 Each system delivers batches of 64 uint8 crops of 224 x 224, flipped with a probability of one half. In one process, the
 systems take turns: `ours`, two threads, from Parquet, shuffled; `torch-0` and `torch-2`, a `DataLoader` with 0 and 2
 workers over a list of the JPEGs in memory, shuffled, with Pillow's decoder and `torchvision.transforms.v2`; `tensor-0`
-and `tensor-2`, the same with `torchvision.io.decode_jpeg` and transforms of tensors; `alone`, the same decoder and
-resizing as `ours` in two threads, without a loader; and the peers of `benchmarks.image_peers` that are installed.
-Images per second of wall time and of processor time, child processes included: medians, lowest and highest, after one
-round that does not count. Needs torchvision.
+and `tensor-2`, the same with `torchvision.io.decode_jpeg` and transforms of tensors; `alone`, what `ours` calls to
+decode and resize the JPEGs of a batch, in two threads without a loader; and the peers of `benchmarks.image_peers` that
+are installed. Images per second of wall time and of processor time, child processes included: medians, lowest and
+highest, after one round that does not count. Needs torchvision.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from PIL import Image as PillowImage
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from benchmarks.image_peers import augmentation, augmented, installed
-from parquet_loader import BatchedDataLoader, Image, Scalar, Schema, write_dataset
-from parquet_loader.decode import write_image
+from parquet_loader import BatchedDataLoader, Image, Ragged, Scalar, Schema, write_dataset
+from parquet_loader.decode import write_jpegs
 
 SIZE = 224
 BATCH = 64
@@ -105,14 +105,19 @@ def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
         )
         return lambda: sum(len(batch[0]) for batch in loader)
 
-    out = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
+    arrays = [np.frombuffer(data, np.uint8) for data in jpegs]
+    batches = [Ragged.from_list(arrays[first : first + BATCH]) for first in range(0, images, BATCH)]
 
     def alone() -> int:
-        def one(number: int) -> None:
-            write_image(jpegs[number], FIELD, np.random.default_rng(number), out[number % BATCH])
+        def every_second(first: int) -> int:
+            out = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
+            return sum(
+                len(write_jpegs(encoded, range(len(encoded)), FIELD, np.random.default_rng, out))
+                for encoded in batches[first::2]
+            )
 
         with ThreadPoolExecutor(2) as pool:
-            return len(list(pool.map(one, range(images))))
+            return sum(pool.map(every_second, range(2)))
 
     systems: dict[str, Callable[[], int]] = {
         "ours": load_ours,
