@@ -161,8 +161,9 @@ def _run(arguments: argparse.Namespace, places: Places) -> None:
 
 
 def _study(name: str, arguments: argparse.Namespace, places: Places) -> None:
-    """Run a module in the environment of our own loader."""
-    environment = Environment("ours", places.environments / "bench-ours")
+    """Run a module in the environment of our own loader, or in its own one."""
+    of = "lake" if name == "lake" else "ours"
+    environment = Environment(of, places.environments / f"bench-{of}")
     if not arguments.here:
         environment.build()
     python = sys.executable if arguments.here else str(environment.python)

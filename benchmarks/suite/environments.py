@@ -2,6 +2,7 @@
 
 pip installs ``<name>.txt``, and then ``<name>.no-deps.txt``, if it exists, without dependencies, because Petastorm's
 dependencies conflict with torch's. In ``ours``, the checkout itself is installed, so that its kernels are compiled.
+``lake`` is ``ours`` with the programs whose files the study *lake* reads.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from benchmarks.suite.places import REQUIREMENTS, ROOT
 _NATIVE = ROOT / "parquet_loader" / "common" / "native"
 COMPILED = (_NATIVE / "build.py", *sorted((_NATIVE / "src").rglob("*.[ch]")))
 PYTHON_OF = {"petastorm": "3.11"}  # pyarrow 14, numpy 1 and pandas 2.1 have wheels for it
+PINS_OF = {"lake": ("ours", "lake")}
+WITH_CHECKOUT = ("ours", "lake")
 
 
 class BuildError(Exception):
@@ -44,7 +47,8 @@ class Environment:
     @property
     def requirements(self) -> tuple[Path, ...]:
         """Files of pins, in the order in which they are installed."""
-        files = (REQUIREMENTS / f"{self.name}.txt", REQUIREMENTS / f"{self.name}.no-deps.txt")
+        names = PINS_OF.get(self.name, (self.name,))
+        files = (REQUIREMENTS / f"{name}{kind}.txt" for name in names for kind in ("", ".no-deps"))
         return tuple(path for path in files if path.exists())
 
     @property
@@ -68,12 +72,12 @@ class Environment:
         for path in self.requirements:
             pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(path)]
             self._call([*pip, "--no-deps"] if path.name.endswith(".no-deps.txt") else pip)
-        if self.name == "ours":
+        if self.name in WITH_CHECKOUT:
             self._call([str(self.python), "-m", "pip", "install", "--quiet", "--no-deps", "--editable", str(ROOT)])
         (self.folder / "built").write_text(self._digest())
 
     def _digest(self) -> str:
-        sources = (*self.requirements, *(COMPILED if self.name == "ours" else ()))
+        sources = (*self.requirements, *(COMPILED if self.name in WITH_CHECKOUT else ()))
         return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
     def _call(self, command: list[str]) -> None:
