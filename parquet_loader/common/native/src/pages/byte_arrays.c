@@ -6,17 +6,17 @@
 #include "../kernels.h"
 
 #define UTF8_BLOCK 64
+#define HIGH_BITS UINT64_C(0x8080808080808080)
 
 /* Whether all bytes are ASCII; `checked` gets the length of a prefix that is. */
 static int is_ascii(const uint8_t *bytes, int64_t nbytes, int64_t *checked) {
-  const uint64_t high = UINT64_C(0x8080808080808080);
   int64_t at = 0;
   for (; at + UTF8_BLOCK <= nbytes; at += UTF8_BLOCK) {
     uint64_t words[UTF8_BLOCK / 8], any = 0;
     memcpy(words, bytes + at, sizeof words);
     for (int i = 0; i < UTF8_BLOCK / 8; i++) any |= words[i];
     *checked = at;
-    if (any & high) return 0;
+    if (any & HIGH_BITS) return 0;
   }
   *checked = at;
   uint64_t any = 0, word;
@@ -26,7 +26,16 @@ static int is_ascii(const uint8_t *bytes, int64_t nbytes, int64_t *checked) {
   }
   memcpy(&word, bytes + at, 8);  /* bytes beyond the value are shifted out */
   if (at < nbytes) any |= word << 8 * (8 - (nbytes - at));
-  return !(any & high);
+  return !(any & HIGH_BITS);
+}
+
+/* Whether UTF8_BLOCK bytes and the three bytes before them, at `block`, are ASCII. */
+static int is_block_ascii(const uint8_t *block) {
+  uint64_t words[UTF8_BLOCK / 8], any;
+  memcpy(&any, block, sizeof any);
+  memcpy(words, block + 3, sizeof words);
+  for (int i = 0; i < UTF8_BLOCK / 8; i++) any |= words[i];
+  return !(any & HIGH_BITS);
 }
 
 /* Whether UTF8_BLOCK bytes, which follow the first three bytes of `block`, violate UTF-8. */
@@ -47,15 +56,18 @@ FOR_EACH_TARGET static int is_block_wrong(const uint8_t *block) {
 static int is_utf8(const uint8_t *bytes, int64_t nbytes) {
   int64_t at;
   if (is_ascii(bytes, nbytes, &at)) return 1;
-  uint8_t block[3 + UTF8_BLOCK] = {0};
-  /* Three zeros behind the value show that its last character is whole. */
+  /* Three zeros before and behind the value show that its first and its last character are whole. */
   for (; at < nbytes + 3; at += UTF8_BLOCK) {
-    int64_t some = nbytes - at < UTF8_BLOCK ? nbytes - at : UTF8_BLOCK;
-    if (some < 0) some = 0;
-    memcpy(block + 3, bytes + at, (size_t)some);
-    memset(block + 3 + some, 0, (size_t)(UTF8_BLOCK - some));
-    if (is_block_wrong(block)) return 0;
-    memcpy(block, block + UTF8_BLOCK, 3);
+    uint8_t copied[3 + UTF8_BLOCK];
+    const uint8_t *block = copied;
+    if (at >= 3 && at + UTF8_BLOCK <= nbytes) {
+      block = bytes + at - 3;
+    } else {
+      const int64_t before = at < 3 ? at : 3, some = nbytes - at < UTF8_BLOCK ? nbytes - at : UTF8_BLOCK;
+      memset(copied, 0, sizeof copied);
+      if (before + some > 0) memcpy(copied + 3 - before, bytes + at - before, (size_t)(before + some));
+    }
+    if (!is_block_ascii(block) && is_block_wrong(block)) return 0;
   }
   return 1;
 }
