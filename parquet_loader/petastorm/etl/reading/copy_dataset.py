@@ -12,7 +12,15 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import PathLike, ReadOptions, ShowProgress, progress_bar, shown_progress, starting_threads
+from parquet_loader.common import (
+    PathLike,
+    ReadOptions,
+    ShowProgress,
+    format_count,
+    progress_bar,
+    shown_progress,
+    starting_threads,
+)
 from parquet_loader.decode import TableOrigin, ValueProblem, number_type, one_array, unpack
 from parquet_loader.errors import DataError, SchemaError
 from parquet_loader.petastorm.errors import PetastormMetadataError
@@ -210,7 +218,8 @@ def _describe(dataset: RowGroups, out: io.StringIO) -> None:
             f"index {name!r} of {', '.join(indexer.column_names)}: {len(indexer.indexed_values)} values\n"
             for name, indexer in indexes.items()
         )
-    out.write(f"{snapshot.rows} rows in {snapshot.row_groups} row groups of {len(snapshot.files)} files\n")
+    rows, row_groups = format_count(snapshot.rows, "row"), format_count(snapshot.row_groups, "row group")
+    out.write(f"{rows} in {row_groups} of {format_count(len(snapshot.files), 'file')}\n")
     for index in range(snapshot.row_groups):
         group = snapshot.row_group(index)
         out.write(f"  {index}: {group.rows} rows, {group.encoded_bytes} bytes: {group.name}\n")
