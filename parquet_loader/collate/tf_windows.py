@@ -19,6 +19,7 @@ from parquet_loader.collate.numpy_output import ArrayOutput
 from parquet_loader.collate.output import Batch, Output
 from parquet_loader.collate.tf_functions import flat_mapped, generated, mapped
 from parquet_loader.collate.tf_output import ALIGNMENT
+from parquet_loader.common import starting_threads
 from parquet_loader.engine import ProcessedBatch
 from parquet_loader.window import Allocator, Window
 
@@ -117,7 +118,7 @@ class Counter:
 
     def __init__(self) -> None:
         # In a thread without a strategy of `tf.distribute`, which would make a variable on each of its devices.
-        with ThreadPoolExecutor(1, "parquet_loader-counter") as thread:
+        with starting_threads("to_tf"), ThreadPoolExecutor(1, "parquet_loader-counter") as thread:
             self._variable = thread.submit(_zero).result()
         self._epochs = 0
         self._running: EpochCount | None = None
