@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 from benchmarks.suite.entries import ENTRIES, layout_of, rows_of, select
-from benchmarks.suite.environments import BuildError, Environment
+from benchmarks.suite.environments import PINS_OF, BuildError, Environment
 from benchmarks.suite.places import ROOT, Places, default_home
 from benchmarks.suite.results import load
 from benchmarks.suite.runner import Settings, data_ready, run_workload
@@ -161,9 +161,9 @@ def _run(arguments: argparse.Namespace, places: Places) -> None:
 
 
 def _study(name: str, arguments: argparse.Namespace, places: Places) -> None:
-    """Run a module in the environment of our own loader, or in its own one."""
-    of = "lake" if name == "lake" else "ours"
-    environment = Environment(of, places.environments / f"bench-{of}")
+    """Run a module in its own environment if it has one, else in that of our loader."""
+    pins = name if name in PINS_OF else "ours"
+    environment = Environment(pins, places.environments / f"bench-{pins}")
     if not arguments.here:
         environment.build()
     python = sys.executable if arguments.here else str(environment.python)

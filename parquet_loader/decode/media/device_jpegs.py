@@ -21,7 +21,7 @@ _MOST_PIXELS = 2**23
 
 
 class JpegPart(NamedTuple):
-    """What is delivered of a JPEG that another decoder decodes in full.
+    """The part of a JPEG that is delivered, for a decoder that decodes whole images.
 
     Attributes:
         height, width: Of the image.
