@@ -165,6 +165,7 @@ MAY_ASK_FOR_KERNELS = {
     "decode.native.page_check",
     "decode.native.page_list",
     "decode.native.vocabulary",
+    "decode.native.whole_row_groups",
     "decode.routes",
     "plan.packing",
     "source.metadata",

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IntArray
 from parquet_loader.decode.native.column_reader import AliveRows, Dictionary, NativeChunks, NotDecodedError
+from parquet_loader.decode.native.whole_row_groups import WholeRowGroups
 from parquet_loader.decode.plain_pages import RawColumn
 
 # The errors of reading a file that is damaged or missing.
@@ -60,7 +61,7 @@ class SkippedRows:
 
 @dataclass(frozen=True, slots=True)
 class DeferredColumns:
-    """Columns of some rows that are still in the file.
+    """Columns of some rows that are still in the file, or of several row groups that are read together.
 
     Attributes:
         columns: Columns in plain pages, from which the system copies values, by name.
@@ -79,7 +80,7 @@ class DeferredColumns:
     columns: Mapping[str, RawColumn]
     first_row: int
     explained: Callable[[Exception], Exception]
-    straight: NativeChunks | None = None
+    straight: NativeChunks | WholeRowGroups | None = None
     straight_names: Sequence[str] = ()
     deleted: SkippedRows | None = None
     masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -115,6 +116,7 @@ class DeferredColumns:
                 if alive is None:
                     self.straight.read_into(at, rows, addresses, straight_slots, masks)
                 else:
+                    assert isinstance(self.straight, NativeChunks)
                     slots_of_all = [None if own is None else _slots_of_all(alive, own) for own in straight_slots]
                     self.straight.read_alive(alive, addresses, slots_of_all, masks)
             for name, out, slots in targets:
@@ -138,7 +140,7 @@ class DeferredColumns:
             NotDecodedError: some columns have nulls or cannot be decoded; others may have been written.
             DataError, SourceError: see `RowGroupReader.read`.
         """
-        assert self.straight is not None
+        assert isinstance(self.straight, NativeChunks)
         try:
             return self.straight.read_all_lists(memory)
         except NotDecodedError:

@@ -96,13 +96,30 @@ class PlanPattern:
         if footer.pattern is None or not plan.is_native or not are_flat or have_lists or may_be_pages:
             return None
         numbers = {name: number for number, name in enumerate(footer.chunks)}
-        return cls(plan, footer.pattern, *([numbers[name] for name in part.names] for part in parts))
+        straight, kernel = ([numbers[name] for name in part.names] for part in parts)
+        takes_nulls = footer.pattern.takes_nulls.copy()
+        takes_nulls[straight] = plan.fills.are_given
+        return cls(plan, footer.pattern._replace(takes_nulls=takes_nulls), straight, kernel)
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether kernels decode all columns to the window, and none of them is a member of a group."""
+        return not self.plan.kernel.names and not self.plan.groups
+
+    def lines_at(self, places: IntArray, rows: IntArray) -> IntArray:
+        """Return `DecodableChunks.lines` of several row groups, for `WholeRowGroups`; the pattern `is_straight`.
+
+        Args:
+            places: See `ChunkPattern.places`.
+            rows: Rows of each, int64 ``[row groups]``.
+        """
+        return self.plan.straight.moved(places[:, self.straight], rows[:, None]).lines
 
     def plan_at(self, places: IntArray, rows: int) -> ChunkPlan:
         """Return the plan of another row group.
 
         Args:
-            places: See `Metadata.places_like`.
+            places: Its own of `ChunkPattern.places`.
             rows: Rows of the row group.
         """
         return replace(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
 
 from parquet_loader.common import uninterrupted
 from parquet_loader.dataset import Dataset
@@ -18,12 +20,33 @@ from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.workers.epoch_workers import EpochWorkers, Job
 from parquet_loader.errors import is_skippable
 from parquet_loader.plan import Plan, RowGroupSlice
-from parquet_loader.read import Cursor
+from parquet_loader.read import ColumnSelection, Cursor
 from parquet_loader.source import RemoteFigures
+
+# Small row groups are read together, about this many bytes of rows at a time, because the Python code of a read takes
+# as long as it takes to decode 300 KB. Measured: 1.3 times the rate of single reads with 10,000 rows of 40 bytes, 2.3
+# times with 1,000 texts of 300 bytes. With twice as many bytes, no faster.
+TOGETHER_BYTES = 2**21
+
+
+class JointlyRead(NamedTuple):
+    """What a job has read of several row groups.
+
+    Attributes:
+        row_groups: How many of them, from the first one on.
+        kept_bytes: The bytes that are kept for their rows.
+        stored_bytes: The bytes of their column chunks in the files.
+    """
+
+    row_groups: int = 0
+    kept_bytes: int = 0
+    stored_bytes: int = 0
 
 
 class ReadScheduler:
-    """The reads of one epoch: one job for each slice of a row group; cursors stay open between slices.
+    """The reads of one epoch: one job for each slice of a row group, or for several row groups that are small.
+
+    Cursors stay open between slices.
 
     Args:
         dataset: The data set.
@@ -53,6 +76,7 @@ class ReadScheduler:
         self._first_window = first_window
         self._skips = skips
         self._broken: set[int] = set()
+        self._alone: set[int] = set()  # row groups that cannot be read together with others
         self._cursors: dict[tuple[int, int], Cursor] = {}
         self._busy: set[tuple[int, int]] = set()
         self._prefetcher: Prefetcher | None = None
@@ -110,7 +134,7 @@ class ReadScheduler:
             if slice_.row_group in self._broken:
                 self._leave_out(window, number)
 
-    def job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job[int] | None:
+    def job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job[Any] | None:
         """Return the next read for a window, or None if none may start.
 
         Args:
@@ -138,9 +162,81 @@ class ReadScheduler:
                 return None
             if not may_exceed and not self._usage.fits(owed + read_bytes + int(slice_.rows * sizing.row.gathered)):
                 return None
-            window.waiting.remove(number)
-            return self._slice_job(window, number, read_bytes, whole=whole)
+            selection = self._reader.joint_selection(slice_.row_group) if whole and cursor is None else None
+            numbers = [number] if selection is None else self._alike(window, number, owed, selection)
+            begin = window.waiting.index(number)
+            del window.waiting[begin : begin + len(numbers)]
+            if selection is None or len(numbers) == 1:
+                return self._slice_job(window, number, read_bytes, whole=whole)
+            return self._joint_job(window, numbers, selection)
         return None
+
+    def _alike(self, window: WindowTask, first: int, owed: int, selection: ColumnSelection) -> list[int]:
+        """Return the numbers of consecutive slices, from the first one on, that are small row groups of one selection.
+
+        Args:
+            window: The window.
+            first: A slice that may be read now, and is a whole row group.
+            owed: As in `job`.
+            selection: The `RowGroupReader.joint_selection` of its row group.
+        """
+        sizing, found = self._sizing, list[int]()
+        expected = read_bytes = 0
+        begin = window.waiting.index(first)
+        most = max(1, len(window.waiting) // sizing.num_threads)  # so that there are some for each thread
+        for number, next_one in zip(window.waiting[begin : begin + most], count(first), strict=False):
+            slice_ = window.slices[number]
+            is_whole = slice_.rows == self._counts[slice_.row_group] and slice_.rows <= sizing.whole_rows
+            is_new = slice_.run not in self._busy and slice_.run not in self._cursors
+            if number != next_one or not is_whole or not is_new or slice_.row_group in self._alone:
+                break
+            expected += int(slice_.rows * sizing.row.gathered)
+            read_bytes += sizing.row_group_bytes(slice_.rows)
+            is_much = expected > TOGETHER_BYTES or self._usage.reading_bytes + read_bytes > sizing.reads_bytes
+            if is_much or not self._usage.fits(owed + read_bytes + expected):
+                break
+            if self._reader.joint_selection(slice_.row_group) is not selection:
+                break
+            found.append(number)
+        return found or [first]
+
+    def _joint_job(self, window: WindowTask, numbers: list[int], selection: ColumnSelection) -> Job[JointlyRead]:
+        """Return the job that reads consecutive slices together, each a whole row group."""
+        slices = [window.slices[number] for number in numbers]
+        expected = sum(int(slice_.rows * self._sizing.row.gathered) for slice_ in slices)
+        read_bytes = sum(self._sizing.row_group_bytes(slice_.rows) for slice_ in slices)
+        row_groups = [slice_.row_group for slice_ in slices]
+        runs = [slice_.run for slice_ in slices]
+        self._busy.update(runs)
+        self._usage.reading_bytes += read_bytes
+        self._usage.reserve(read_bytes + expected)
+        window.decoded_bytes += expected
+
+        def run() -> JointlyRead:
+            with self._reader.joint_rows(row_groups, selection) as found:
+                if found is None:
+                    return JointlyRead()
+                kept_bytes = window.assembly.write_rows(numbers[0], 0, found.rows, 0, found.rows.rows)
+                return JointlyRead(found.row_groups, kept_bytes, found.rows.stored_bytes)
+
+        def done(read: JointlyRead) -> None:
+            self._busy.difference_update(runs)
+            self._usage.reading_bytes -= read_bytes
+            self._usage.reserve(read.kept_bytes - expected - read_bytes)
+            window.decoded_bytes += read.kept_bytes - expected
+            self._usage.bytes_read += read.stored_bytes
+            self._usage.row_groups += read.row_groups
+            window.unread -= read.row_groups
+            # The next one is read by itself, as the first of those that follow no pattern, and the others after it.
+            self._alone.update(row_groups[read.row_groups : read.row_groups + 1])
+            window.waiting = sorted([*window.waiting, *numbers[read.row_groups :]])
+
+        def failed(_: BaseException) -> None:
+            # They are read one by one, which shows which of them has the error, if any has.
+            self._alone.update(row_groups)
+            done(JointlyRead())
+
+        return Job("read", run, done, failed)
 
     def _slice_job(self, window: WindowTask, number: int, read_bytes: int, *, whole: bool) -> Job[int]:
         slice_ = window.slices[number]

@@ -42,6 +42,10 @@ STREAMED_BYTES = 8 * 2**20
 MEMO_BYTES = 4 * 2**20
 _ENTRY_BYTES, _COLUMN_BYTES, _PAGE_BYTES = 1024, 128, 16
 
+# The most patterns of a selection. Row groups of one data set may differ in codec, and in encodings: some writers leave
+# out dictionaries where they find many values.
+MOST_PATTERNS = 8
+
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -165,7 +169,7 @@ class ColumnChunkSource:
         self._columns_of = columns_of
         self._leaves_of: dict[int, Sequence[int]] = {}
         self._plans = BoundedMemo[tuple[int, ColumnSelection], ChunkPlan]()
-        self._patterns = BoundedMemo[ColumnSelection, PlanPattern]()
+        self._patterns = BoundedMemo[ColumnSelection, tuple[PlanPattern, ...]]()
         self.cache: RowGroupCache | None = None
         if cache is not None and is_worth_it(cache, snapshot):
             _, firsts = np.unique(snapshot.file_schema[snapshot.row_group_file], return_index=True)
@@ -370,9 +374,8 @@ class ColumnChunkSource:
         # A cached copy may be damaged and then fetched again, so its pages are not memoized.
         key = (row_group.index, selection) if keeps_plan and isinstance(location, OwnFile) else None
         known = None if key is None else self._plans.get(key)
-        pattern = self._patterns.get(selection) if known is None and location.source is not None else None
-        places = None if pattern is None else self._snapshot.places_like(row_group, pattern.chunks)
-        like = None if pattern is None or places is None else (pattern, places)
+        patterns = self.patterns(selection) if known is None and location.source is not None else ()
+        like = self._like(row_group, patterns)
         footer: RowGroupFooter | None = None
         if like is None and (known is None or not known.is_native):
             # A file that has been replaced is not opened: a named pipe in its place would never answer.
@@ -399,12 +402,24 @@ class ColumnChunkSource:
                 stack.callback(columns.close)
             if not chunks.is_as_listed:
                 self.check_unchanged(row_group)  # before a value is read, and before the plan is memoized
-            if chunks.pattern is not None and keeps_plan and pattern is None:
-                self._patterns.keep(selection, chunks.pattern, memo_bytes(len(selection.columns)))
+            if chunks.pattern is not None and keeps_plan and len(patterns) < MOST_PATTERNS:
+                self._patterns.keep(selection, (*patterns, chunks.pattern), memo_bytes(len(selection.columns)))
             if key is not None and known is None:
                 pages = sum(len(column_pages.starts) for column_pages in plan.raw.values())
                 self._plans.keep(key, plan, memo_bytes(len(selection.columns) + 4 * len(plan.raw), pages))
             yield OpenRowGroup(chunks, columns, batch_rows)
+
+    def _like(self, row_group: RowGroupRef, patterns: Sequence[PlanPattern]) -> tuple[PlanPattern, IntArray] | None:
+        """Return the pattern that a row group follows, with its places, or None."""
+        for pattern in patterns:
+            places, are_like = self._snapshot.places([row_group], pattern.chunks)
+            if are_like[0]:
+                return pattern, places[0]
+        return None
+
+    def patterns(self, selection: ColumnSelection) -> Sequence[PlanPattern]:
+        """Return the patterns of a selection's plans; takes no lock, and does no I/O."""
+        return self._patterns.get(selection) or ()
 
     def encoded_bytes(self, row_group: RowGroupRef, columns: Sequence[str] | None = None) -> int:
         """Return the stored bytes of a row group's columns: of all that are read, or of these."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -46,6 +46,7 @@ from parquet_loader.read.column_chunks import (
 )
 from parquet_loader.read.conform import Conform
 from parquet_loader.read.int96 import Int96Check
+from parquet_loader.read.joint_rows import JointRows, joint_rows
 from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.value_ranges import ValueRanges
@@ -318,6 +319,36 @@ class RowGroupReader:
         self.check_rows(row_group, first_row)
         if not is_unchanged:
             self.chunks.check_unchanged(row_group)
+
+    def joint_selection(self, row_group: int) -> ColumnSelection | None:
+        """Return the columns with which `joint_rows` may read a row group together with others; None: it cannot.
+
+        Takes no lock and does no I/O.
+
+        Args:
+            row_group: Index of the row group in the snapshot.
+        """
+        snapshot, chunks = self.snapshot, self.chunks
+        if self._filter is not None or snapshot.deleted is not None or self.row_numbers is not None:
+            return None
+        if chunks.cache is not None or chunks.remote is not None:
+            return None
+        schema = int(snapshot.file_schema[snapshot.row_group_file[row_group]])
+        selection = self._delivered_of[schema][_WHOLE_TO_WINDOW if self._has_whole_lists else _TO_WINDOW]
+        patterns = chunks.patterns(selection)
+        has_all = bool(patterns) and len(patterns[0].plan.left) == len(self._decoders[schema].columns)
+        return selection if has_all and patterns[0].is_straight else None
+
+    def joint_rows(
+        self, row_groups: Sequence[int], selection: ColumnSelection
+    ) -> AbstractContextManager[JointRows | None]:
+        """Return all rows of the first of these row groups; see `joint_rows` of `joint_rows.py`.
+
+        Args:
+            row_groups: Indices in the snapshot of small row groups.
+            selection: Their `joint_selection`.
+        """
+        return joint_rows(self.snapshot, row_groups, self.chunks.patterns(selection))
 
     def _is_at_once(self, row_group: RowGroupRef, opened: OpenRowGroup) -> bool:
         """Whether all rows can be written in one step: no column but lists takes memory in addition to its rows."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parquet_loader.common import ENDED, IS_BUILT, KERNELS, IntArray
+from parquet_loader.common import ENDED, IS_BUILT, KERNELS, BoolArray, IntArray
 from parquet_loader.source.arrow_schema import UNKNOWN_ARROW_SCHEMA_KEY
 from parquet_loader.source.file_schema import (
     LENGTH_AND_MARK_BYTES,
@@ -155,18 +155,47 @@ class ReadableChunk(NamedTuple):
 
 
 class ChunkPattern(NamedTuple):
-    """Column chunks of one row group, to which others are compared.
+    """Flat column chunks of one row group, to which others are compared; `Metadata.check` has accepted them.
 
     Attributes:
         elements, created_by: The schema elements and the writer of their file.
         leaves: The leaf of each, int64 ``[chunks]``.
         entries: The footer's entries, int64 ``[chunks, 21]``.
+        takes_nulls: Whether others may have nulls even if this one has none, bool ``[chunks]``.
     """
 
     elements: bytes
     created_by: str
     leaves: IntArray
     entries: IntArray
+    takes_nulls: BoolArray
+
+    def places(self, row_groups: Sequence[tuple[Metadata, int]]) -> tuple[IntArray, BoolArray]:
+        """Return where the same columns of other row groups are, and which row groups are like this one.
+
+        Args:
+            row_groups: Each the footer of its file, and its number there.
+
+        Returns:
+            The start, end and bytes before compression of each column chunk, int64 ``[row groups, chunks, 3]``. And
+            bool ``[row groups]``: False if `Metadata.check` may refuse a chunk, or if they differ in more: in the
+            file's schema or writer, in type, codec, encodings, or in having nulls.
+        """
+        same = [f.schema.elements == self.elements and f.created_by == self.created_by for f, _ in row_groups]
+        both = list(zip(row_groups, same, strict=True))
+        entries = np.array([f.chunks(number)[self.leaves] if fits else self.entries for (f, number), fits in both])
+        sizes = [(footer.row_group_rows[number], footer.file_bytes) for footer, number in row_groups]
+        rows, file_bytes = np.array(sizes, np.int64).T[..., None]
+        values, encoded, stored, data_at, dictionary_at, nulls = np.moveaxis(entries[..., [3, 4, 5, 6, 7, 9]], -1, 0)
+        starts = np.where((dictionary_at > 0) & (dictionary_at < data_at), dictionary_at, data_at)
+        may_be_null = (np.sign(nulls) == np.sign(self.entries[:, 9])) | (nulls == 0) | self.takes_nulls
+        are_like = (
+            may_be_null
+            & (entries[..., _KIND] == self.entries[:, _KIND]).all(-1)
+            & ((values == rows) & (nulls <= rows) & (encoded >= 0) & (encoded <= _MOST))
+            & ((starts >= 0) & (stored >= 0) & (stored <= file_bytes - starts))
+        )
+        return np.stack([starts, starts + stored, encoded], axis=-1), are_like.all(-1) & same
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +209,7 @@ class RowGroupFooter:
         chunks: The column chunks at and below each name, or the error why one cannot be read; empty if they were not
             requested.
         has_clear_names: Whether all leaf columns of the file have different names.
-        pattern: The entries of `chunks`, for `Metadata.places_like`; None without them.
+        pattern: The entries of `chunks`, for `ChunkPattern.places`; None without them.
     """
 
     metadata: Metadata
@@ -331,30 +360,6 @@ class Metadata:
             nulls,
         )
 
-    def places_like(self, row_group: int, pattern: ChunkPattern) -> IntArray | None:
-        """Return the start, end and bytes before compression of flat column chunks, int64 ``[chunks, 3]``.
-
-        Args:
-            row_group: The row group's number in the file.
-            pattern: Chunks of the same columns that `check` accepted.
-
-        Returns:
-            None if `check` may refuse one, or if they differ from the pattern in more: in the file's schema or writer,
-            in type, codec, encodings, or in having nulls.
-        """
-        if self.schema.elements != pattern.elements or self.created_by != pattern.created_by:
-            return None
-        entries, rows = self.chunks(row_group)[pattern.leaves], self.row_group_rows[row_group]
-        values, encoded, stored, data_at, dictionary_at, nulls = entries[:, [3, 4, 5, 6, 7, 9]].T
-        starts = np.where((dictionary_at > 0) & (dictionary_at < data_at), dictionary_at, data_at)
-        is_like = (
-            np.array_equal(entries[:, _KIND], pattern.entries[:, _KIND])
-            and np.array_equal(np.sign(nulls), np.sign(pattern.entries[:, 9]))
-            and bool(((values == rows) & (nulls <= rows) & (encoded >= 0) & (encoded <= _MOST)).all())
-            and bool(((starts >= 0) & (stored >= 0) & (stored <= self.file_bytes - starts)).all())
-        )
-        return np.stack([starts, starts + stored, encoded], axis=1) if is_like else None
-
     def of_row_group(self, row_group: int, columns: tuple[str, ...], *, chunks: bool, arrow: bool) -> RowGroupFooter:
         """Return the entries for some columns of a row group.
 
@@ -372,7 +377,8 @@ class Metadata:
         if chunks:
             numbers = np.array([leaf for name in columns for leaf in below[name]], np.int64)
             entries = self.chunks(row_group)[numbers]
-            pattern = ChunkPattern(self.schema.elements, self.created_by, numbers, entries)
+            takes_nulls = np.zeros(len(numbers), np.bool_)
+            pattern = ChunkPattern(self.schema.elements, self.created_by, numbers, entries, takes_nulls)
         return RowGroupFooter(
             self,
             self.arrow if arrow else None,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import Digests, IntArray, scalar
+from parquet_loader.common import BoolArray, Digests, IntArray, scalar
 from parquet_loader.errors import SourceError
 from parquet_loader.source.files import ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache
@@ -218,9 +219,9 @@ class Snapshot:
         footer = self.footers.get(row_group.file_number)
         return footer.of_row_group(row_group.number, columns, chunks=chunks, arrow=arrow)
 
-    def places_like(self, row_group: RowGroupRef, pattern: ChunkPattern) -> IntArray | None:
-        """See `Metadata.places_like`; raises as `footer_of`."""
-        return self.footers.get(row_group.file_number).places_like(row_group.number, pattern)
+    def places(self, row_groups: Sequence[RowGroupRef], pattern: ChunkPattern) -> tuple[IntArray, BoolArray]:
+        """See `ChunkPattern.places`; raises as `footer_of`."""
+        return pattern.places([(self.footers.get(one.file_number), one.number) for one in row_groups])
 
     def partition_values(self, file: int) -> dict[str, pa.Scalar]:
         """Return one file's values of the partition columns."""

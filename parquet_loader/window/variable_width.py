@@ -143,7 +143,7 @@ class RaggedRows:
         copied = []
         for name, (coded, coded_bytes, others, other_bytes) in zip(views.addresses, measured, strict=True):
             dictionary = dictionaries.get(name, _NO_DICTIONARY)
-            if 2 * dictionary.entries > coded or 2 * dictionary.nbytes > coded_bytes:
+            if not dictionary.entries or 2 * dictionary.entries > coded or 2 * dictionary.nbytes > coded_bytes:
                 copied.append((_NO_DICTIONARY, others + coded, other_bytes + coded_bytes))
             else:
                 copied.append((dictionary, others + dictionary.entries, other_bytes + dictionary.nbytes))

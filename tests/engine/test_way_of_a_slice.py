@@ -20,13 +20,14 @@ from parquet_loader import BatchedDataLoader, OutputOptions
 from parquet_loader.common import IS_BUILT
 
 ROOT = os.path.dirname(parquet_loader.__file__) + os.sep
-JOB = "ReadScheduler._slice_job.<locals>.run"
+SLICE, TOGETHER = "ReadScheduler._slice_job.<locals>.run", "ReadScheduler._joint_job.<locals>.run"
 
 
 class Way:
     """The packages that one job enters, and how often control returns from one package to another."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: str) -> None:
+        self.job = job
         self.packages: set[str] = set()
         self.returns = 0
         self.opens = False
@@ -43,9 +44,9 @@ class Profiler:
         code = frame.f_code
         if event not in ("call", "return") or not code.co_filename.startswith(ROOT):
             return
-        if event == "call" and (self._stack or code.co_qualname == JOB):
+        if event == "call" and (self._stack or code.co_qualname in (SLICE, TOGETHER)):
             if not self._stack:
-                self.ways.append(Way())
+                self.ways.append(Way(code.co_qualname))
             self._stack.append(code.co_filename[len(ROOT) :].split(os.sep)[0])
             self.ways[-1].packages.add(self._stack[-1])
             self.ways[-1].opens |= code.co_qualname == "Cursor._begin"
@@ -87,7 +88,7 @@ def columns_of(kind: str) -> dict[str, Any]:
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="profiles frames")
 @pytest.mark.skipif(not IS_BUILT, reason="without kernels page headers are parsed by the Thrift parser of source")
 @pytest.mark.parametrize("filters", [None, pc.field("id") != 7], ids=["all rows", "filter"])
-@pytest.mark.parametrize("row_group_rows", [250, 2_000])  # read whole, and by slices
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "slices"])
 @pytest.mark.parametrize(
     ("kind", "codec"),
     [
@@ -98,17 +99,35 @@ def columns_of(kind: str) -> dict[str, Any]:
     ],
 )
 def test_a_slice_enters_five_packages_and_returns_a_few_times(
-    tmp_path: Path, kind: str, codec: str, row_group_rows: int, filters: Any
+    tmp_path: Path, kind: str, codec: str, is_whole: bool, filters: Any
 ) -> None:
+    # Without a filter, two row groups of a window would be read together.
+    row_group_rows = 2_000 if not is_whole else 1_000 if filters is None else 250
     table = pa.table(columns_of(kind))
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=row_group_rows, compression=codec)
     ways = ways_of(tmp_path, window_rows=1_000, memory_limit="256MiB", filters=filters)
     opening = [way for way in ways if way.opens]
+    assert {way.job for way in ways} == {SLICE}
     assert len(opening) == ROWS // row_group_rows  # each row group is opened once
-    assert (len(ways) > len(opening)) == (row_group_rows > 1_000)
+    assert (len(ways) > len(opening)) != is_whole
     assert all(way.packages <= PACKAGES for way in ways)
     # The columns of a filter are decoded to arrays before the others are decoded to the window.
     assert max(way.returns for way in ways) < (9 if filters is None else 11)
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="profiles frames")
+@pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")
+@pytest.mark.parametrize("kind", ["numbers", "text", pytest.param("many columns", marks=pytest.mark.slow)])
+def test_small_row_groups_are_read_together(tmp_path: Path, kind: str) -> None:
+    pq.write_table(pa.table(columns_of(kind)), tmp_path / "a.parquet", row_group_size=50)
+    ways = ways_of(tmp_path, window_rows=1_000, memory_limit="256MiB")
+    single, joint = ([way for way in ways if way.job == job] for job in (SLICE, TOGETHER))
+    assert (
+        len(single) < 20
+    )  # of 160 row groups: the first one, whose plan the others follow, and what is left of a window
+    assert joint
+    assert all(way.packages <= PACKAGES for way in joint)
+    assert max(way.returns for way in joint) < 12 + 20  # one for each row group
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="profiles frames")

@@ -140,15 +140,18 @@ class DecodableChunks(NamedTuple):
     nullable: list[bool]
     vocabularies: tuple[Vocabulary, ...] = ()
 
-    def moved(self, places: npt.NDArray[np.int64], rows: int) -> DecodableChunks:
-        """Return the chunks of the same flat columns in another row group.
+    def moved(self, places: npt.NDArray[np.int64], rows: int | npt.NDArray[np.int64]) -> DecodableChunks:
+        """Return the chunks of the same flat columns in another row group, or in several.
 
         Args:
-            places: See `Metadata.places_like`.
-            rows: Rows of the row group.
+            places: The start, end and bytes before compression of each column chunk, ``[columns, 3]``; for several row
+                groups, ``[row groups, columns, 3]``. See `ChunkPattern.places`.
+            rows: Rows of the row group; for several, ``[row groups, 1]``.
         """
-        lines = self.lines.copy()
-        lines[:, :2], lines[:, 2], lines[:, 13] = places[:, :2], rows, np.maximum(SMALL_PAGE_BYTES, places[:, 2])
+        lines = np.empty((*places.shape[:-1], self.lines.shape[1]), np.int64)
+        lines[:] = self.lines
+        lines[..., :2], lines[..., 2] = places[..., :2], rows
+        lines[..., 13] = np.maximum(SMALL_PAGE_BYTES, places[..., 2])
         return self._replace(lines=lines)
 
 

@@ -6,16 +6,15 @@
  *
  * Values are little-endian in files and here; `bindings.py` loads the kernels on little-endian machines only.
  */
-#include "column.h"
+#include "column_chunks.h"
 
 #include <stdlib.h>
 
+#include "column.h"
 #include "list_rows.h"
 #include "rows.h"
 
 #define MOST_SPARE_BYTES (1 << 22)  /* limit for a page buffer that is kept for reuse */
-
-EXPORT int chunks_close(void *chunks);
 
 /* Releases the views that `chunks_read` delivered. Up to two page buffers are kept for reuse. */
 EXPORT void chunks_release(void *chunks) {

@@ -1,0 +1,82 @@
+"""Reads several small row groups in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from parquet_loader.common import IntArray
+from parquet_loader.decode import (
+    DeferredColumns,
+    LazyRows,
+    ListedRowGroup,
+    NotDecodedError,
+    PlanPattern,
+    WholeRowGroups,
+)
+from parquet_loader.source import Snapshot
+
+_NOTHING = pa.table({})
+
+
+class JointRows(NamedTuple):
+    """All rows of several row groups.
+
+    Attributes:
+        row_groups: Number of the row groups.
+        rows: Their rows, one row group after another, to be written at once. This raises `NotDecodedError` if a row
+            group cannot be read; to read each by itself shows which, and explains the error.
+    """
+
+    row_groups: int
+    rows: LazyRows
+
+
+@contextmanager
+def joint_rows(
+    snapshot: Snapshot, row_groups: Sequence[int], patterns: Sequence[PlanPattern]
+) -> Iterator[JointRows | None]:
+    """Yield the rows of the first of these row groups, up to one whose plan follows none of the patterns.
+
+    None if that is the first one. The rows are valid until the context ends.
+
+    Args:
+        snapshot: The files, which are local.
+        row_groups: Indices of the row groups.
+        patterns: Patterns of their columns; the first one `is_straight`.
+
+    Raises:
+        SourceError: see `Snapshot.footer_of`.
+    """
+    found = [snapshot.row_group(index) for index in row_groups]
+    rows = np.array([one.rows for one in found], np.int64)
+    are_missing = np.ones(len(found), np.bool_)
+    stored_bytes = np.zeros(len(found), np.int64)
+    straight, masks = patterns[0].plan.straight, patterns[0].plan.masks
+    lines: IntArray = np.zeros((len(found), *straight.lines.shape), np.int64)
+    for pattern in patterns:
+        if not pattern.is_straight or pattern.plan.straight.names != straight.names:
+            continue
+        places, are_like = snapshot.places(found, pattern.chunks)
+        are_like &= are_missing
+        lines[are_like] = pattern.lines_at(places[are_like], rows[are_like])
+        stored_bytes[are_like] = (places[are_like, :, 1] - places[are_like, :, 0]).sum(-1)
+        are_missing &= ~are_like
+        if not are_missing.any():
+            break
+    listed = list[ListedRowGroup]()
+    for one, is_missing in zip(found, are_missing.tolist(), strict=True):
+        if is_missing or one.file.mtime_ns is None:
+            break
+        listed.append(ListedRowGroup(one.file.path, one.file.size_bytes, one.file.mtime_ns, one.rows))
+    count = len(listed)
+    if not count:
+        yield None
+        return
+    with closing(WholeRowGroups(listed, straight, lines[:count], patterns[0].plan.fills)) as whole:
+        deferred = DeferredColumns({}, 0, lambda _: NotDecodedError(straight.names), whole, straight.names, masks=masks)
+        yield JointRows(count, LazyRows(_NOTHING, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum())))

@@ -1,0 +1,160 @@
+"""Small row groups, which are read together, deliver what each delivers alone; a broken one is found by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquet_loader import (
+    BatchedDataLoader,
+    Category,
+    DataError,
+    OutputOptions,
+    Ragged,
+    Scalar,
+    Schema,
+    SourceError,
+    Text,
+)
+
+WORDS = [f"word {number}" for number in range(50)]
+FIELDS = Schema(
+    {
+        "id": Scalar("int64"),
+        "half": Scalar("float32"),
+        "filled": Scalar("float64", fill=-1.0),
+        "masked": Scalar("int32", null="mask"),
+        "flag": Scalar("bool"),
+        "code": Category(WORDS),
+        "text": Text(),
+        "maybe": Text(null="mask"),
+        "price": Scalar("float64"),
+    }
+)
+
+
+def table_of(ids: Sequence[int], rng: np.random.Generator) -> pa.Table:
+    """Return rows whose values follow from their numbers; how many distinct texts there are is drawn."""
+    numbers = np.array(ids, np.int64)
+    few = int(rng.integers(1, 400))
+    return pa.table(
+        {
+            "id": numbers,
+            "half": numbers.astype(np.float64) / 2,
+            "filled": pa.array(numbers * 1.5, mask=numbers % 7 == 0),
+            "masked": pa.array(numbers.astype(np.int32) % 1000, mask=numbers % 5 == 0),
+            "flag": numbers % 3 == 0,
+            "code": pa.array([WORDS[number % len(WORDS)] for number in ids], pa.string()),
+            "text": pa.array([f"{'é' * (number % 11)}{number - number % few}" for number in ids], pa.string()),
+            "maybe": pa.array([f"maybe {number}" for number in ids], pa.string(), mask=numbers % 4 == 0),
+            "price": pa.array(numbers).cast(pa.decimal128(21, 2)),
+        }
+    )
+
+
+def write(folder: Path, seed: int) -> pa.Table:
+    """Write files of small row groups that differ in rows, encodings, codecs and nulls; return all rows."""
+    rng, first, tables = np.random.default_rng(seed), 0, []
+    for number in range(4):
+        codec = rng.choice(["snappy", "zstd", "none", "gzip"])
+        options: dict[str, Any] = {"compression": codec, "use_dictionary": bool(rng.integers(2))}
+        options["data_page_version"] = str(rng.choice(["1.0", "2.0"]))
+        writer: pq.ParquetWriter | None = None
+        for _ in range(int(rng.integers(1, 30))):
+            rows = int(rng.choice([0, 1, 3, 50, 300]))
+            tables.append(table_of(range(first, first + rows), rng))
+            writer = writer or pq.ParquetWriter(folder / f"{number}.parquet", tables[-1].schema, **options)
+            writer.write_table(tables[-1])
+            first += rows
+        assert writer is not None
+        writer.close()
+    return pa.concat_tables(tables)
+
+
+def epoch_of(loader: BatchedDataLoader) -> dict[str, Any]:
+    """Return all rows of an epoch, in order."""
+    batches = list(loader)
+    return {name: joined([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], Ragged):
+        return [text for part in parts for text in part]
+    return np.concatenate(parts)
+
+
+def check(found: dict[str, Any], expected: pa.Table) -> None:
+    """Compare delivered rows with the written ones."""
+    rows = expected.take(found["id"]).combine_chunks()
+    for name in ("id", "flag"):
+        np.testing.assert_array_equal(found[name], rows[name].to_numpy())
+    np.testing.assert_array_equal(found["half"], rows["half"].to_numpy().astype(np.float32))
+    np.testing.assert_array_equal(found["filled"], rows["filled"].fill_null(-1.0).to_numpy())
+    np.testing.assert_array_equal(found["masked_valid"], rows["masked"].is_valid().to_numpy())
+    np.testing.assert_array_equal(found["masked"][found["masked_valid"]], rows["masked"].drop_null().to_numpy())
+    assert [WORDS[code] for code in found["code"]] == rows["code"].to_pylist()
+    assert found["text"] == rows["text"].to_pylist()
+    assert found["maybe"] == rows["maybe"].fill_null("").to_pylist()
+    np.testing.assert_array_equal(found["maybe_valid"], rows["maybe"].is_valid().to_numpy())
+    np.testing.assert_array_equal(found["price"], rows["price"].cast(pa.float64()).to_numpy())
+
+
+def loader_of(folder: Path, **options: Any) -> BatchedDataLoader:
+    given: dict[str, Any] = {"shuffle": True, "seed": 5, "num_threads": 2, "schema": FIELDS, **options}
+    return BatchedDataLoader(folder, 64, output_options=OutputOptions(format="numpy"), **given)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_row_comes_once_with_its_values(tmp_path: Path, seed: int) -> None:
+    expected = write(tmp_path, seed)
+    with loader_of(tmp_path, window_rows=1_000) as loader:
+        for _ in range(3):
+            found = epoch_of(loader)
+            assert sorted(found["id"].tolist()) == list(range(len(expected)))
+            check(found, expected)
+
+
+def small(folder: Path, row_groups: int = 40) -> pa.Table:
+    """Write one file of row groups of 50 rows that have one plan."""
+    table = table_of(range(50 * row_groups), np.random.default_rng(0)).select(["id", "half", "text"])
+    pq.write_table(table, folder / "a.parquet", row_group_size=50, use_dictionary=False, compression="none")
+    return table
+
+
+def damage(path: Path, row_group: int) -> None:
+    """Overwrite the page header of the first column chunk of a row group."""
+    at = pq.read_metadata(path).row_group(row_group).column(0).data_page_offset
+    kept = path.stat()
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff" * 20)
+    os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+
+
+def test_a_damaged_row_group_is_named_or_skipped_alone(tmp_path: Path) -> None:
+    small(tmp_path)
+    damage(tmp_path / "a.parquet", 17)
+    with loader_of(tmp_path, schema=None) as loader, pytest.raises(DataError, match=r"row group 17"):
+        epoch_of(loader)
+    with loader_of(tmp_path, schema=None, on_error="skip") as loader:
+        for _ in range(2):
+            found = epoch_of(loader)
+            assert sorted(found["id"].tolist()) == [*range(850), *range(900, 2_000)]
+            (skipped,) = loader.stats().skipped_row_groups
+            assert "row group 17" in skipped.reason
+
+
+def test_a_file_that_changes_between_two_epochs_is_refused(tmp_path: Path) -> None:
+    small(tmp_path)
+    with loader_of(tmp_path, schema=None, window_rows=200) as loader:
+        epoch_of(loader)
+        small(tmp_path, row_groups=39)
+        with pytest.raises(SourceError, match="changed"):
+            list(loader), list(loader)
