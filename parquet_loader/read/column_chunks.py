@@ -187,6 +187,11 @@ class ColumnChunkSource:
         """The store that row groups are fetched from; None if files are local."""
         return self._snapshot.remote
 
+    @property
+    def are_local(self) -> bool:
+        """Whether all of them are in their own files on a local disk."""
+        return self.cache is None and self.remote is None
+
     async def fetched(
         self, row_group: RowGroupRef, fetcher: Fetcher, most_bytes: int, streamed_bytes: int
     ) -> ChunkLocation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from parquet_loader.decode import (
     PlanPattern,
     WholeRowGroups,
 )
-from parquet_loader.source import Snapshot
+from parquet_loader.source import RowGroupRef, Snapshot
 
 _NOTHING = pa.table({})
 
@@ -38,7 +38,10 @@ class JointRows(NamedTuple):
 
 @contextmanager
 def joint_rows(
-    snapshot: Snapshot, row_groups: Sequence[int], patterns: Sequence[PlanPattern]
+    snapshot: Snapshot,
+    row_groups: Sequence[int],
+    patterns: Sequence[PlanPattern],
+    constants: Callable[[RowGroupRef, Collection[str]], pa.Table],
 ) -> Iterator[JointRows | None]:
     """Yield the rows of the first of these row groups, up to one whose plan follows none of the patterns.
 
@@ -48,8 +51,10 @@ def joint_rows(
         snapshot: The files, which are local.
         row_groups: Indices of the row groups.
         patterns: Patterns of their columns; the first one `is_straight`.
+        constants: Returns one row of the other columns of a row group, without the given ones.
 
     Raises:
+        DataError: a constant is null or cannot be converted.
         SourceError: see `Snapshot.footer_of`.
     """
     found = [snapshot.row_group(index) for index in row_groups]
@@ -79,4 +84,11 @@ def joint_rows(
         return
     with closing(WholeRowGroups(listed, straight, lines[:count], patterns[0].plan.fills)) as whole:
         deferred = DeferredColumns({}, 0, lambda _: NotDecodedError(straight.names), whole, straight.names, masks=masks)
-        yield JointRows(count, LazyRows(_NOTHING, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum())))
+        ones = [constants(one, patterns[0].plan.left) for one in found[:count]]
+        table = _NOTHING if not ones[0].num_columns else _repeated(ones, rows[:count])
+        yield JointRows(count, LazyRows(table, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum())))
+
+
+def _repeated(ones: Sequence[pa.Table], rows: IntArray) -> pa.Table:
+    """Return each of several tables of one row as often as `rows` says."""
+    return pa.concat_tables(ones).combine_chunks().take(pa.array(np.repeat(np.arange(len(rows)), rows)))

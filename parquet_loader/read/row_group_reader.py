@@ -172,6 +172,7 @@ class RowGroupReader:
             for filtering, schema in zip(self._filter_columns_of, snapshot.schemas, strict=True)
         ]
         self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
+        self._constants_of = BoundedMemo[int, pa.Table]()
         self._int96 = Int96Check(snapshot, self.chunks, columns_of)
         # Whether lists of any length may be decoded to the window; not after columns of a row group could not.
         self._has_whole_lists = True
@@ -329,15 +330,15 @@ class RowGroupReader:
             row_group: Index of the row group in the snapshot.
         """
         snapshot, chunks = self.snapshot, self.chunks
-        if self._filter is not None or snapshot.deleted is not None or self.row_numbers is not None:
+        if self._filter is not None or self.row_numbers is not None or not chunks.are_local:
             return None
-        if chunks.cache is not None or chunks.remote is not None:
+        if snapshot.deleted is not None and snapshot.alive[row_group] < snapshot.row_group_rows[row_group]:
             return None
         schema = int(snapshot.file_schema[snapshot.row_group_file[row_group]])
         selection = self._delivered_of[schema][_WHOLE_TO_WINDOW if self._has_whole_lists else _TO_WINDOW]
         patterns = chunks.patterns(selection)
-        has_all = bool(patterns) and len(patterns[0].plan.left) == len(self._decoders[schema].columns)
-        return selection if has_all and patterns[0].is_straight else None
+        is_whole = bool(patterns) and patterns[0].is_straight and not self._decoders[schema].ranges
+        return selection if is_whole else None
 
     def joint_rows(
         self, row_groups: Sequence[int], selection: ColumnSelection
@@ -348,7 +349,21 @@ class RowGroupReader:
             row_groups: Indices in the snapshot of small row groups.
             selection: Their `joint_selection`.
         """
-        return joint_rows(self.snapshot, row_groups, self.chunks.patterns(selection))
+        return joint_rows(self.snapshot, row_groups, self.chunks.patterns(selection), self._constants)
+
+    def _constants(self, row_group: RowGroupRef, left: Collection[str]) -> pa.Table:
+        """Return one row of the canonical columns that no column chunk has: partition columns, and missing ones.
+
+        Args:
+            row_group: The row group.
+            left: The columns that stay in the file.
+        """
+        found = self._constants_of.get(row_group.file_number)
+        if found is None:
+            one = pa.Table.from_batches([_no_columns(1)])
+            found = self._decoded(row_group, one, self._partitions(row_group), TableOrigin(row_group, 0), left)
+            self._constants_of.keep(row_group.file_number, found, memo_bytes(found.num_columns))
+        return found
 
     def _is_at_once(self, row_group: RowGroupRef, opened: OpenRowGroup) -> bool:
         """Whether all rows can be written in one step: no column but lists takes memory in addition to its rows."""

@@ -36,6 +36,8 @@ FIELDS = Schema(
         "text": Text(),
         "maybe": Text(null="mask"),
         "price": Scalar("float64"),
+        "place": Scalar("int32"),  # from the names of directories
+        "late": Scalar("int16", missing=-5),  # of some files only
     }
 )
 
@@ -60,18 +62,25 @@ def table_of(ids: Sequence[int], rng: np.random.Generator) -> pa.Table:
 
 
 def write(folder: Path, seed: int) -> pa.Table:
-    """Write files of small row groups that differ in rows, encodings, codecs and nulls; return all rows."""
+    """Write files of small row groups that differ in rows, columns, encodings, codecs and nulls; return all rows."""
     rng, first, tables = np.random.default_rng(seed), 0, []
     for number in range(4):
         codec = rng.choice(["snappy", "zstd", "none", "gzip"])
         options: dict[str, Any] = {"compression": codec, "use_dictionary": bool(rng.integers(2))}
         options["data_page_version"] = str(rng.choice(["1.0", "2.0"]))
+        (home := folder / f"place={number // 2}").mkdir(exist_ok=True)
         writer: pq.ParquetWriter | None = None
         for _ in range(int(rng.integers(1, 30))):
             rows = int(rng.choice([0, 1, 3, 50, 300]))
-            tables.append(table_of(range(first, first + rows), rng))
-            writer = writer or pq.ParquetWriter(folder / f"{number}.parquet", tables[-1].schema, **options)
-            writer.write_table(tables[-1])
+            table = table_of(range(first, first + rows), rng)
+            if number == 3:
+                table = table.append_column("late", pa.array(np.arange(rows, dtype=np.int16)))
+            writer = writer or pq.ParquetWriter(home / f"{number}.parquet", table.schema, **options)
+            writer.write_table(table)
+            late = table["late"] if number == 3 else pa.array(np.full(rows, -5, np.int16))
+            place = pa.array(np.full(rows, number // 2, np.int32))
+            expected = table.select([name for name in table.column_names if name != "late"])
+            tables.append(expected.append_column("late", late).append_column("place", place))
             first += rows
         assert writer is not None
         writer.close()
@@ -93,7 +102,7 @@ def joined(parts: list[Any]) -> Any:
 def check(found: dict[str, Any], expected: pa.Table) -> None:
     """Compare delivered rows with the written ones."""
     rows = expected.take(found["id"]).combine_chunks()
-    for name in ("id", "flag"):
+    for name in ("id", "flag", "place", "late"):
         np.testing.assert_array_equal(found[name], rows[name].to_numpy())
     np.testing.assert_array_equal(found["half"], rows["half"].to_numpy().astype(np.float32))
     np.testing.assert_array_equal(found["filled"], rows["filled"].fill_null(-1.0).to_numpy())

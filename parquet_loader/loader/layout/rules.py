@@ -32,7 +32,8 @@ Level = Literal["error", "warning", "note"]
 
 # Measured on two cores of an AMD EPYC (Zen 4), page cache warm, one thread: decoded bytes per second by route.
 ROUTE_BYTES_PER_S = {"constant": 1e12, "pages to window": 9e9, "kernel to window": 4.5e9, "kernel": 2e9, "arrow": 1.5e9}
-CHUNK_S = 25e-6
+# Seconds of a column chunk, whatever it holds: alone, and if kernels read small row groups together.
+CHUNK_S, JOINT_CHUNK_S = 25e-6, 5e-6
 # Decompressed bytes per second on the same machine, used if the rate was not measured on the files' own pages.
 CODEC_BYTES_PER_S = {"zstd": 1.0e9, "gzip": 0.35e9, "brotli": 0.3e9}
 # Read seconds saved if nullable rows of bytes, and lists of one length, are stored as raw bytes without nulls.
@@ -106,13 +107,19 @@ def _estimated_s(facts: LayoutFacts) -> float:
     rates = {
         column.column.name: ROUTE_BYTES_PER_S[column.routes[0].route] for column in facts.delivered if column.routes
     }
-    seconds = CHUNK_S * sum(column.chunks for column in facts.columns)
+    seconds = _chunk_s(facts) * sum(column.chunks for column in facts.columns)
     for column in facts.columns:
         rate = rates.get(column.path) or rates.get(column.name) or ROUTE_BYTES_PER_S["arrow"]
         seconds += column.encoded_bytes / rate
         heavy = [codec for codec in column.codecs if codec in CODEC_BYTES_PER_S]
         seconds += column.encoded_bytes / CODEC_BYTES_PER_S[heavy[0]] if heavy else 0.0
     return seconds
+
+
+def _chunk_s(facts: LayoutFacts) -> float:
+    """Return the seconds of a small column chunk, whatever it holds."""
+    routes = {column.routes[0].route for column in facts.delivered if column.routes}
+    return JOINT_CHUNK_S if routes <= {"kernel to window"} else CHUNK_S
 
 
 def _gain(facts: LayoutFacts, cost_s: float) -> str:
@@ -243,7 +250,7 @@ def _row_groups(facts: LayoutFacts) -> Iterator[LayoutFinding]:
     if count >= FEWEST_TINY and (mean < TINY_ROW_GROUP_BYTES or mean < TINY_CHUNK_BYTES * columns):
         cost_s = decode_s(facts) - nbytes / SLOW_DECODING_BYTES_PER_S
         if facts.trial is None:
-            cost_s = CHUNK_S * columns * count
+            cost_s = _chunk_s(facts) * columns * count
         if cost_s > 0 and cost_s >= LEAST_COST_SHARE * decode_s(facts):
             yield LayoutFinding(
                 "tiny_row_groups",
