@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from parquet_loader.common import uninterrupted
@@ -27,6 +27,8 @@ from parquet_loader.source import RemoteFigures
 # as long as it takes to decode 300 KB. Measured: 1.3 times the rate of single reads with 10,000 rows of 40 bytes, 2.3
 # times with 1,000 texts of 300 bytes. With twice as many bytes, no faster.
 TOGETHER_BYTES = 2**21
+# Fewer if there would be too few reads for all threads, but not less than this.
+LEAST_TOGETHER_BYTES = 2**18
 
 
 class JointlyRead(NamedTuple):
@@ -182,9 +184,9 @@ class ReadScheduler:
         """
         sizing, found = self._sizing, list[int]()
         expected = read_bytes = 0
-        begin = window.waiting.index(first)
-        most = max(1, len(window.waiting) // sizing.num_threads)  # so that there are some for each thread
-        for number, next_one in zip(window.waiting[begin : begin + most], count(first), strict=False):
+        share = len(window.waiting) // sizing.num_threads
+        later = islice(window.waiting, window.waiting.index(first), None)
+        for number, next_one in zip(later, count(first), strict=False):
             slice_ = window.slices[number]
             is_whole = slice_.rows == self._counts[slice_.row_group] and slice_.rows <= sizing.whole_rows
             is_new = slice_.run not in self._busy and slice_.run not in self._cursors
@@ -192,8 +194,11 @@ class ReadScheduler:
                 break
             expected += int(slice_.rows * sizing.row.gathered)
             read_bytes += sizing.row_group_bytes(slice_.rows)
-            is_much = expected > TOGETHER_BYTES or self._usage.reading_bytes + read_bytes > sizing.reads_bytes
-            if is_much or not self._usage.fits(owed + read_bytes + expected):
+            if expected > (TOGETHER_BYTES if len(found) < share else LEAST_TOGETHER_BYTES):
+                break
+            if self._usage.reading_bytes + read_bytes > sizing.reads_bytes:
+                break
+            if not self._usage.fits(owed + read_bytes + expected):
                 break
             if self._reader.joint_selection(slice_.row_group) is not selection:
                 break
