@@ -232,9 +232,10 @@ class ReadScheduler:
             self._usage.bytes_read += read.stored_bytes
             self._usage.row_groups += read.row_groups
             window.unread -= read.row_groups
-            # The next one is read by itself, as the first of those that follow no pattern, and the others after it.
-            self._alone.update(row_groups[read.row_groups : read.row_groups + 1])
-            window.waiting = sorted([*window.waiting, *numbers[read.row_groups :]])
+            if read.row_groups < len(numbers):
+                # The next one follows no pattern, and so is read by itself.
+                self._alone.add(row_groups[read.row_groups])
+                window.waiting = sorted([*window.waiting, *numbers[read.row_groups :]])
 
         def failed(_: BaseException) -> None:
             # They are read one by one, which shows which of them has the error, if any has.

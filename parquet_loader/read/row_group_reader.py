@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -172,7 +172,7 @@ class RowGroupReader:
             for filtering, schema in zip(self._filter_columns_of, snapshot.schemas, strict=True)
         ]
         self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
-        self._constants_of = BoundedMemo[int, pa.Table]()
+        self._constants_of = BoundedMemo[tuple[int, Hashable], pa.Table]()  # by schema, and partition or file
         self._int96 = Int96Check(snapshot, self.chunks, columns_of)
         # Whether lists of any length may be decoded to the window; not after columns of a row group could not.
         self._has_whole_lists = True
@@ -358,11 +358,13 @@ class RowGroupReader:
             row_group: The row group.
             left: The columns that stay in the file.
         """
-        found = self._constants_of.get(row_group.file_number)
+        values = row_group.file.partitions if self.snapshot.constants is None else row_group.file_number
+        key = row_group.schema_number, values
+        found = self._constants_of.get(key)
         if found is None:
             one = pa.Table.from_batches([_no_columns(1)])
             found = self._decoded(row_group, one, self._partitions(row_group), TableOrigin(row_group, 0), left)
-            self._constants_of.keep(row_group.file_number, found, memo_bytes(found.num_columns))
+            self._constants_of.keep(key, found, memo_bytes(found.num_columns))
         return found
 
     def _is_at_once(self, row_group: RowGroupRef, opened: OpenRowGroup) -> bool:
