@@ -330,7 +330,9 @@ class RowGroupReader:
             row_group: Index of the row group in the snapshot.
         """
         snapshot, chunks = self.snapshot, self.chunks
-        if self._filter is not None or self.row_numbers is not None or not chunks.are_local:
+        if self._filter is not None and (self.passing is None or not self.passing[row_group]):
+            return None
+        if self.row_numbers is not None or not chunks.are_local:
             return None
         if snapshot.deleted is not None and snapshot.alive[row_group] < snapshot.row_group_rows[row_group]:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -127,6 +128,16 @@ def test_each_row_comes_once_with_its_values(tmp_path: Path, seed: int) -> None:
         for _ in range(3):
             found = epoch_of(loader)
             assert sorted(found["id"].tolist()) == list(range(len(expected)))
+            check(found, expected)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_filter_of_directories_selects_files(tmp_path: Path, seed: int) -> None:
+    expected = write(tmp_path, seed)
+    with loader_of(tmp_path, window_rows=1_000, filters=[("place", "==", 1)]) as loader:
+        for _ in range(2):
+            found = epoch_of(loader)
+            assert sorted(found["id"].tolist()) == expected.filter(pc.field("place") == 1)["id"].to_pylist()
             check(found, expected)
 
 
