@@ -73,6 +73,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.decode.opened_chunks.NativeChunks": f"{_RACE}: it replaces the file",
         "parquet_loader.decode.opened_chunks.raw_pages": f"{_RACE}: it cuts the file short",
     },
+    "decode/test_plan_patterns.py": {
+        "parquet_loader.engine.read_scheduler.TOGETHER_BYTES": "row groups that are read together have no plan each",
+    },
     "engine/test_images_of_few_pixels.py": {
         "parquet_loader.engine.media_decoding._few_pixels_lock": "counts the portions that are decoded by one thread",
     },

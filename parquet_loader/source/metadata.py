@@ -161,7 +161,7 @@ class ChunkPattern(NamedTuple):
         elements, created_by: The schema elements and the writer of their file.
         leaves: The leaf of each, int64 ``[chunks]``.
         entries: The footer's entries, int64 ``[chunks, 21]``.
-        takes_nulls: Whether others may have nulls even if this one has none, bool ``[chunks]``.
+        takes_nulls: Whether it does not matter which of them have nulls, bool ``[chunks]``.
     """
 
     elements: bytes
@@ -188,7 +188,7 @@ class ChunkPattern(NamedTuple):
         rows, file_bytes = np.array(sizes, np.int64).T[..., None]
         values, encoded, stored, data_at, dictionary_at, nulls = np.moveaxis(entries[..., [3, 4, 5, 6, 7, 9]], -1, 0)
         starts = np.where((dictionary_at > 0) & (dictionary_at < data_at), dictionary_at, data_at)
-        may_be_null = (np.sign(nulls) == np.sign(self.entries[:, 9])) | (nulls == 0) | self.takes_nulls
+        may_be_null = (np.sign(nulls) == np.sign(self.entries[:, 9])) | self.takes_nulls
         are_like = (
             may_be_null
             & (entries[..., _KIND] == self.entries[:, _KIND]).all(-1)
