@@ -24,6 +24,8 @@ from parquet_loader import (
     SourceError,
     Text,
 )
+from parquet_loader.common import IS_BUILT
+from parquet_loader.decode import StraightTargets
 
 WORDS = [f"word {number}" for number in range(50)]
 FIELDS = Schema(
@@ -178,3 +180,28 @@ def test_a_file_that_changes_between_two_epochs_is_refused(tmp_path: Path) -> No
         small(tmp_path, row_groups=39)
         with pytest.raises(SourceError, match="changed"):
             list(loader), list(loader)
+
+
+@pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process")
+@pytest.mark.parametrize("codec", ["zstd", "gzip"])
+def test_open_row_groups_share_a_decompressor(tmp_path: Path, codec: str) -> None:
+    count = 2_000
+    texts = [f"text {number % 5}" for number in range(2 * count)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=2, compression=codec)
+    with loader_of(tmp_path, schema=None) as loader:
+        epoch_of(loader)
+        reader = loader._dataset.reader
+        selection = reader.joint_selection(0)
+        assert selection is not None
+        out = np.zeros((2 * count, 2), np.int64)
+        with reader.joint_rows(range(count), selection) as found:
+            before = resident_bytes()
+            assert found is not None
+            found.rows.deferred.write(0, 2 * count, StraightTargets(np.array([out.ctypes.data], np.int64)), ())
+            assert resident_bytes() - before < 16 * 2**20  # a decompressor for each would take 40 MiB
+
+
+def resident_bytes() -> int:
+    """Return the bytes of memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

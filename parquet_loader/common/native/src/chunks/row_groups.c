@@ -12,6 +12,16 @@ static int leave_file(RowGroup *group) {
   return is_same;
 }
 
+/* Hands on what row groups need only while they are read, so that many that are open hold no more of it than one. */
+static void hand_on(RowGroup *from, RowGroup *to) {
+  to->decompressors = from->decompressors;
+  from->decompressors = (Decompressors){NULL, NULL};
+  hand_over(&from->raw, &to->raw);
+  hand_over(&from->page, &to->page);
+  hand_over(&from->dictionary, &to->dictionary);
+  hand_over(&from->scratch, &to->scratch);
+}
+
 /* Releases the pages of row groups, and so the views of their byte arrays. */
 EXPORT void row_groups_close(void **opened, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
@@ -37,6 +47,7 @@ EXPORT int row_groups_read(
   for (int64_t i = 0; i < count; i++, files += 4, lines += 16 * columns, outs += columns) {
     int problem, is_read;
     opened[i] = chunks_open(ADDRESS(const char, files[0]), files[1], files[2], NULL, lines, columns, &problem);
+    if (i && opened[i]) hand_on(opened[i - 1], opened[i]);
     is_read = opened[i] && !problem &&
               !chunks_read(opened[i], files[3], NULL, 0, 0, 0, outs, defined, fillers, NULL, refused) &&
               leave_file(opened[i]);
