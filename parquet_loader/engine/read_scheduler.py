@@ -7,18 +7,19 @@ The engine's lock guards all state.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
 
 from parquet_loader.common import uninterrupted
 from parquet_loader.dataset import Dataset
+from parquet_loader.decode import NotDecodedError
 from parquet_loader.engine.prefetch import Prefetcher
 from parquet_loader.engine.usage import Usage
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.workers.epoch_workers import EpochWorkers, Job
-from parquet_loader.errors import is_skippable
+from parquet_loader.errors import ParquetLoaderError, is_skippable
 from parquet_loader.plan import Plan, RowGroupSlice
 from parquet_loader.read import ColumnSelection, Cursor
 from parquet_loader.source import RemoteFigures
@@ -29,6 +30,8 @@ from parquet_loader.source import RemoteFigures
 TOGETHER_BYTES = 2**21
 # Fewer if there would be too few reads for all threads, but not less than this.
 LEAST_TOGETHER_BYTES = 2**18
+# The most column chunks of row groups that are read together. Each takes about 1 KB until all of them are read.
+TOGETHER_CHUNKS = 4096
 
 
 class JointlyRead(NamedTuple):
@@ -38,11 +41,13 @@ class JointlyRead(NamedTuple):
         row_groups: How many of them, from the first one on.
         kept_bytes: The bytes that are kept for their rows.
         stored_bytes: The bytes of their column chunks in the files.
+        alone: Those that have to be read by themselves.
     """
 
     row_groups: int = 0
     kept_bytes: int = 0
     stored_bytes: int = 0
+    alone: Sequence[int] = ()
 
 
 class ReadScheduler:
@@ -185,8 +190,8 @@ class ReadScheduler:
         sizing, found = self._sizing, list[int]()
         expected = read_bytes = 0
         share = len(window.waiting) // sizing.num_threads
-        later = islice(window.waiting, window.waiting.index(first), None)
-        for number, next_one in zip(later, count(first), strict=False):
+        begin, most = window.waiting.index(first), max(1, TOGETHER_CHUNKS // len(selection.columns))
+        for number, next_one in zip(islice(window.waiting, begin, begin + most), count(first), strict=False):
             slice_ = window.slices[number]
             is_whole = slice_.rows == self._counts[slice_.row_group] and slice_.rows <= sizing.whole_rows
             is_new = slice_.run not in self._busy and slice_.run not in self._cursors
@@ -219,10 +224,10 @@ class ReadScheduler:
 
         def run() -> JointlyRead:
             with self._reader.joint_rows(row_groups, selection) as found:
-                if found is None:
-                    return JointlyRead()
+                if found.rows is None:
+                    return JointlyRead(alone=found.alone)
                 kept_bytes = window.assembly.write_rows(numbers[0], 0, found.rows, 0, found.rows.rows)
-                return JointlyRead(found.row_groups, kept_bytes, found.rows.stored_bytes)
+                return JointlyRead(found.row_groups, kept_bytes, found.rows.stored_bytes, found.alone)
 
         def done(read: JointlyRead) -> None:
             self._busy.difference_update(runs)
@@ -232,15 +237,16 @@ class ReadScheduler:
             self._usage.bytes_read += read.stored_bytes
             self._usage.row_groups += read.row_groups
             window.unread -= read.row_groups
+            self._alone.update(read.alone)
             if read.row_groups < len(numbers):
-                # The next one follows no pattern, and so is read by itself.
-                self._alone.add(row_groups[read.row_groups])
                 window.waiting = sorted([*window.waiting, *numbers[read.row_groups :]])
 
-        def failed(_: BaseException) -> None:
+        def failed(error: BaseException) -> None:
             # They are read one by one, which shows which of them has the error, if any has.
-            self._alone.update(row_groups)
-            done(JointlyRead())
+            done(JointlyRead(alone=row_groups))
+            # After other errors, such as MemoryError, space for rows may be reserved that nobody writes to.
+            if not isinstance(error, NotDecodedError | ParquetLoaderError):
+                window.fail(error)
 
         return Job("read", run, done, failed)
 

@@ -28,12 +28,14 @@ class JointRows(NamedTuple):
 
     Attributes:
         row_groups: Number of the row groups.
-        rows: Their rows, one row group after another, to be written at once. This raises `NotDecodedError` if a row
-            group cannot be read; to read each by itself shows which, and explains the error.
+        alone: Indices of the given row groups whose plans follow none of the patterns.
+        rows: Their rows, one row group after another, to be written at once; None without row groups. This raises
+            `NotDecodedError` if a row group cannot be read; to read each by itself shows which, and explains the error.
     """
 
     row_groups: int
-    rows: LazyRows
+    alone: Sequence[int]
+    rows: LazyRows | None
 
 
 @contextmanager
@@ -42,10 +44,10 @@ def joint_rows(
     row_groups: Sequence[int],
     patterns: Sequence[PlanPattern],
     constants: Callable[[RowGroupRef, Collection[str]], pa.Table],
-) -> Iterator[JointRows | None]:
+) -> Iterator[JointRows]:
     """Yield the rows of the first of these row groups, up to one whose plan follows none of the patterns.
 
-    None if that is the first one. The rows are valid until the context ends.
+    The rows are valid until the context ends.
 
     Args:
         snapshot: The files, which are local.
@@ -73,20 +75,19 @@ def joint_rows(
         are_missing &= ~are_like
         if not are_missing.any():
             break
-    listed = list[ListedRowGroup]()
-    for one, is_missing in zip(found, are_missing.tolist(), strict=True):
-        if is_missing or one.file.mtime_ns is None:
-            break
-        listed.append(ListedRowGroup(one.file.path, one.file.size_bytes, one.file.mtime_ns, one.rows))
-    count = len(listed)
+    are_missing |= [one.file.mtime_ns is None for one in found]
+    alone = [one.index for one, is_missing in zip(found, are_missing.tolist(), strict=True) if is_missing]
+    count = int(are_missing.argmax()) if alone else len(found)
     if not count:
-        yield None
+        yield JointRows(0, alone, None)
         return
+    listed = [ListedRowGroup(o.file.path, o.file.size_bytes, o.file.mtime_ns or 0, o.rows) for o in found[:count]]
     with closing(WholeRowGroups(listed, straight, lines[:count], patterns[0].plan.fills)) as whole:
         deferred = DeferredColumns({}, 0, lambda _: NotDecodedError(straight.names), whole, straight.names, masks=masks)
         ones = [constants(one, patterns[0].plan.left) for one in found[:count]]
         table = _NOTHING if not ones[0].num_columns else _repeated(ones, rows[:count])
-        yield JointRows(count, LazyRows(table, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum())))
+        together = LazyRows(table, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum()))
+        yield JointRows(count, alone, together)
 
 
 def _repeated(ones: Sequence[pa.Table], rows: IntArray) -> pa.Table:

@@ -342,9 +342,7 @@ class RowGroupReader:
         is_whole = bool(patterns) and patterns[0].is_straight and not self._decoders[schema].ranges
         return selection if is_whole else None
 
-    def joint_rows(
-        self, row_groups: Sequence[int], selection: ColumnSelection
-    ) -> AbstractContextManager[JointRows | None]:
+    def joint_rows(self, row_groups: Sequence[int], selection: ColumnSelection) -> AbstractContextManager[JointRows]:
         """Return all rows of the first of these row groups; see `joint_rows` of `joint_rows.py`.
 
         Args:

@@ -26,6 +26,11 @@ from parquet_loader import (
 )
 from parquet_loader.common import IS_BUILT
 from parquet_loader.decode import StraightTargets
+from parquet_loader.engine.read_scheduler import TOGETHER_CHUNKS
+from parquet_loader.read import RowGroupReader
+from parquet_loader.read.column_chunks import MOST_PATTERNS
+from parquet_loader.source import ChunkPattern
+from parquet_loader.window.variable_width import _StagedValues
 
 WORDS = [f"word {number}" for number in range(50)]
 FIELDS = Schema(
@@ -183,6 +188,69 @@ def test_a_file_that_changes_between_two_epochs_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")
+def test_row_groups_of_many_kinds_are_compared_to_the_patterns_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, names = np.random.default_rng(0), [f"c{number}" for number in range(6)]
+    for number in range(40):
+        words = [name for name in names if rng.integers(2)]
+        table = pa.table({name: np.arange(80) % 7 for name in names})
+        pq.write_table(table, tmp_path / f"{number:02}.parquet", row_group_size=10, use_dictionary=words)
+    compared = []
+    places = ChunkPattern.places
+
+    def counted(self: ChunkPattern, row_groups: Sequence[Any]) -> Any:
+        compared.append(len(row_groups))
+        return places(self, row_groups)
+
+    monkeypatch.setattr(ChunkPattern, "places", counted)
+    with loader_of(tmp_path, schema=None, num_threads=1) as loader:
+        assert len(epoch_of(loader)["c0"]) == 3_200
+    assert sum(compared) < 320 * MOST_PATTERNS * 4
+
+
+@pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")
+def test_an_error_after_space_is_reserved_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = range(2_000)
+    table = pa.table({"id": numbers, "one": [f"one {n}" for n in numbers], "two": [f"two {n}" for n in numbers]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50)
+    reserve, calls = _StagedValues.reserve_addresses, []
+
+    def failing(self: _StagedValues, values: int, nbytes: int) -> Any:
+        if values > 50:
+            calls.append(values)
+            if len(calls) == 2:  # the second column of the first row groups that are read together
+                raise MemoryError
+        return reserve(self, values, nbytes)
+
+    monkeypatch.setattr(_StagedValues, "reserve_addresses", failing)
+    with (
+        loader_of(tmp_path, schema=None, num_threads=1) as loader,
+        pytest.raises(MemoryError, match="a window of rows"),
+    ):
+        epoch_of(loader)
+    assert len(calls) == 2
+
+
+@pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")
+def test_few_column_chunks_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = 60
+    table = pa.table({f"c{number}": np.arange(500, dtype=np.int8) for number in range(columns)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1, use_dictionary=False)
+    counts = []
+    read = RowGroupReader.joint_rows
+
+    def counted(self: RowGroupReader, row_groups: Sequence[int], selection: Any) -> Any:
+        counts.append(len(row_groups))
+        return read(self, row_groups, selection)
+
+    monkeypatch.setattr(RowGroupReader, "joint_rows", counted)
+    with loader_of(tmp_path, schema=None, num_threads=1) as loader:
+        assert len(epoch_of(loader)["c0"]) == 500
+    assert 1 < max(counts) <= TOGETHER_CHUNKS // columns
+
+
+@pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process")
 @pytest.mark.parametrize("codec", ["zstd", "gzip"])
 def test_open_row_groups_share_a_decompressor(tmp_path: Path, codec: str) -> None:
@@ -197,7 +265,7 @@ def test_open_row_groups_share_a_decompressor(tmp_path: Path, codec: str) -> Non
         out = np.zeros((2 * count, 2), np.int64)
         with reader.joint_rows(range(count), selection) as found:
             before = resident_bytes()
-            assert found is not None
+            assert found.rows is not None
             found.rows.deferred.write(0, 2 * count, StraightTargets(np.array([out.ctypes.data], np.int64)), ())
             assert resident_bytes() - before < 16 * 2**20  # a decompressor for each would take 40 MiB
 
