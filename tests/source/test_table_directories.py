@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,41 @@ def test_a_link_into_a_table_is_refused(table: tuple[Path, str], tmp_path: Path)
         (tmp_path / "links" / f"{number}.parquet").symlink_to(path)
     with pytest.raises(SourceError, match=f"this is {name}"):
         load(tmp_path / "links")
+
+
+@pytest.mark.parametrize("marker", ["_delta_log", "_spark_metadata"])
+@pytest.mark.parametrize("source", ["", "*.parquet", "a.parquet"])
+def test_a_table_whose_log_may_not_be_listed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str, source: str
+) -> None:
+    """Failed on 6429ba6f: with a log of mode 0700 of another user, deleted rows were delivered."""
+    put(tmp_path / "a.parquet")
+    (tmp_path / marker).mkdir()
+
+    def listdir(path: str, list_directory: Callable[[str], list[str]] = os.listdir) -> list[str]:
+        if os.path.basename(path) == marker:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return list_directory(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(SourceError, match=r"Delta table|Spark streaming query"):
+        load(tmp_path / source)
+
+
+def test_a_table_that_the_disk_hides_is_not_read_as_plain_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed on 6429ba6f: an I/O error on `.hoodie` passed for its absence."""
+    LAYOUTS["hudi"][0](tmp_path)
+
+    def stat(path: Any, *args: Any, system_stat: Callable[..., Any] = os.stat, **options: Any) -> Any:
+        if str(path).endswith(".hoodie"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return system_stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(SourceError, match="Input/output error"):
+        load(tmp_path)
 
 
 def test_ignore_table_format_reads_every_row_of_every_file(table: tuple[Path, str]) -> None:

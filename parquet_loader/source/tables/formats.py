@@ -12,6 +12,7 @@ import contextlib
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -183,24 +184,36 @@ def first_table(paths: Iterable[str], table_at: Callable[[str], Table | None]) -
 
 def local_table_at(folder: str) -> Table | None:
     """Return the table whose directory this local directory is, or None."""
-    if os.path.isdir(os.path.join(folder, ".hoodie")):
+    if _is_directory(os.path.join(folder, ".hoodie")):
         return Table(HUDI, folder)
     for name, format_ in (("_delta_log", DELTA), ("_spark_metadata", SPARK_SINK)):
-        if _names_in(os.path.join(folder, name)):
+        names = _names_in(os.path.join(folder, name))
+        if names or (names is None and _is_directory(os.path.join(folder, name))):
             return Table(format_, folder)
-    names = [f"metadata/{name}" for name in _names_in(os.path.join(folder, "metadata"))]
-    if os.path.isdir(os.path.join(folder, "schema")):
+    names = [f"metadata/{name}" for name in _names_in(os.path.join(folder, "metadata")) or ()]
+    if _is_directory(os.path.join(folder, "schema")):
         for name in ("schema", "snapshot", "manifest"):
-            names += [f"{name}/{inner}" for inner in _names_in(os.path.join(folder, name))]
+            names += [f"{name}/{inner}" for inner in _names_in(os.path.join(folder, name)) or ()]
     found = tables_in(names, "")
     return None if not found else Table(found[""].format, folder)
 
 
-def _names_in(folder: str) -> list[str]:
+def _names_in(folder: str) -> list[str] | None:
+    """Return the names in a directory, none if it does not exist, or None if this user may not list it."""
     try:
         return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except PermissionError:
+        return None
+
+
+def _is_directory(path: str) -> bool:
+    """Like `os.path.isdir`, but raise other errors than that of a missing path: the path may be a directory."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
 
 
 def remote_markers(path: str) -> list[tuple[str, str]]:
