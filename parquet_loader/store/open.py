@@ -64,12 +64,12 @@ def open_settings(
                 f"{paths.root}: the directory is read-only, so the settings cannot change; open the store without them"
             )
         return known, True
-    if known is None:
-        table = table_to_write_to(pafs.LocalFileSystem(), paths.root, ())
-        if table is not None:
-            raise WriteError(table.writing_refusal(paths.root))
     advice = "; free some space, or check its permissions"
     with storage_errors(paths.root, "the store cannot be created or opened: {}", advice):
+        if known is None:
+            table = table_to_write_to(pafs.LocalFileSystem(), paths.root, ())
+            if table is not None:
+                raise WriteError(table.writing_refusal(paths.root))
         paths.make()
         check_locks_exclude(os.path.join(paths.hidden, "lock-check"))
         with exclusive(paths.ledger):
@@ -102,6 +102,8 @@ def _settings_of_files(root: str) -> StoreSettings | None:
         names = sorted((name for name in os.listdir(root) if FileName.parse(name)), reverse=True)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise SourceError(f"{root}: cannot be listed: {error.strerror}; check its permissions") from error
     for name in names:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, SchemaError, SourceError):
             footer = pq.read_metadata(os.path.join(root, name)).metadata or {}

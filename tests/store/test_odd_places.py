@@ -192,6 +192,22 @@ def test_a_file_that_the_system_cannot_look_up_is_a_system_error(
         assert delivered(loader) == list(range(10))
 
 
+@pytest.mark.parametrize(("folder", "kind"), [("", SourceError), ("_delta_log", WriteError)])
+def test_a_directory_that_cannot_be_listed_becomes_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, kind: type[Exception]
+) -> None:
+    """Failed on 6429ba6f: callers got the bare OSError."""
+
+    def listdir(path: str) -> list[str]:
+        if path == os.path.join(tmp_path, folder).rstrip("/"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return []
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(kind, match=r"Input/output error.*check its permissions"):
+        SampleStore(tmp_path, schema=SCHEMA)
+
+
 def test_a_reservation_that_could_not_be_looked_up_is_not_used_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
