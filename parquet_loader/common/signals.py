@@ -38,7 +38,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def uninterrupted(work: Callable[[], None]) -> None:
+def uninterrupted(work: Callable[[], object]) -> None:
     """Call `work`, and defer signals that arrive meanwhile until it has returned; for work of milliseconds.
 
     Only the main thread handles signals, and only handlers in Python can be deferred; otherwise this is a plain call.
@@ -51,7 +51,7 @@ def uninterrupted(work: Callable[[], None]) -> None:
     work()
 
 
-def _deferring(number: int, handler: Callable[[int, FrameType | None], Any], work: Callable[[], None]) -> None:
+def _deferring(number: int, handler: Callable[[int, FrameType | None], Any], work: Callable[[], object]) -> None:
     came: list[FrameType | None] = []
     try:
         signal.signal(number, lambda _, frame: came.append(frame))
@@ -116,7 +116,7 @@ def in_threads(work: Callable[[S], T], things: Sequence[S], most: int, name: str
         return [work(thing) for thing in things]
     with ThreadPoolExecutor(min(most, len(things)), thread_name_prefix=name) as pool:
         try:
-            pool.submit(int)
+            uninterrupted(lambda: pool.submit(int))
         except RuntimeError:
             return [work(thing) for thing in things]
         return list(in_order(pool, work, things))

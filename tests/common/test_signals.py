@@ -97,6 +97,31 @@ def test_an_error_of_a_pool_releases_the_memory_of_its_job_without_a_garbage_col
     assert done == list(range(failing))
 
 
+def test_a_signal_does_not_interrupt_the_start_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed on 6429ba6f: the start of the first thread turned the handler's exception into a KeyError."""
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def raises(*_: object) -> None:
+        raise InterruptedError("in the handler")
+
+    def interrupted(thread: threading.Thread) -> None:
+        if not started:
+            signal.raise_signal(signal.SIGALRM)
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    before = signal.signal(signal.SIGALRM, raises)
+    try:
+        with pytest.raises(InterruptedError, match="in the handler"):
+            in_threads(abs, range(50), 4, "some")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert started
+    assert not any(thread.is_alive() for thread in started)
+
+
 def test_threads_of_which_only_some_can_be_started_are_a_system_error(monkeypatch: pytest.MonkeyPatch) -> None:
     start, refused, done = threading.Thread.start, threading.Event(), []
 
