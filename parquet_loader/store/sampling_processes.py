@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from parquet_loader.common import check_int, format_bytes, holds_exclusive, signal_name, starting_threads
+from parquet_loader.common import check_int, format_bytes, holds_exclusive, signal_name, starting_threads, uninterrupted
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, SystemReadError, WriteError
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WrittenRows
@@ -140,7 +140,7 @@ class Samplers:
         self._finalizer = weakref.finalize(self, _stop, self._shared, self._thread, os.getpid())
         try:
             with starting_threads("sampling processes"):
-                self._thread.start()
+                uninterrupted(self._thread.start)
         except SystemReadError:
             self._finalizer.detach()
             raise

@@ -13,7 +13,7 @@ from threading import Thread, current_thread
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from parquet_loader.common import holds_exclusive, starting_threads
+from parquet_loader.common import holds_exclusive, starting_threads, uninterrupted
 from parquet_loader.errors import DataError, SchemaError, StoreFullError, SystemReadError, WriteError
 from parquet_loader.store.writer_state import WriterState, WrittenRows
 
@@ -36,7 +36,7 @@ class StoreWriter:
         self._finalizer = weakref.finalize(self, _forgotten, output, self._thread)
         try:
             with starting_threads(f"{output.root}: a writer"):
-                self._thread.start()
+                uninterrupted(self._thread.start)
         except SystemReadError:
             self._finalizer.detach()
             _discard(output)
@@ -99,8 +99,9 @@ class StoreWriter:
             self._end()
 
     def _end(self) -> None:
-        if self._finalizer.detach() is not None:
+        if self._finalizer.alive:
             _let_go(self._output, self._thread)
+            self._finalizer.detach()  # last, so that it ends the thread if a signal interrupts this
 
     def _run(self, work: Callable[[], None]) -> None:
         """Run a method's work; errors other than unsuitable rows or a full store abort the writer."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -245,6 +248,34 @@ def fill(path: Path) -> None:
 
 def delivered_rest(iterator: Iterator[Any]) -> list[int]:
     return [i for batch in iterator for i in batch["i"].tolist()]
+
+
+def test_a_signal_while_a_writer_starts_its_thread_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed on 6429ba6f: the thread died, or was never ended, and the writer's reservation stayed."""
+    store = SampleStore(tmp_path, schema=SCHEMA)
+    name = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
+    start = getattr(threading, name)
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        begun = start(*arguments, **options)
+        signal.raise_signal(signal.SIGALRM)
+        return begun
+
+    def raises(*_: object) -> None:
+        raise InterruptedError("in the handler")
+
+    monkeypatch.setattr(threading, name, interrupted)
+    before = signal.signal(signal.SIGALRM, raises)
+    try:
+        with pytest.raises(InterruptedError, match="in the handler"):
+            store.writer()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    gc.collect()
+    assert not [thread for thread in threading.enumerate() if thread.name == "parquet_loader-roller"]
+    assert os.listdir(tmp_path / ".store" / "writers") == []
 
 
 def test_a_read_only_directory_can_be_read(tmp_path: Path) -> None:
