@@ -149,8 +149,9 @@ def test_a_server_answers_before_during_and_after_an_epoch(loader: BatchedDataLo
         assert 'parquet_loader_rows_total{loader="train"} 100.0\n' in text
         list(iterator)
         assert 'parquet_loader_rows_total{loader="train"} 1000.0\n' in fetched(server.url)[1]
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as raised:
             fetched(server.url.replace("/metrics", "/other"))
+        raised.value.close()
     assert not [t for t in threading.enumerate() if t.name == "parquet_loader-metrics"]
     with pytest.raises(OSError):
         fetched(server.url)
