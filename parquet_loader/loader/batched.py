@@ -675,7 +675,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             )
         if self._following is not None:
             raise UnsupportedError(
-                "a loader over a SampleStore cannot be pickled; make one in the process that uses it"
+                "a loader over a SampleStore, or a table with follow=True, cannot be pickled; make it in the process "
+                "that uses it, with num_workers=0 in a DataLoader, because the loader reads in the background anyway"
             )
         kind, opened, arguments = self._copied()
         self._dataset.budget.get()  # so that copies need not measure again

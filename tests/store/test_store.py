@@ -607,7 +607,8 @@ def test_files_of_others_are_never_read_counted_or_deleted(tmp_path: Path) -> No
     assert numbers(nested.path) == list(range(5000, 5100))
 
 
-def test_worker_processes_are_refused_since_they_would_hold_nothing(store: SampleStore) -> None:
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_worker_processes_are_refused_since_they_would_hold_nothing(store: SampleStore, start: str) -> None:
     from torch.utils.data import DataLoader
 
     from parquet_loader import (
@@ -619,8 +620,8 @@ def test_worker_processes_are_refused_since_they_would_hold_nothing(store: Sampl
     with BatchedDataLoader(store, 10) as loader:
         dataset = ParquetIterable(loader)
         assert sum(len(batch["i"]) for batch in DataLoader(dataset, batch_size=None)) == 100
-        with pytest.raises(UnsupportedError, match="num_workers=1 over a SampleStore"):
-            next(iter(DataLoader(dataset, batch_size=None, num_workers=1)))
+        with pytest.raises(UnsupportedError, match=r"over a SampleStore, .* num_workers=0"):
+            next(iter(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=start)))
 
 
 def test_another_store_in_its_place_is_told_apart(store: SampleStore) -> None:

@@ -223,12 +223,12 @@ class LoaderEpochs:
 
         Raises:
             ConfigurationError: There are logical shards, whose batches cannot be divided over workers.
-            UnsupportedError: The source is a store, whose files are leased only in the process that lists it.
+            UnsupportedError: The source is a store or a followed table, whose files only one process lists and holds.
         """
         if self._following is not None:
             raise UnsupportedError(
-                f"num_workers={workers} over a SampleStore: worker processes cannot lease its files; use "
-                "num_workers=0, because the loader reads in the background anyway"
+                f"num_workers={workers} over a SampleStore, or a table with follow=True: only one process lists and "
+                "holds its files; use num_workers=0, because the loader reads in the background anyway"
             )
         division = self._division()
         if workers > 1 and self._sharding.options.logical_shards is not None:
