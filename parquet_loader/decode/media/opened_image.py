@@ -131,8 +131,8 @@ class OpenedImage:
 
     @property
     def is_jpeg(self) -> bool:
-        """Whether it is a JPEG."""
-        return bool(self._image.format == "JPEG")
+        """Whether it is a JPEG, or an MPO: a JPEG that is followed by others, as phones and cameras write."""
+        return self._image.format in ("JPEG", "MPO")
 
     @property
     def orientation(self) -> int:

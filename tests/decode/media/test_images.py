@@ -199,6 +199,25 @@ def test_pixels_are_the_same_by_all_decoders_of_jpeg(decoder: str, channels: int
             np.testing.assert_array_equal(write_image(data, field, generator(), None), pixels)
 
 
+def with_marker(data: bytes) -> bytes:
+    at = data.index(b"\xff\xda") + 3000  # in the coded pixels
+    return data[:at] + b"\xff\xd3" + data[at + 2 :]
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_jpeg_that_is_followed_by_others_is_decoded_as_one_that_is_not(is_damaged: bool) -> None:
+    first, second = smooth(233, 311), smooth(233, 311, seed=1)
+    data = encoded(first, "MPO", save_all=True, append_images=[pillow.fromarray(second)])
+    alone = encoded(first)
+    if is_damaged:  # libjpeg warns, so that the kernels leave the image to Pillow, which ignores the warning
+        data, alone = with_marker(data), with_marker(alone)
+    for field in (Image(size=40), Image(size=40, crop="random")):
+        expected = write_image(alone, field, generator(), None)
+        for decoder in ("simplejpeg and kernels", "Pillow"):
+            with decoded_by(decoder):
+                np.testing.assert_array_equal(write_image(data, field, generator(), None), expected)
+
+
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize(("size", "resize"), [((20, 30), None), ((20, 30), 33), ((90, 40), 130), ((300, 280), 310)])
 def test_centers_are_the_same_if_only_they_are_decoded(
