@@ -198,16 +198,21 @@ def _kind(data: bytes | memoryview) -> str:
 
 def _refuse_truncated_wav(data: bytes | memoryview) -> None:
     """Refuse a WAV whose samples end before the length in its header, which libsndfile reads as a shorter one."""
-    if bytes(data[:4]) != b"RIFF":
-        return
-    begin = 12
+    is_rf64 = bytes(data[:4]) == b"RF64"
+    file_bytes = struct.unpack_from("<I", data, 4)[0]
+    begin, rf64_size = 12, 0
     while begin + 8 <= len(data):
         name, size = struct.unpack_from("<4sI", data, begin)
         begin += 8
+        if name == b"ds64" and is_rf64 and begin + 16 <= len(data):
+            file_bytes, rf64_size = struct.unpack_from("<QQ", data, begin)
         if name == b"data":
-            if size < _LEAST_UNKNOWN_SIZE and begin + size > len(data):
+            if is_rf64 and size == 0xFFFFFFFF:
+                size = rf64_size
+            is_known = is_rf64 or size < _LEAST_UNKNOWN_SIZE
+            if is_known and begin + size > len(data):
                 raise BlobProblem(f"the WAV recording is truncated: {len(data) - begin} of its {size} bytes are there")
-            if size == 0 and struct.unpack_from("<I", data, 4)[0] + 8 < len(data):
+            if size == 0 and file_bytes + 8 < len(data):
                 raise BlobProblem("the header of the WAV recording states no length: its writer did not finish it")
             return
         begin += size + (size & 1)
