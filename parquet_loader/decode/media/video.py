@@ -424,15 +424,26 @@ class VideoDecoder:
         return float((frame.pts - self._origin) * self._unit)
 
     def _pixels(self, frame: Any, size: tuple[int, ...]) -> Pixels:
-        """Return a frame, rotated for display and scaled, uint8 ``[height, width, 3]``."""
+        """Return a frame, rotated and mirrored for display and scaled, uint8 ``[height, width, 3]``."""
         turns = round(frame.rotation / 90) % 4
         height, width = size if turns % 2 == 0 else size[::-1]
         scaled = frame.reformat(width=width, height=height, format="rgb24", interpolation="BILINEAR", **_one_thread())
         pixels: Pixels = scaled.to_ndarray()
+        if _is_mirrored(frame):
+            pixels = pixels[::-1]
         return np.rot90(pixels, turns) if turns else pixels
 
     def _problems(self, done: str) -> _Problems:
         return _Problems(self._av, done)
+
+
+def _is_mirrored(frame: Any) -> bool:
+    """Whether a frame is turned upside down before its rotation, as cameras in front of a screen mirror their films."""
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return False
+    a, b, _, c, d, *_ = np.frombuffer(matrix, np.int32).tolist()
+    return bool(a * d < b * c)
 
 
 class _Problems:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -282,3 +284,22 @@ def test_rotation_is_applied() -> None:
     frames, _ = decode_frames(out.getvalue(), [2 / 30])
     assert frames.shape == (1, 272, 48, 3)
     assert numbers_of(np.rot90(frames, -1, (1, 2))) == [2]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "displayed"),
+    [
+        ((-1, 0, 0, 1), lambda shown: shown[:, :, ::-1]),
+        ((1, 0, 0, -1), lambda shown: shown[:, ::-1]),
+        ((0, 1, 1, 0), lambda shown: shown.swapaxes(1, 2)),
+        ((0, -1, -1, 0), lambda shown: shown[:, ::-1, ::-1].swapaxes(1, 2)),
+    ],
+)
+def test_mirrored_videos_are_mirrored(matrix: tuple[int, ...], displayed: Callable[[Any], Any]) -> None:
+    upright = video(4, size=(48, 272), noise=30)
+    shown, _ = decode_frames(upright, [2 / 30])
+    at = upright.index(b"tkhd") + 44  # the matrix of its header
+    a, b, c, d = (number << 16 for number in matrix)
+    mirrored = upright[:at] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30) + upright[at + 36 :]
+    frames, _ = decode_frames(mirrored, [2 / 30])
+    np.testing.assert_array_equal(frames, displayed(shown))
