@@ -28,7 +28,7 @@ from parquet_loader.decode import (
 )
 from parquet_loader.errors import RemoteError, SourceError
 from parquet_loader.schema import Audio, Image, Video
-from parquet_loader.source import Snapshot, common_folder
+from parquet_loader.source import Snapshot, archive_lock, common_folder
 
 # Bytes of a request to a store: about as many as are transferred in the latency of a request.
 _REMOTE_BLOCK_BYTES = 2**18
@@ -76,7 +76,7 @@ class ReferencedFiles:
             if file.size() != at.file_bytes:
                 file.close()
                 raise _changed(at.path)
-            return _StoredFile(at.path, file, at)
+            return _StoredFile(at.path, self._filesystem, file, at)
         except (BlobProblem, FileNotFoundError):
             raise _changed(at.path) from None
         except OSError as error:
@@ -102,7 +102,7 @@ class ReferencedFiles:
         try:
             if is_local(self._filesystem):
                 return LocalFile(full, self._root)
-            return _StoredFile(full, self._filesystem.open_input_file(full))
+            return _StoredFile(full, self._filesystem, self._filesystem.open_input_file(full))
         except BlobProblem:
             raise
         except (OSError, ValueError) as error:
@@ -358,13 +358,14 @@ class LocalFile(OpenedFile):
 
 
 class _StoredFile(OpenedFile):
-    def __init__(self, path: str, file: Any, value: ValueRange | None = None) -> None:
-        self._file = file
+    def __init__(self, path: str, filesystem: pafs.FileSystem, file: Any, value: ValueRange | None = None) -> None:
+        self._filesystem, self._file = filesystem, file
         tag = (file.metadata() or {}).get(b"ETag")  # S3 sends it with the size
         super().__init__(path, file.size(), value, _REMOTE_BLOCK_BYTES, None if tag is None else (path, tag))
 
     def _read_file(self, offset: int, count: int) -> bytes:
-        data: bytes = self._file.read_at(count, offset)
+        with archive_lock(self._filesystem):
+            data: bytes = self._file.read_at(count, offset)
         return data
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from parquet_loader.common import is_local, system_error
 from parquet_loader.decode import packed_ranges
 from parquet_loader.errors import DataError, RemoteError
-from parquet_loader.source import MetadataError, ReadableChunk, RowGroupRef, Snapshot
+from parquet_loader.source import MetadataError, ReadableChunk, RowGroupRef, Snapshot, archive_lock
 
 # Least bytes of a read, because values may be small and close together.
 _LOCAL_BLOCK_BYTES = 2**12
@@ -44,7 +44,7 @@ class ValueRanges:
         footer = snapshot.footer_of(row_group, tuple(columns.values()), chunks=True, arrow=False)
         is_near = is_local(snapshot.filesystem)
         try:
-            with snapshot.filesystem.open_input_file(file.path) as opened:
+            with archive_lock(snapshot.filesystem), snapshot.filesystem.open_input_file(file.path) as opened:
                 peek = _Peek(opened, file.size_bytes, _LOCAL_BLOCK_BYTES if is_near else _REMOTE_BLOCK_BYTES)
                 for name, column in columns.items():
                     (chunk,) = footer.chunks[column]

@@ -13,6 +13,7 @@ from parquet_loader.source.listing import Selection, Source, list_files, selecti
 from parquet_loader.source.manifest import dump_snapshot, load_snapshot
 from parquet_loader.source.metadata import ChunkPattern, ColumnChunk, Metadata, ReadableChunk, RowGroupFooter
 from parquet_loader.source.opening import open_snapshot
+from parquet_loader.source.remote.blocking_client import archive_lock
 from parquet_loader.source.remote.concurrency import ConcurrencyLimit
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import RemoteStore

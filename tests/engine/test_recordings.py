@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import json
 import os
 import shutil
+import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -395,3 +398,31 @@ def test_a_schema_of_recordings_survives_a_footer() -> None:
         }
     )
     assert Schema.from_json(schema.to_json()) == schema
+
+
+@pytest.mark.parametrize("form", [{"storage": "path"}, {"ranges": True}])
+def test_files_of_a_tar_archive_are_read_one_at_a_time(tmp_path: Path, form: dict[str, Any]) -> None:
+    implementation = pytest.importorskip("fsspec.implementations.tar")
+
+    class Slow(io.BytesIO):
+        def seek(self, *arguments: int) -> int:
+            at = super().seek(*arguments)
+            threading.Event().wait(0.001)  # lets other threads come between
+            return at
+
+    schema = Schema({"film": Video(2, SIZE, **form), "id": Scalar("int64")})
+    films = [video(20 + number) for number in range(12)]
+    for number, film in enumerate(films):
+        value = f"{number}.mp4" if form.get("storage") else film
+        write_dataset([{"film": value, "id": number}], tmp_path / "data" / f"{number:02}", schema)
+        (tmp_path / "data" / f"{number}.mp4").write_bytes(film)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(tmp_path / "data", "data")
+    fs = pafs.PyFileSystem(pafs.FSSpecHandler(implementation.TarFileSystem(Slow(packed.getvalue()))))
+    found = []
+    for source, options in (("data", {"filesystem": fs, "num_threads": 4}), (tmp_path / "data", {})):
+        with BatchedDataLoader(source, 3, schema=schema, **options) as loader:
+            found.append([(batch["id"].tolist(), batch["film"].numpy().tobytes()) for batch in loader])
+    assert len(found[0]) == 4
+    assert found[0] == found[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -47,6 +47,12 @@ def _renew_archive_lock() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_renew_archive_lock)  # the thread that held the lock does not exist there
+
+
+def archive_lock(filesystem: pafs.FileSystem) -> AbstractContextManager[object]:
+    """Return the lock to hold while bytes of a file are read, if the file system is an archive; else a null context."""
+    is_archive = getattr(fsspec_of(filesystem), "protocol", None) in _ARCHIVES
+    return _archive_lock if is_archive else nullcontext()
 
 
 class CallThreads:
@@ -140,7 +146,6 @@ class BlockingClient:
         self._open = LruCache(_MOST_OPEN)
         self._checked: set[str] = set()
         self._fsspec = fsspec_of(filesystem)
-        self._is_archive = getattr(self._fsspec, "protocol", None) in _ARCHIVES
 
     async def read(self, file: SourceFile, span: ByteRange, into: Bytes, progress: Callable[[], None]) -> None:
         """Fill `into`; see `Client.read`."""
@@ -171,7 +176,7 @@ class BlockingClient:
         if self._fsspec is not None:
             if file.path not in self._checked:
                 self._check_same(self._fsspec, file)
-            with _archive_lock if self._is_archive else nullcontext():
+            with archive_lock(self._filesystem):
                 return self._fsspec.cat_file(file.path, start=span.start, end=span.stop)
         opened = self._open.get(file.path)
         if opened is None:
