@@ -41,6 +41,7 @@ _MOST_SAMPLES = 2**31 - 1
 _MOST_COPIED = 2**20
 # Programs that write WAV to a pipe leave about the largest size in the header; no value of a column is that long.
 _LEAST_UNKNOWN_SIZE = 0x7FFF0000
+_UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's number for a FLAC that does not state it
 _PCM = 1
 _MOST_CHANNELS = 8
 _OGG_HEADER = struct.Struct("<4sBBqIIIB")  # ..., checksum, number of segments
@@ -305,6 +306,8 @@ def _samples(file: Any, kind: str, field: Audio, word: int, soxr: Any, out: Samp
         raise BlobProblem(
             f"the recording has {file.channels} channels, not {field.channels}; Audio(channels=1) delivers their mean"
         )
+    if frames == _UNKNOWN_FRAMES:
+        raise BlobProblem(f"the header of the {_NAMES[kind]} recording states no length, as if written to a pipe")
     if stored < 1 or not 0 <= frames * max(1.0, field.rate / stored) * file.channels <= _MOST_SAMPLES:
         raise BlobProblem(f"the recording claims {frames} samples at {stored} Hz, which is too long for a row")
     common = math.gcd(stored, field.rate)

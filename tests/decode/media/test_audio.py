@@ -207,6 +207,7 @@ def test_any_cut_at_any_rate_equals_the_slice(length: int, stored: int, rate: in
 
 
 WAV = sound(tones(0.5, 8000), 8000)
+FLAC = sound(tones(0.5, 8000), 8000, "FLAC")
 RF64 = sound(tones(0.5, 8000), 8000, "RF64")
 OGG = sound(tones(0.5, 16000), 16000, "OGG")
 
@@ -220,7 +221,8 @@ OGG = sound(tones(0.5, 16000), 16000, "OGG")
         (WAV[:20], "has no samples"),
         (RF64[:1000], "truncated: 896 of its 8000 bytes"),
         (RF64[:20] + bytes(16) + RF64[36:], "states no length"),
-        (sound(tones(0.5, 8000), 8000, "FLAC")[:3000], "FLAC recording"),
+        (FLAC[:3000], "FLAC recording"),
+        (FLAC[:22] + bytes(4) + FLAC[26:], "states no length, as if written to a pipe"),
         (sound(tones(0.5, 16000), 16000, "MP3")[:900], "damaged or truncated|cannot be decoded"),
         (OGG[:-1], "Ogg recording is damaged or truncated at byte"),
         (OGG[:-1] + bytes([OGG[-1] ^ 1]), "does not have its checksum"),
