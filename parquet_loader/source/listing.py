@@ -182,7 +182,8 @@ def list_files(
             table = _table_of([file for file, _ in pairs], tables, is_local=is_local(home))
         if table is not None:
             refuse(table)
-    chosen = select_split(files, selection.split, has_options=selection.has_options)
+    source_base = common_folder([entry.base for entry in found])
+    chosen = select_split(files, selection.split, source_base, has_options=selection.has_options)
     if selection.split != ALL:
         _refuse_configurations(lister, found, chosen)
     if len(chosen) < len(files):

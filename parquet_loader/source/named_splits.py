@@ -31,11 +31,15 @@ _KEYWORD = re.compile(rf"(?:^|[-._ 0-9])({'|'.join(_KEYWORDS)})(?=[-._ 0-9]|$)")
 _NUMBERED = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
 
 
-def select_split(files: Sequence[SourceFile], split: str | None, *, has_options: bool = True) -> tuple[SourceFile, ...]:
+def select_split(
+    files: Sequence[SourceFile], split: str | None, source_base: str, *, has_options: bool = True
+) -> tuple[SourceFile, ...]:
     """Return the files of a split.
 
     Args:
         files: All files of a source.
+        source_base: The directory that the source names, or that contains its files. Names above it are not of splits:
+            data sets in ``/dev/shm`` are not for validation.
         split: Name of a split; ``"all"`` for all files; None for all files, if they are of one split.
         has_options: Whether the caller has the argument `split`, so that messages may name it.
 
@@ -60,7 +64,8 @@ def select_split(files: Sequence[SourceFile], split: str | None, *, has_options:
         if chosen:
             return chosen
     if not any(names):
-        whole = next((_KEYWORDS[name.lower()] for name in reversed(base.split("/")) if name.lower() in _KEYWORDS), None)
+        own = base[len(posixpath.dirname(source_base)) :].lower().split("/")
+        whole = next((_KEYWORDS[name] for name in reversed(own) if name in _KEYWORDS), None)
         if whole == wanted:
             return tuple(files)
         names = [whole]

@@ -138,6 +138,16 @@ def test_a_directory_of_one_split_has_that_split_alone(tmp_path: Path) -> None:
         names_in(tmp_path / "data" / "train", split="test")
 
 
+def test_directories_above_the_source_name_no_split(tmp_path: Path) -> None:
+    lay_out(tmp_path, "dev/sales/a.parquet", "dev/sales/2024/b.parquet")
+    sales = tmp_path / "dev" / "sales"
+    for source in (sales, f"{sales}/*.parquet", sales / "a.parquet", [sales / "a.parquet", sales / "2024"]):
+        for wanted in ("validation", "train"):
+            with pytest.raises(SourceError, match="no name of a file or directory there names a split"):
+                names_in(source, split=wanted)
+    assert names_in(tmp_path / "dev", split="validation") == {"dev/sales/a.parquet", "dev/sales/2024/b.parquet"}
+
+
 def test_a_split_that_no_name_knows_is_refused(tmp_path: Path) -> None:
     lay_out(tmp_path, "a.parquet")
     with pytest.raises(SourceError, match="no name of a file or directory there names a split; leave split out"):
