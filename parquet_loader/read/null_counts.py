@@ -90,7 +90,8 @@ class _Sources:
 
 def _sources(snapshot: Snapshot, number: int, footer: Metadata, name: str, field: Field) -> _Sources | None:
     """Return the sources of a field; None if a part of a column is not in the file."""
-    schema, paths, found = snapshot.schemas[number], footer.paths, _Sources([], [])
+    schema, stored = snapshot.schemas[number], snapshot.stored_schemas[number]
+    found = _Sources([], [])
     constants = snapshot.partition_schema.names
     for part_name, part in parts_of(name, field):
         names = (part_name, *part.aliases)
@@ -101,11 +102,10 @@ def _sources(snapshot: Snapshot, number: int, footer: Metadata, name: str, field
             elif any(head in constants for head in heads(part_name)):  # a member of a column that a table added later
                 return None
             continue
-        head = read_name(schema, source, enters_lists=False)
-        held = [leaf for leaf, path in enumerate(paths) if head in heads(path)]
-        if not held:  # a part that a table added to a column later
+        if type_at(stored, source) is None:  # a part that a table added to a column later
             return None
-        found.leaves.append(held)
+        head = read_name(schema, source, enters_lists=False)
+        found.leaves.append([leaf for leaf, path in enumerate(footer.paths) if head in heads(path)])
     return found
 
 

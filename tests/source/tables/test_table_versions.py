@@ -360,6 +360,23 @@ def test_the_members_of_a_column_that_a_table_added_later_may_be_null(tmp_path: 
     ]
 
 
+def test_the_members_that_a_table_added_to_the_structs_of_a_list_may_be_null(tmp_path: Path) -> None:
+    old, new = pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.int64())]))])
+    rows = pa.table(
+        {
+            "x": [1],
+            "s": pa.array([[{"a": 2}]], pa.list_(old)),
+            "m": pa.array([[("k", {"a": 3})]], pa.map_(pa.string(), old)),
+        }
+    )
+    schema = X.append(pa.field("s", pa.list_(new))).append(pa.field("m", pa.map_(pa.string(), new)))
+    made = table(tmp_path, [(rows, None)], schema)
+    with pytest.raises(DataError, match=r"columns that may have some, as statistics do not say: 's\.b\.c'"):
+        rows_of(made, columns=["s.b.c"])
+    found = [{"x": 1, "s.a": [2], "s.b.c": [0], "m.key": ["k"], "m.value.a": [3], "m.value.b.c": [0]}]
+    assert rows_of(made, schema=Schema.infer(made, nulls="fill")) == found
+
+
 def test_a_name_with_a_dot_leads_into_no_other_column_whose_type_differs(tmp_path: Path) -> None:
     member, members = pa.struct([("b", pa.int64())]), pa.struct([("b", pa.int64()), ("c", pa.int64())])
     rows = pa.table({"s": pa.array([{"b": 1}], member), "s.t": pa.array([{"b": 2}], member), "s.u": [3]})
