@@ -94,6 +94,8 @@ def test_a_table_in_a_bucket_has_its_current_rows(store: tuple[Path, str], conne
 def test_storage_options_are_those_of_deltalake(store: tuple[Path, str]) -> None:
     source = DeltaSource("s3://bucket/a table", 0, storage_options=options(store[1]))
     assert load(source) == EXPECTED
+    assert load(DeltaSource("s3://bucket/a%20table", 0, storage_options=options(store[1]))) == EXPECTED
+    assert load(DeltaTable("s3://bucket/a table", 0, storage_options=options(store[1]))) == EXPECTED
     assert SECRET_KEY not in repr(source)
     url = "s3://bucket/written"
     write_deltalake(url, numbers(0, 5), storage_options=options(store[1]))

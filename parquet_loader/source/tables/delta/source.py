@@ -108,9 +108,11 @@ class DeltaSource:
         return _version(place, number, state)
 
     def _resolved(self, filesystem: Any) -> tuple[pafs.FileSystem, str]:
+        path = os.fspath(self.path)
         if filesystem is None and self.storage_options:
-            filesystem = filesystem_of(os.fspath(self.path), self.storage_options)
-        return resolve(self.path, filesystem)
+            filesystem = filesystem_of(path, self.storage_options)
+            path = path if filesystem is None else unquote(path)  # as in URLs without options
+        return resolve(path, filesystem)
 
     def _number(self, log: Log, root: str) -> int:
         if self.version is None:
