@@ -416,8 +416,9 @@ class ColumnChunkSource:
 
     def _like(self, row_group: RowGroupRef, patterns: Sequence[PlanPattern]) -> tuple[PlanPattern, IntArray] | None:
         """Return the pattern that a row group follows, with its places, or None."""
+        entries = self._snapshot.entries([row_group]) if patterns else []
         for pattern in patterns:
-            places, are_like = self._snapshot.places([row_group], pattern.chunks)
+            places, are_like = pattern.chunks.places(entries)
             if are_like[0]:
                 return pattern, places[0]
         return None

@@ -60,6 +60,7 @@ def joint_rows(
         SourceError: see `Snapshot.footer_of`.
     """
     found = [snapshot.row_group(index) for index in row_groups]
+    entries = snapshot.entries(found)
     rows = np.array([one.rows for one in found], np.int64)
     are_missing = np.ones(len(found), np.bool_)
     stored_bytes = np.zeros(len(found), np.int64)
@@ -68,7 +69,7 @@ def joint_rows(
     for pattern in patterns:
         if not pattern.is_straight or pattern.plan.straight.names != straight.names:
             continue
-        places, are_like = snapshot.places(found, pattern.chunks)
+        places, are_like = pattern.chunks.places(entries)
         are_like &= are_missing
         lines[are_like] = pattern.lines_at(places[are_like], rows[are_like])
         stored_bytes[are_like] = (places[are_like, :, 1] - places[are_like, :, 0]).sum(-1)

@@ -154,6 +154,22 @@ class ReadableChunk(NamedTuple):
     nulls: int | None
 
 
+class RowGroupEntries(NamedTuple):
+    """A footer's entries for one row group; keeps nothing else of the footer.
+
+    Attributes:
+        elements, created_by: The schema elements and the writer of the file.
+        chunks: The entries of all column chunks, int64 ``[columns, 21]``.
+        rows, file_bytes: Rows of the row group, and the bytes of the file.
+    """
+
+    elements: bytes
+    created_by: str
+    chunks: IntArray
+    rows: int
+    file_bytes: int
+
+
 class ChunkPattern(NamedTuple):
     """Flat column chunks of one row group, to which others are compared; `Metadata.check` has accepted them.
 
@@ -170,22 +186,21 @@ class ChunkPattern(NamedTuple):
     entries: IntArray
     takes_nulls: BoolArray
 
-    def places(self, row_groups: Sequence[tuple[Metadata, int]]) -> tuple[IntArray, BoolArray]:
+    def places(self, row_groups: Sequence[RowGroupEntries]) -> tuple[IntArray, BoolArray]:
         """Return where the same columns of other row groups are, and which row groups are like this one.
 
         Args:
-            row_groups: Each the footer of its file, and its number there.
+            row_groups: The entries of each.
 
         Returns:
             The start, end and bytes before compression of each column chunk, int64 ``[row groups, chunks, 3]``. And
             bool ``[row groups]``: False if `Metadata.check` may refuse a chunk, or if they differ in more: in the
             file's schema or writer, in type, codec, encodings, or in having nulls.
         """
-        same = [f.schema.elements == self.elements and f.created_by == self.created_by for f, _ in row_groups]
-        both = list(zip(row_groups, same, strict=True))
-        entries = np.array([f.chunks(number)[self.leaves] if fits else self.entries for (f, number), fits in both])
-        sizes = [(footer.row_group_rows[number], footer.file_bytes) for footer, number in row_groups]
-        rows, file_bytes = np.array(sizes, np.int64).T[..., None]
+        same = [one.elements == self.elements and one.created_by == self.created_by for one in row_groups]
+        both = zip(row_groups, same, strict=True)
+        entries = np.array([one.chunks[self.leaves] if fits else self.entries for one, fits in both])
+        rows, file_bytes = np.array([(one.rows, one.file_bytes) for one in row_groups], np.int64).T[..., None]
         values, encoded, stored, data_at, dictionary_at, nulls = np.moveaxis(entries[..., [3, 4, 5, 6, 7, 9]], -1, 0)
         starts = np.where((dictionary_at > 0) & (dictionary_at < data_at), dictionary_at, data_at)
         may_be_null = (np.sign(nulls) == np.sign(self.entries[:, 9])) | self.takes_nulls
@@ -308,6 +323,11 @@ class Metadata:
         """Return the entries of a row group's column chunks, int64 ``[columns, 21]``, as in `ColumnChunk`."""
         first = row_group * self.num_columns
         return self._chunks[first : first + self.num_columns]
+
+    def entries(self, row_group: int) -> RowGroupEntries:
+        """Return a copy of the entries of a row group."""
+        rows, chunks = int(self.row_group_rows[row_group]), self.chunks(row_group).copy()
+        return RowGroupEntries(self.schema.elements, self.created_by, chunks, rows, self.file_bytes)
 
     def stored_bytes(self, row_group: int, columns: Sequence[int]) -> int:
         """Return the stored bytes of column chunks of a row group, as the footer states them."""

@@ -210,6 +210,24 @@ def test_row_groups_of_many_kinds_are_compared_to_the_patterns_a_few_times(
 
 
 @pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")
+def test_each_footer_is_read_once_for_row_groups_that_are_read_together(tmp_path: Path) -> None:
+    for number in range(10):
+        pq.write_table(pa.table({"id": range(100)}), tmp_path / f"{number}.parquet", row_group_size=5)
+    with loader_of(tmp_path, schema=None) as loader:
+        epoch_of(loader)
+        reader, reads = loader._dataset.reader, list[int]()
+        selection = reader.joint_selection(0)
+        assert selection is not None
+        footers = reader.snapshot.footers
+        footers.limit(0)
+        footers.record = lambda file, _: reads.append(file)
+        order = np.random.default_rng(0).permutation(200).tolist()
+        with reader.joint_rows(order, selection) as found:
+            assert found.row_groups == 200
+        assert 9 <= len(reads) <= 10
+
+
+@pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")
 def test_an_error_after_space_is_reserved_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = range(2_000)
     table = pa.table({"id": numbers, "one": [f"one {n}" for n in numbers], "two": [f"two {n}" for n in numbers]})
