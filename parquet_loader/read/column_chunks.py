@@ -44,7 +44,7 @@ _ENTRY_BYTES, _COLUMN_BYTES, _PAGE_BYTES = 1024, 128, 16
 
 # The most patterns of a selection. Row groups of one data set may differ in codec, and in encodings: some writers leave
 # out dictionaries where they find many values.
-MOST_PATTERNS = 8
+MOST_PATTERNS = 4
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -416,12 +416,11 @@ class ColumnChunkSource:
 
     def _like(self, row_group: RowGroupRef, patterns: Sequence[PlanPattern]) -> tuple[PlanPattern, IntArray] | None:
         """Return the pattern that a row group follows, with its places, or None."""
-        entries = self._snapshot.entries([row_group]) if patterns else []
-        for pattern in patterns:
-            places, are_like = pattern.chunks.places(entries)
-            if are_like[0]:
-                return pattern, places[0]
-        return None
+        if not patterns:
+            return None
+        found = self._snapshot.places([row_group], [pattern.chunks for pattern in patterns])
+        places, are_like = found[-1]
+        return (patterns[len(found) - 1], places[0]) if are_like[0] else None
 
     def patterns(self, selection: ColumnSelection) -> Sequence[PlanPattern]:
         """Return the patterns of a selection's plans; takes no lock, and does no I/O."""

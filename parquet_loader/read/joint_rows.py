@@ -60,22 +60,18 @@ def joint_rows(
         SourceError: see `Snapshot.footer_of`.
     """
     found = [snapshot.row_group(index) for index in row_groups]
-    entries = snapshot.entries(found)
     rows = np.array([one.rows for one in found], np.int64)
     are_missing = np.ones(len(found), np.bool_)
     stored_bytes = np.zeros(len(found), np.int64)
     straight, masks = patterns[0].plan.straight, patterns[0].plan.masks
     lines: IntArray = np.zeros((len(found), *straight.lines.shape), np.int64)
-    for pattern in patterns:
-        if not pattern.is_straight or pattern.plan.straight.names != straight.names:
-            continue
-        places, are_like = pattern.chunks.places(entries)
-        are_like &= are_missing
-        lines[are_like] = pattern.lines_at(places[are_like], rows[are_like])
-        stored_bytes[are_like] = (places[are_like, :, 1] - places[are_like, :, 0]).sum(-1)
+    alike = [one for one in patterns if one.is_straight and one.plan.straight.names == straight.names]
+    places_of = snapshot.places(found, [pattern.chunks for pattern in alike])
+    for pattern, (places, are_like) in zip(alike, places_of, strict=False):
+        are_new = are_like & are_missing
+        lines[are_new] = pattern.lines_at(places[are_new], rows[are_new])
+        stored_bytes[are_new] = (places[are_new, :, 1] - places[are_new, :, 0]).sum(-1)
         are_missing &= ~are_like
-        if not are_missing.any():
-            break
     are_missing |= [one.file.mtime_ns is None for one in found]
     alone = [one.index for one, is_missing in zip(found, are_missing.tolist(), strict=True) if is_missing]
     count = int(are_missing.argmax()) if alone else len(found)

@@ -155,16 +155,18 @@ class ReadableChunk(NamedTuple):
 
 
 class RowGroupEntries(NamedTuple):
-    """A footer's entries for one row group; keeps nothing else of the footer.
+    """A footer's entries for some leaves of one row group; keeps nothing else of the footer.
 
     Attributes:
         elements, created_by: The schema elements and the writer of the file.
-        chunks: The entries of all column chunks, int64 ``[columns, 21]``.
+        leaves: The leaves, int64 ``[chunks]``, sorted.
+        chunks: The entries of their column chunks, int64 ``[chunks, 21]``.
         rows, file_bytes: Rows of the row group, and the bytes of the file.
     """
 
     elements: bytes
     created_by: str
+    leaves: IntArray
     chunks: IntArray
     rows: int
     file_bytes: int
@@ -190,7 +192,7 @@ class ChunkPattern(NamedTuple):
         """Return where the same columns of other row groups are, and which row groups are like this one.
 
         Args:
-            row_groups: The entries of each.
+            row_groups: The entries of each, for these leaves and perhaps others.
 
         Returns:
             The start, end and bytes before compression of each column chunk, int64 ``[row groups, chunks, 3]``. And
@@ -199,7 +201,8 @@ class ChunkPattern(NamedTuple):
         """
         same = [one.elements == self.elements and one.created_by == self.created_by for one in row_groups]
         both = zip(row_groups, same, strict=True)
-        entries = np.array([one.chunks[self.leaves] if fits else self.entries for one, fits in both])
+        at = np.searchsorted(row_groups[0].leaves, self.leaves)
+        entries = np.array([one.chunks[at] if fits else self.entries for one, fits in both])
         rows, file_bytes = np.array([(one.rows, one.file_bytes) for one in row_groups], np.int64).T[..., None]
         values, encoded, stored, data_at, dictionary_at, nulls = np.moveaxis(entries[..., [3, 4, 5, 6, 7, 9]], -1, 0)
         starts = np.where((dictionary_at > 0) & (dictionary_at < data_at), dictionary_at, data_at)
@@ -324,10 +327,11 @@ class Metadata:
         first = row_group * self.num_columns
         return self._chunks[first : first + self.num_columns]
 
-    def entries(self, row_group: int) -> RowGroupEntries:
-        """Return a copy of the entries of a row group."""
-        rows, chunks = int(self.row_group_rows[row_group]), self.chunks(row_group).copy()
-        return RowGroupEntries(self.schema.elements, self.created_by, chunks, rows, self.file_bytes)
+    def entries(self, row_group: int, leaves: IntArray) -> RowGroupEntries:
+        """Return a copy of the entries of leaves of a row group; undefined for leaves that the file does not have."""
+        rows, chunks = int(self.row_group_rows[row_group]), self.chunks(row_group)
+        there = chunks[np.minimum(leaves, self.num_columns - 1)]
+        return RowGroupEntries(self.schema.elements, self.created_by, leaves, there, rows, self.file_bytes)
 
     def stored_bytes(self, row_group: int, columns: Sequence[int]) -> int:
         """Return the stored bytes of column chunks of a row group, as the footer states them."""

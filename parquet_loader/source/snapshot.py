@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from parquet_loader.common import Digests, IntArray, scalar
+from parquet_loader.common import BoolArray, Digests, IntArray, scalar
 from parquet_loader.errors import SourceError
 from parquet_loader.source.files import ListingContext, SourceFile
 from parquet_loader.source.footers import FooterCache
-from parquet_loader.source.metadata import RowGroupEntries, RowGroupFooter
+from parquet_loader.source.metadata import ChunkPattern, RowGroupEntries, RowGroupFooter
 from parquet_loader.source.remote.remote_filesystem import RemoteStore
 from parquet_loader.source.tables.deleted_rows import DeletedRows
 from parquet_loader.source.tables.table_version import TableInfo
@@ -219,12 +219,25 @@ class Snapshot:
         footer = self.footers.get(row_group.file_number)
         return footer.of_row_group(row_group.number, columns, chunks=chunks, arrow=arrow)
 
-    def entries(self, row_groups: Sequence[RowGroupRef]) -> list[RowGroupEntries]:
-        """Return the entries of each row group; raises as `footer_of`."""
-        found = dict[int, RowGroupEntries]()
+    def places(
+        self, row_groups: Sequence[RowGroupRef], patterns: Sequence[ChunkPattern]
+    ) -> list[tuple[IntArray, BoolArray]]:
+        """Return `ChunkPattern.places` for one pattern after another, at least one, until each row group is like one.
+
+        Raises as `footer_of`.
+        """
+        leaves: IntArray = np.unique(np.concatenate([pattern.leaves for pattern in patterns]))
+        entries = dict[int, RowGroupEntries]()
         for one in sorted(row_groups, key=lambda one: one.file_number):  # each footer is read once at most
-            found[one.index] = self.footers.get(one.file_number).entries(one.number)
-        return [found[one.index] for one in row_groups]
+            entries[one.index] = self.footers.get(one.file_number).entries(one.number, leaves)
+        in_order, found = [entries[one.index] for one in row_groups], list[tuple[IntArray, BoolArray]]()
+        missing = np.ones(len(row_groups), np.bool_)
+        for pattern in patterns:
+            found.append(pattern.places(in_order))
+            missing &= ~found[-1][1]
+            if not missing.any():
+                break
+        return found
 
     def partition_values(self, file: int) -> dict[str, pa.Scalar]:
         """Return one file's values of the partition columns."""

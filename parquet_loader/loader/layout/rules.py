@@ -119,7 +119,7 @@ def _estimated_s(facts: LayoutFacts) -> float:
 def _chunk_s(facts: LayoutFacts) -> float:
     """Return the seconds of a small column chunk, whatever it holds."""
     routes = {column.routes[0].route for column in facts.delivered if column.routes}
-    return JOINT_CHUNK_S if routes <= {"kernel to window"} else CHUNK_S
+    return JOINT_CHUNK_S if routes <= {"kernel to window", "constant"} else CHUNK_S
 
 
 def _gain(facts: LayoutFacts, cost_s: float) -> str:
