@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from parquet_loader import (
 from parquet_loader.decode.media import decode_audio
 from parquet_loader.errors import OpenFilesError, RemoteError, SystemReadError
 from tests.support.media import decode_frames, numbers_of, sound, tones, video
+from tests.support.slow_files import SlowFile
 
 for package, extra in (("soundfile", "audio"), ("soxr", "audio"), ("av", "video")):
     pytest.importorskip(package, reason=f"the extra `{extra}` is not installed")
@@ -404,12 +404,6 @@ def test_a_schema_of_recordings_survives_a_footer() -> None:
 def test_files_of_a_tar_archive_are_read_one_at_a_time(tmp_path: Path, form: dict[str, Any]) -> None:
     implementation = pytest.importorskip("fsspec.implementations.tar")
 
-    class Slow(io.BytesIO):
-        def seek(self, *arguments: int) -> int:
-            at = super().seek(*arguments)
-            threading.Event().wait(0.001)  # lets other threads come between
-            return at
-
     schema = Schema({"film": Video(2, SIZE, **form), "id": Scalar("int64")})
     films = [video(20 + number) for number in range(12)]
     for number, film in enumerate(films):
@@ -419,7 +413,7 @@ def test_files_of_a_tar_archive_are_read_one_at_a_time(tmp_path: Path, form: dic
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(tmp_path / "data", "data")
-    fs = pafs.PyFileSystem(pafs.FSSpecHandler(implementation.TarFileSystem(Slow(packed.getvalue()))))
+    fs = pafs.PyFileSystem(pafs.FSSpecHandler(implementation.TarFileSystem(SlowFile(packed.getvalue()))))
     found = []
     for source, options in (("data", {"filesystem": fs, "num_threads": 4}), (tmp_path / "data", {})):
         with BatchedDataLoader(source, 3, schema=schema, **options) as loader:

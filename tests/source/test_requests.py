@@ -31,6 +31,7 @@ from parquet_loader.source.remote.client import Bytes, TransientError
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import store_of
 from parquet_loader.source.remote.request_scheduler import RequestScheduler
+from tests.support.slow_files import SlowFile
 
 FILE = SourceFile("bucket/a", 10**9, None)
 NUMPY = OutputOptions(format="numpy")
@@ -219,18 +220,12 @@ def test_a_file_of_fsspec_that_was_replaced_is_found_out_by_its_etag() -> None:
 def test_files_of_a_tar_archive_are_read_one_range_at_a_time() -> None:
     implementation = pytest.importorskip("fsspec.implementations.tar")
 
-    class Slow(io.BytesIO):
-        def seek(self, *arguments: int) -> int:
-            at = super().seek(*arguments)
-            threading.Event().wait(0.001)  # lets other threads come between
-            return at
-
     archive, content = io.BytesIO(), np.random.default_rng(0).bytes(4000)
     with tarfile.open(fileobj=archive, mode="w") as made:
         entry = tarfile.TarInfo("a")
         entry.size = len(content)
         made.addfile(entry, io.BytesIO(content))
-    fs = implementation.TarFileSystem(Slow(archive.getvalue()))
+    fs = implementation.TarFileSystem(SlowFile(archive.getvalue()))
     store = store_of(pafs.PyFileSystem(pafs.FSSpecHandler(fs)), RemoteOptions(hedge=False))
     assert store is not None
     ranges = [ByteRange(start, start + 100) for start in range(0, len(content), 100)]
