@@ -28,7 +28,7 @@ from parquet_loader.source import RemoteFigures
 # as long as it takes to decode 300 KB. Measured: 1.3 times the rate of single reads with 10,000 rows of 40 bytes, 2.3
 # times with 1,000 texts of 300 bytes. With twice as many bytes, no faster.
 TOGETHER_BYTES = 2**21
-# Fewer if there would be too few reads for all threads, but not less than this.
+# Less if there would be too few reads for all threads, but at least this.
 LEAST_TOGETHER_BYTES = 2**18
 # The most column chunks of row groups that are read together. Each takes about 1 KB until all of them are read.
 TOGETHER_CHUNKS = 4096
@@ -41,13 +41,13 @@ class JointlyRead(NamedTuple):
         row_groups: How many of them, from the first one on.
         kept_bytes: The bytes that are kept for their rows.
         stored_bytes: The bytes of their column chunks in the files.
-        alone: Those that have to be read by themselves.
+        apart: Those that have to be read by themselves.
     """
 
     row_groups: int = 0
     kept_bytes: int = 0
     stored_bytes: int = 0
-    alone: Sequence[int] = ()
+    apart: Sequence[int] = ()
 
 
 class ReadScheduler:
@@ -83,7 +83,7 @@ class ReadScheduler:
         self._first_window = first_window
         self._skips = skips
         self._broken: set[int] = set()
-        self._alone: set[int] = set()  # row groups that cannot be read together with others
+        self._apart: set[int] = set()  # row groups that cannot be read together with others
         self._cursors: dict[tuple[int, int], Cursor] = {}
         self._busy: set[tuple[int, int]] = set()
         self._prefetcher: Prefetcher | None = None
@@ -195,7 +195,7 @@ class ReadScheduler:
             slice_ = window.slices[number]
             is_whole = slice_.rows == self._counts[slice_.row_group] and slice_.rows <= sizing.whole_rows
             is_new = slice_.run not in self._busy and slice_.run not in self._cursors
-            if number != next_one or not is_whole or not is_new or slice_.row_group in self._alone:
+            if number != next_one or not is_whole or not is_new or slice_.row_group in self._apart:
                 break
             expected += int(slice_.rows * sizing.row.gathered)
             read_bytes += sizing.row_group_bytes(slice_.rows)
@@ -225,9 +225,9 @@ class ReadScheduler:
         def run() -> JointlyRead:
             with self._reader.joint_rows(row_groups, selection) as found:
                 if found.rows is None:
-                    return JointlyRead(alone=found.alone)
+                    return JointlyRead(apart=found.apart)
                 kept_bytes = window.assembly.write_rows(numbers[0], 0, found.rows, 0, found.rows.rows)
-                return JointlyRead(found.row_groups, kept_bytes, found.rows.stored_bytes, found.alone)
+                return JointlyRead(found.row_groups, kept_bytes, found.rows.stored_bytes, found.apart)
 
         def done(read: JointlyRead) -> None:
             self._busy.difference_update(runs)
@@ -237,13 +237,13 @@ class ReadScheduler:
             self._usage.bytes_read += read.stored_bytes
             self._usage.row_groups += read.row_groups
             window.unread -= read.row_groups
-            self._alone.update(read.alone)
+            self._apart.update(read.apart)
             if read.row_groups < len(numbers):
                 window.waiting = sorted([*window.waiting, *numbers[read.row_groups :]])
 
         def failed(error: BaseException) -> None:
             # They are read one by one, which shows which of them has the error, if any has.
-            done(JointlyRead(alone=row_groups))
+            done(JointlyRead(apart=row_groups))
             # After other errors, such as MemoryError, space for rows may be reserved that nobody writes to.
             if not isinstance(error, NotDecodedError | ParquetLoaderError):
                 window.fail(error)

@@ -28,13 +28,13 @@ class JointRows(NamedTuple):
 
     Attributes:
         row_groups: Number of the row groups.
-        alone: Indices of the given row groups whose plans follow none of the patterns.
+        apart: Indices of the given row groups whose plans follow none of the patterns.
         rows: Their rows, one row group after another, to be written at once; None without row groups. This raises
             `NotDecodedError` if a row group cannot be read; to read each by itself shows which, and explains the error.
     """
 
     row_groups: int
-    alone: Sequence[int]
+    apart: Sequence[int]
     rows: LazyRows | None
 
 
@@ -73,10 +73,10 @@ def joint_rows(
         stored_bytes[are_new] = (places[are_new, :, 1] - places[are_new, :, 0]).sum(-1)
         are_missing &= ~are_like
     are_missing |= [one.file.mtime_ns is None for one in found]
-    alone = [one.index for one, is_missing in zip(found, are_missing.tolist(), strict=True) if is_missing]
-    count = int(are_missing.argmax()) if alone else len(found)
+    apart = [one.index for one, is_missing in zip(found, are_missing.tolist(), strict=True) if is_missing]
+    count = int(are_missing.argmax()) if apart else len(found)
     if not count:
-        yield JointRows(0, alone, None)
+        yield JointRows(0, apart, None)
         return
     listed = [ListedRowGroup(o.file.path, o.file.size_bytes, o.file.mtime_ns or 0, o.rows) for o in found[:count]]
     with closing(WholeRowGroups(listed, straight, lines[:count], patterns[0].plan.fills)) as whole:
@@ -84,7 +84,7 @@ def joint_rows(
         ones = [constants(one, patterns[0].plan.left) for one in found[:count]]
         table = _NOTHING if not ones[0].num_columns else _repeated(ones, rows[:count])
         together = LazyRows(table, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum()))
-        yield JointRows(count, alone, together)
+        yield JointRows(count, apart, together)
 
 
 def _repeated(ones: Sequence[pa.Table], rows: IntArray) -> pa.Table:
