@@ -36,7 +36,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from benchmarks.image_peers import augmentation, augmented, installed
 from parquet_loader import BatchedDataLoader, Image, Ragged, Scalar, Schema, write_dataset
-from parquet_loader.decode import write_jpegs
+from parquet_loader.decode import EncodedRows, write_jpegs
 
 SIZE = 224
 BATCH = 64
@@ -106,13 +106,14 @@ def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
         return lambda: sum(len(batch[0]) for batch in loader)
 
     arrays = [np.frombuffer(data, np.uint8) for data in jpegs]
-    batches = [Ragged.from_list(arrays[first : first + BATCH]) for first in range(0, images, BATCH)]
+    joined = [Ragged.from_list(arrays[first : first + BATCH]) for first in range(0, images, BATCH)]
+    batches = [EncodedRows.of_ragged(rows) for rows in joined]
 
     def alone() -> int:
         def every_second(first: int) -> int:
             out = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
             return sum(
-                len(write_jpegs(encoded, range(len(encoded)), FIELD, np.random.default_rng, out))
+                len(write_jpegs(encoded, range(len(encoded.places)), FIELD, np.random.default_rng, out))
                 for encoded in batches[first::2]
             )
 

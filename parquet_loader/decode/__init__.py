@@ -31,6 +31,7 @@ from parquet_loader.decode.lazy_rows import (
     Target,
 )
 from parquet_loader.decode.media import (
+    EncodedRows,
     JpegPart,
     RangeFile,
     VideoDecoderCache,

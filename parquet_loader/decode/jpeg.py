@@ -128,12 +128,12 @@ class _PillowsLibrary:
 
     def shape(self, data: bytes | memoryview) -> Shape | None:
         encoded = np.frombuffer(data, np.uint8)
-        height, width, channels = self.shapes(encoded, np.array((0, len(encoded)), np.int64))[0].tolist()
+        height, width, channels = self.shapes(encoded, np.array([(0, len(encoded))], np.int64))[0].tolist()
         return (height, width, channels) if channels else None
 
-    def shapes(self, values: npt.NDArray[np.uint8], offsets: IntArray) -> npt.NDArray[np.int32]:
-        found = np.empty((len(offsets) - 1, 3), np.int32)
-        KERNELS.jpeg_headers(values.ctypes.data, offsets.ctypes.data, len(found), found.ctypes.data)
+    def shapes(self, values: npt.NDArray[np.uint8], places: IntArray) -> npt.NDArray[np.int32]:
+        found = np.empty((len(places), 3), np.int32)
+        KERNELS.jpeg_headers(values.ctypes.data, places.ctypes.data, len(found), found.ctypes.data)
         return found
 
     def decode(self, data: bytes | memoryview, out: npt.NDArray[np.uint8], factor: int, part: Region | None) -> bool:
@@ -250,18 +250,18 @@ def decode_jpeg(
     return decoder.decode(data, out, factor, part)
 
 
-def jpeg_shapes(values: npt.NDArray[np.uint8], offsets: IntArray) -> list[Shape]:
+def jpeg_shapes(values: npt.NDArray[np.uint8], places: IntArray) -> list[Shape]:
     """Return height, width and channels (1 or 3; 0 for an image that `decode_jpegs` cannot decode) of many images.
 
     Args:
         values: The bytes of all images, contiguous uint8 ``[total]``.
-        offsets: int64 ``[images + 1]``; image i is ``values[offsets[i]:offsets[i + 1]]``.
+        places: Contiguous int64 ``[images, 2]``: the beginning and the end of each image in `values`.
 
     Returns:
         One shape for each image; none without kernels.
     """
     decoder = _batch_decoder()
-    return [] if decoder is None else [(h, w, channels) for h, w, channels in decoder.shapes(values, offsets).tolist()]
+    return [] if decoder is None else [(h, w, channels) for h, w, channels in decoder.shapes(values, places).tolist()]
 
 
 def decode_jpegs(values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm) -> npt.NDArray[np.bool_]:

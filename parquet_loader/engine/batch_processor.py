@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import Stream, bit_generator
-from parquet_loader.decode import Column, image_formats
+from parquet_loader.decode import Column, EncodedRows, image_formats
 from parquet_loader.engine.encoded_images import EncodedImages
 from parquet_loader.engine.media_decoding import BatchArrays, DamagedRow, Images, MediaMemory, decode_media
 from parquet_loader.engine.recordings import BatchRows, require_decoders
@@ -99,6 +99,7 @@ class BatchProcessor:
         has_rows_out: bool = True,
         encodes: bool = False,
     ) -> None:
+        self._names = [column.name for column in columns]
         self._media = [c for c in columns if c.image is not None]
         # Imported here, so that no worker imports them between two batches.
         if any(isinstance(c.image, Image) or (isinstance(c.image, Encoded) and c.image.is_image) for c in self._media):
@@ -146,7 +147,9 @@ class BatchProcessor:
         """
         own = None if self._transform is not None and allocator.is_required else allocator
         memory = MediaMemory(own, encodes=self._encodes)
-        arrays, replaced = self._processed(window.slice(start, stop), stop - start, batch, memory, is_own=False)
+        arrays, replaced = self._processed(
+            window.encoded_slice(self._names, start, stop), stop - start, batch, memory, is_own=False
+        )
         rows = _rows_of(arrays) if self._transform is not None else stop - start
         return allocated(_batch_of(arrays, rows, memory.owners, replaced, memory.encoded), allocator)
 
@@ -166,14 +169,11 @@ class BatchProcessor:
         return made if allocator is None else allocated(made, allocator)
 
     def _processed(
-        self, views: Mapping[str, Array], rows: int, batch: int, memory: MediaMemory, *, is_own: bool
+        self, views: Mapping[str, Array | EncodedRows], rows: int, batch: int, memory: MediaMemory, *, is_own: bool
     ) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
-        done: BatchArrays = dict(views)
-        replaced: tuple[DamagedRow, ...] = ()
-        if self._media:
-            numbers: Any = None if self._row_numbers is None else views[self._row_numbers]
-            identities = BatchRows(rows, batch, numbers, self._seed, self._epoch, self._files)
-            done, replaced = decode_media(self._media, views, identities, memory, replaces=self._replaces)
+        numbers: Any = None if self._row_numbers is None else views[self._row_numbers]
+        identities = BatchRows(rows, batch, numbers, self._seed, self._epoch, self._files)
+        done, replaced = decode_media(self._media, views, identities, memory, replaces=self._replaces)
         done.pop(HIDDEN_ROW_NUMBERS, None)
         if not is_own:
             done = {name: _owned(array) if array is views.get(name) else array for name, array in done.items()}

@@ -10,10 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode import BlobProblem, JpegPart, jpeg_part, jpeg_parts, scale_and_offset, write_image
+from parquet_loader.decode import (
+    BlobProblem,
+    EncodedRows,
+    JpegPart,
+    jpeg_part,
+    jpeg_parts,
+    scale_and_offset,
+    write_image,
+)
 from parquet_loader.engine.recordings import Allocate, BatchRows
 from parquet_loader.engine.referenced_files import file_bytes
-from parquet_loader.schema import Image, Ragged
+from parquet_loader.schema import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +116,15 @@ class EncodedImageRows:
         else:
             self._jpegs[row] = _File(np.frombuffer(data, np.uint8), 0, len(data), part)
 
-    def decode_together(self, chosen: range, encoded: Ragged, rows: BatchRows) -> set[int]:
+    def decode_together(self, chosen: range, encoded: EncodedRows, rows: BatchRows) -> set[int]:
         """Keep those of the chosen rows that are plain JPEGs, and return them."""
         if self._field.storage == "path":
             return set()
         parts = jpeg_parts(encoded, chosen, self._field, rows.random)
-        offsets = encoded.offsets[chosen.start : chosen.stop + 1].tolist()
+        places = encoded.places[chosen.start : chosen.stop].tolist()
         for row, part in parts.items():
-            at = row - chosen.start
-            self._jpegs[row] = _File(encoded.values, offsets[at], offsets[at + 1], part)
+            begin, end = places[row - chosen.start]
+            self._jpegs[row] = _File(encoded.values, begin, end, part)
         return set(parts)
 
     def fill_gap(self, row: int) -> None:

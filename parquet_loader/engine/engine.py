@@ -139,6 +139,8 @@ class Engine:
             processor = _processor_of(dataset, plan, options)
             lanes = [] if transforms is None else transforms.lanes(processor)
             batches = partial(BatchScheduler, processor, dataset, plan, first_batch, allocator, lanes=len(lanes))
+            if not lanes and not options.keeps_encoded:  # processes and devices get copies, of adjoining rows
+                scattered = [column.name for column in reader.columns if column.image is not None]
         # Used from `start` to `close`; until `start` the previous epoch uses them.
         self._transforms = transforms
         self._uses_transforms = False

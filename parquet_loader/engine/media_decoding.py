@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from parquet_loader.decode import (
     BlobProblem,
     Column,
+    EncodedRows,
     has_device_form,
     has_few_pixels,
     image_pixels,
@@ -144,7 +145,7 @@ class ImageRows:
         if not np.may_share_memory(pixels, out):
             out[...] = pixels
 
-    def decode_together(self, chosen: range, encoded: Ragged, rows: BatchRows) -> set[int]:
+    def decode_together(self, chosen: range, encoded: EncodedRows, rows: BatchRows) -> set[int]:
         """Decode those of the chosen rows that the kernels can decode in one call, and return them."""
         if self._field.storage == "path":
             return set()
@@ -228,13 +229,19 @@ class DamagedRow:
 
 
 def decode_media(
-    columns: Sequence[Column], arrays: Mapping[str, Array], rows: BatchRows, memory: MediaMemory, *, replaces: bool
+    columns: Sequence[Column],
+    arrays: Mapping[str, Array | EncodedRows],
+    rows: BatchRows,
+    memory: MediaMemory,
+    *,
+    replaces: bool,
 ) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
     """Return a batch with its media decoded, and the rows that were replaced.
 
     Args:
         columns: The columns to decode.
-        arrays: The batch: ``[rows, ...]`` by name, and a `Ragged` of the encoded bytes for each of `columns`.
+        arrays: The batch: ``[rows, ...]`` by name, and for each of `columns` the encoded bytes: `EncodedRows`, or a
+            `Ragged`.
         rows: The batch's rows.
         memory: Memory for rows of one size.
         replaces: Whether a row that cannot be decoded is replaced, in all columns, by the next row of the batch that
@@ -243,14 +250,16 @@ def decode_media(
     Raises:
         DataError: A row cannot be decoded, or does not match its field; with `replaces`, this holds for all rows.
     """
-    done: BatchArrays = dict(arrays)
+    names = {column.name for column in columns}
+    done = {name: cast("Array", array) for name, array in arrays.items() if name not in names}
     damaged: dict[int, tuple[str, BlobProblem]] = {}
     opened: list[MediaRows] = []
     for column in columns:
-        encoded = done.pop(column.name)
+        found = arrays[column.name]
+        encoded = EncodedRows.of_ragged(found) if isinstance(found, Ragged) else found
         assert column.image is not None
-        assert isinstance(encoded, Ragged)
-        valid = arrays[f"{column.name}_valid"] if column.image.null == "mask" else None
+        assert isinstance(encoded, EncodedRows)
+        valid = done[f"{column.name}_valid"] if column.image.null == "mask" else None
         media = _opened(column, rows, memory)
         opened.append(media)
         for begin in range(0, rows.count, _ROWS_AT_ONCE):
@@ -281,7 +290,7 @@ def decode_media(
         assert rows.numbers is not None
         sources = {row: next((s for s in sound if s > row), sound[0]) for row in damaged}
         taken = np.array([sources.get(row, row) for row in range(rows.count)])
-        done = {name: array if isinstance(array, list) else array[taken] for name, array in done.items()}
+        done = {name: array[taken] for name, array in done.items()}
         for media in opened:
             for row, source in sources.items():
                 media.repeat(row, source)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, READ_BEHIND, IntArray, RaggedOrder, order_ragged, take_ragged
-from parquet_loader.decode import Column, Dictionary, element_bytes, ragged_rows
+from parquet_loader.decode import Column, Dictionary, EncodedRows, element_bytes, ragged_rows
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
@@ -277,6 +277,11 @@ class Scattered(NamedTuple):
         found = np.zeros(len(self.lengths) + 1, np.int64)
         np.cumsum(self.lengths, out=found[1:])
         return found
+
+    def encoded(self, start: int, stop: int) -> EncodedRows:
+        """Return rows ``start`` to ``stop`` (exclusive), which are bytes."""
+        begins = self.begins[start:stop]
+        return EncodedRows.between(self.values, begins, begins + self.lengths[start:stop])
 
     def ordered(self, first: int = 0) -> Ragged:
         """Return a copy of the rows from `first` on, in the order of delivery."""

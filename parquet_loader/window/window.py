@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.decode import Column, one_array, ragged_rows
+from parquet_loader.decode import Column, EncodedRows, one_array, ragged_rows
 from parquet_loader.schema import Ragged, split_ragged
 from parquet_loader.window.arena import Allocator
 from parquet_loader.window.fixed_width import as_delivered, fixed_rows
@@ -67,6 +67,11 @@ class Window:
             name: array.slice(start, stop) if isinstance(array, Ragged) else array[start:stop]
             for name, array in self.arrays.items()
         }
+
+    def encoded_slice(self, names: Sequence[str], start: int, stop: int) -> dict[str, Array | EncodedRows]:
+        """Return the same for the named columns, in their order; the scattered ones are media."""
+        arrays = self.slice(start, stop)
+        return {name: arrays[name] if name in arrays else self.scattered[name].encoded(start, stop) for name in names}
 
 
 def ordered_window(stored: StoredWindow, carried: CarriedRows) -> Window:

@@ -9,10 +9,11 @@ import numpy as np
 
 from parquet_loader.decode.jpeg import Region, Shape, jpeg_shape
 from parquet_loader.decode.media.crops import Box
+from parquet_loader.decode.media.encoded_rows import EncodedRows
 from parquet_loader.decode.media.image_parts import box_of, check_size, draw_flip, used_region
 from parquet_loader.decode.media.jpeg_batches import plain_jpegs
 from parquet_loader.decode.media.opened_image import OpenedImage, pixel_limit
-from parquet_loader.schema import Image, Ragged
+from parquet_loader.schema import Image
 
 # A decoder on a device may deliver a truncated image without an error.
 _END_OF_JPEG = b"\xff\xd9"
@@ -67,12 +68,12 @@ def jpeg_part(data: bytes, field: Image, rng: np.random.Generator | None) -> Jpe
 
 
 def jpeg_parts(
-    encoded: Ragged, rows: range, field: Image, random: Callable[[int], np.random.Generator]
+    encoded: EncodedRows, rows: range, field: Image, random: Callable[[int], np.random.Generator]
 ) -> dict[int, JpegPart]:
     """Return the parts of images as `jpeg_part` does, by row, with one call of the kernels.
 
     Args:
-        encoded: The bytes of a batch's images.
+        encoded: A batch's images.
         rows: The rows to look at.
         field: Their field, for which `has_device_form` holds.
         random: Returns the random numbers of a row; not called if the field is not random.

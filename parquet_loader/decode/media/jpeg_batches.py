@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.decode.jpeg import JpegForm, JpegTask, Shape, decode_jpegs, jpeg_shapes, reduced_shape
+from parquet_loader.decode.media.encoded_rows import EncodedRows
 from parquet_loader.decode.media.image_parts import (
     box_of,
     cut_of,
@@ -18,7 +19,7 @@ from parquet_loader.decode.media.image_parts import (
     used_region,
 )
 from parquet_loader.decode.media.opened_image import pixel_limit
-from parquet_loader.schema import Image, Ragged
+from parquet_loader.schema import Image
 
 # Larger images are decoded one by one, because a call of the kernels ends after its last image, and because of their
 # memory: their headers may lie.
@@ -26,7 +27,7 @@ _MOST_PIXELS = 2**22
 
 
 def write_jpegs(
-    encoded: Ragged,
+    encoded: EncodedRows,
     rows: range,
     field: Image,
     random: Callable[[int], np.random.Generator],
@@ -35,7 +36,7 @@ def write_jpegs(
     """Write those images that are plain JPEGs, as `write_image` does, with one call of the kernels.
 
     Args:
-        encoded: The bytes of a batch's images.
+        encoded: A batch's images.
         rows: The rows to write.
         field: Their field.
         random: Returns the random numbers of a row; not called if the field is not random.
@@ -78,11 +79,13 @@ def write_jpegs(
     return written
 
 
-def plain_jpegs(encoded: Ragged, rows: range, field: Image, most_pixels: int) -> Iterator[tuple[int, int, int, Shape]]:
+def plain_jpegs(
+    encoded: EncodedRows, rows: range, field: Image, most_pixels: int
+) -> Iterator[tuple[int, int, int, Shape]]:
     """Yield the JPEGs that have the channels and the stored size of their field; none without kernels.
 
     Args:
-        encoded: The bytes of a batch's images.
+        encoded: A batch's images.
         rows: The rows to look at.
         field: Their field.
         most_pixels: Larger images are left out.
@@ -90,9 +93,9 @@ def plain_jpegs(encoded: Ragged, rows: range, field: Image, most_pixels: int) ->
     Yields:
         The row, begin and end of its bytes, and its shape.
     """
-    offsets = encoded.offsets[rows.start : rows.stop + 1]
-    places = offsets.tolist()
-    for row, begin, end, shape in zip(rows, places, places[1:], jpeg_shapes(encoded.values, offsets), strict=False):
+    places = encoded.places[rows.start : rows.stop]
+    shapes = jpeg_shapes(encoded.values, places)
+    for row, (begin, end), shape in zip(rows, places.tolist(), shapes, strict=False):
         height, width, channels = shape
         is_of_size = field.shape[0] is None or (height, width) == field.shape[:2]
         if channels == field.shape[2] and is_of_size and height * width <= most_pixels:

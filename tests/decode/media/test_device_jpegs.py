@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parquet_loader import Image, Ragged
-from parquet_loader.decode import BlobProblem, jpeg_part, jpeg_parts
+from parquet_loader.decode import BlobProblem, EncodedRows, jpeg_part, jpeg_parts
 from tests.support.jpeg import decoded_by
 
 pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
@@ -44,6 +44,12 @@ IMAGES = {
 }
 
 
+def encoded_rows(*files: bytes) -> EncodedRows:
+    """Return files as rows, the last one first in memory."""
+    joined = EncodedRows.of_ragged(Ragged.from_list(list(files[::-1])))
+    return EncodedRows(joined.values, joined.places[::-1].copy())
+
+
 def generator(row: int) -> np.random.Generator:
     return np.random.default_rng(row)
 
@@ -70,7 +76,7 @@ def test_parts_are_those_of_one_image(field: Image) -> None:
 
     expected = {row: part for row, data in enumerate(IMAGES.values()) if (part := one(row, data)) is not None}
     assert expected
-    encoded = Ragged.from_list(list(IMAGES.values()))
+    encoded = encoded_rows(*IMAGES.values())
     assert jpeg_parts(encoded, range(len(IMAGES)), field, generator) == expected
     some = range(2, 11)
     assert jpeg_parts(encoded, some, field, generator) == {row: part for row, part in expected.items() if row in some}
@@ -78,16 +84,16 @@ def test_parts_are_those_of_one_image(field: Image) -> None:
 
 @pytest.mark.usefixtures("kernels")
 def test_images_that_may_be_turned_are_left_to_one_by_one() -> None:
-    assert not jpeg_parts(Ragged.from_list([WHOLE]), range(1), Image(size=32, exif_orientation=True), generator)
+    assert not jpeg_parts(encoded_rows(WHOLE), range(1), Image(size=32, exif_orientation=True), generator)
 
 
 @pytest.mark.usefixtures("kernels")
 def test_images_beyond_the_limit_of_pixels_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 48 * 64)
-    encoded = Ragged.from_list([WHOLE, picture(48, 65)])
+    encoded = encoded_rows(WHOLE, picture(48, 65))
     assert list(jpeg_parts(encoded, range(2), Image(size=32), generator)) == [0]
 
 
 def test_nothing_is_found_without_kernels() -> None:
     with decoded_by("simplejpeg"):
-        assert not jpeg_parts(Ragged.from_list([WHOLE]), range(1), Image(size=32), generator)
+        assert not jpeg_parts(encoded_rows(WHOLE), range(1), Image(size=32), generator)

@@ -14,7 +14,7 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, DataError, Image, OutputOptions, Ragged, Schema, write_dataset
 from parquet_loader.decode import BlobProblem
-from parquet_loader.decode.media import write_image, write_jpegs
+from parquet_loader.decode.media import EncodedRows, write_image, write_jpegs
 from tests.support.jpeg import decoded_by
 
 pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
@@ -63,7 +63,7 @@ def together(images: Sequence[bytes], field: Image, rows: range | None = None) -
     out: Images = [np.full(1, 7, field.delivered_dtype)] * len(images)
     if field.is_fixed:
         out = np.full((len(images), *(n or 0 for n in field.delivered_shape)), 7, field.delivered_dtype)
-    encoded = Ragged.from_list(list(images))
+    encoded = EncodedRows.of_ragged(Ragged.from_list(list(images)))
     return write_jpegs(encoded, rows or range(len(images)), field, generator, out), out
 
 

@@ -73,11 +73,11 @@ static int read_header(const uint8_t *data, int64_t nbytes, int32_t *shape) {
   return shape[2] != 0;
 }
 
-/* Writes height, width and channels of `count` images, which lie between their `offsets` in `data`: 1 channel for grey, 3 for
- * YCbCr, 0 for anything else. */
-EXPORT void jpeg_headers(const uint8_t *data, const int64_t *offsets, int64_t count, int32_t *shapes) {
-  for (int64_t i = 0; i < count; i++)
-    if (!read_header(data + offsets[i], offsets[i + 1] - offsets[i], shapes + 3 * i)) shapes[3 * i + 2] = 0;
+/* Writes height, width and channels of `count` images: 1 channel for grey, 3 for YCbCr, 0 for anything else. `places` has the
+ * beginning and the end of each image in `data`. */
+EXPORT void jpeg_headers(const uint8_t *data, const int64_t *places, int64_t count, int32_t *shapes) {
+  for (int64_t i = 0; i < count; i++, places += 2)
+    if (!read_header(data + places[0], places[1] - places[0], shapes + 3 * i)) shapes[3 * i + 2] = 0;
 }
 
 /* Returns whether decoding a part only gives the same pixels, and finds the same errors, as decoding the whole image: if the
