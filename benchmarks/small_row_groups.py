@@ -45,6 +45,16 @@ def texts(rows: int) -> pa.Table:
     return pa.table({"text": found, "title": titles, "label": RNG.integers(0, 5, rows)})
 
 
+def lists(rows: int) -> pa.Table:
+    """Return lists of up to 19 and of up to 39 numbers, and labels."""
+
+    def of_mean(mean: int, dtype: str) -> pa.Array:
+        offsets = np.concatenate([[0], RNG.integers(0, 2 * mean, rows).cumsum()])
+        return pa.LargeListArray.from_arrays(offsets, RNG.integers(0, 50_000, offsets[-1]).astype(dtype))
+
+    return pa.table({"ids": of_mean(10, "i4"), "weights": of_mean(20, "f4"), "label": RNG.integers(0, 5, rows)})
+
+
 def files(folder: Path, count: int, rows: int, name: Callable[[int], str] = "{}.parquet".format) -> None:
     """Write files of one row group."""
     for number in range(count):
@@ -70,6 +80,7 @@ KINDS: dict[str, Callable[[Path], None]] = {
         folder, lambda rows: numbers(rows, 0.1), 800_000, 1_000
     ),
     "row groups of 1,000 texts, titles and labels": lambda folder: groups(folder, texts, 240_000, 1_000),
+    "row groups of 1,000 rows of two short lists": lambda folder: groups(folder, lists, 240_000, 1_000),
 }
 
 

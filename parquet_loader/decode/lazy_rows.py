@@ -73,7 +73,7 @@ class DeferredColumns:
         masks: The masks of columns of `straight`: for each, the column, and the address in the view of a null; 0 for a
             column of numbers.
         lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take; if
-            there are any, these rows are all rows of the row group.
+            there are any, these rows are all rows of the row group, or of all of them.
         groups: Groups of numbers, with their members, which are columns of `straight`.
     """
 
@@ -140,7 +140,7 @@ class DeferredColumns:
             NotDecodedError: some columns have nulls or cannot be decoded; others may have been written.
             DataError, SourceError: see `RowGroupReader.read`.
         """
-        assert isinstance(self.straight, NativeChunks)
+        assert self.straight is not None
         try:
             return self.straight.read_all_lists(memory)
         except NotDecodedError:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 
 from parquet_loader.common import IntArray
@@ -69,7 +70,7 @@ class PlanPattern:
     Measured with 39 columns, it saves 0.3 ms of Python for each row group that is read for the first time.
 
     Attributes:
-        plan: The plan of the first row group: kernels decode all columns, which are flat.
+        plan: The plan of the first row group: kernels decode all columns.
         chunks: Its column chunks.
         straight, kernel: The number in `chunks` of each chunk of `ChunkPlan.straight` and `ChunkPlan.kernel`.
     """
@@ -89,17 +90,19 @@ class PlanPattern:
             footer: The footer's entries for its columns.
         """
         parts = plan.straight, plan.kernel
-        are_flat = all(len(chunks) == 1 for chunks in footer.chunks.values())
-        have_lists = any(part.lines[:, 10:12].any() for part in parts)
+        are_single = all(len(chunks) == 1 for chunks in footer.chunks.values())
         # The pages of a column may take a route of their own in a larger row group.
         may_be_pages = any(route.window == "pages" for route in routes)
-        if footer.pattern is None or not plan.is_native or not are_flat or have_lists or may_be_pages:
+        if footer.pattern is None or not plan.is_native or not are_single or may_be_pages:
             return None
         numbers = {name: number for number, name in enumerate(footer.chunks)}
         straight, kernel = ([numbers[name] for name in part.names] for part in parts)
-        takes_nulls = footer.pattern.takes_nulls.copy()
-        takes_nulls[straight] = plan.fills.are_given
-        return cls(plan, footer.pattern._replace(takes_nulls=takes_nulls), straight, kernel)
+        takes_nulls, row_values = footer.pattern.takes_nulls.copy(), footer.pattern.row_values.copy()
+        for part, columns in zip(parts, (straight, kernel), strict=True):
+            row_values[columns] = np.where(part.lines[:, 11], 0, np.maximum(part.lines[:, 10], 1))
+        takes_nulls[straight] = plan.fills.are_given & (row_values[straight] == 1)
+        chunks = footer.pattern._replace(takes_nulls=takes_nulls, row_values=row_values)
+        return cls(plan, chunks, straight, kernel)
 
     @property
     def is_straight(self) -> bool:

@@ -80,7 +80,10 @@ def joint_rows(
         return
     listed = [ListedRowGroup(o.file.path, o.file.size_bytes, o.file.mtime_ns or 0, o.rows) for o in found[:count]]
     with closing(WholeRowGroups(listed, straight, lines[:count], patterns[0].plan.fills)) as whole:
-        deferred = DeferredColumns({}, 0, lambda _: NotDecodedError(straight.names), whole, straight.names, masks=masks)
+        deferred = DeferredColumns(
+            {}, 0, lambda _: NotDecodedError(straight.names), whole, straight.names,
+            masks=masks, lists=whole.most_list_bytes,
+        )  # fmt: skip
         ones = [constants(one, patterns[0].plan.left) for one in found[:count]]
         table = _NOTHING if not ones[0].num_columns else _repeated(ones, rows[:count])
         together = LazyRows(table, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum()))

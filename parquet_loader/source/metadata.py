@@ -173,13 +173,17 @@ class RowGroupEntries(NamedTuple):
 
 
 class ChunkPattern(NamedTuple):
-    """Flat column chunks of one row group, to which others are compared; `Metadata.check` has accepted them.
+    """Column chunks of one row group, each of a column of its own, to which others are compared.
+
+    `Metadata.check` has accepted them.
 
     Attributes:
         elements, created_by: The schema elements and the writer of their file.
         leaves: The leaf of each, int64 ``[chunks]``.
         entries: The footer's entries, int64 ``[chunks, 21]``.
         takes_nulls: Whether it does not matter which of them have nulls, bool ``[chunks]``.
+        row_values: The values of a row, int64 ``[chunks]``: 1, the length of lists of one length, or 0 for lists of any
+            length.
     """
 
     elements: bytes
@@ -187,6 +191,7 @@ class ChunkPattern(NamedTuple):
     leaves: IntArray
     entries: IntArray
     takes_nulls: BoolArray
+    row_values: IntArray
 
     def places(self, row_groups: Sequence[RowGroupEntries]) -> tuple[IntArray, BoolArray]:
         """Return where the same columns of other row groups are, and which row groups are like this one.
@@ -195,9 +200,9 @@ class ChunkPattern(NamedTuple):
             row_groups: The entries of each, for these leaves and perhaps others.
 
         Returns:
-            The start, end and bytes before compression of each column chunk, int64 ``[row groups, chunks, 3]``. And
-            bool ``[row groups]``: False if `Metadata.check` may refuse a chunk, or if they differ in more: in the
-            file's schema or writer, in type, codec, encodings, or in having nulls.
+            Int64 ``[row groups, chunks, 4]``: the start and end of each column chunk, its bytes before compression, and
+            its values. And bool ``[row groups]``: False if `Metadata.check` may refuse a chunk, or if they differ in
+            more: in the file's schema or writer, in type, codec, encodings, or in having nulls.
         """
         same = [one.elements == self.elements and one.created_by == self.created_by for one in row_groups]
         both = zip(row_groups, same, strict=True)
@@ -210,10 +215,11 @@ class ChunkPattern(NamedTuple):
         are_like = (
             may_be_null
             & (entries[..., _KIND] == self.entries[:, _KIND]).all(-1)
-            & ((values == rows) & (nulls <= rows) & (encoded >= 0) & (encoded <= _MOST))
+            & (np.where(self.row_values, values == rows * self.row_values, values >= rows) & (values <= _MOST))
+            & ((nulls <= values) & (encoded >= 0) & (encoded <= _MOST))
             & ((starts >= 0) & (stored >= 0) & (stored <= file_bytes - starts))
         )
-        return np.stack([starts, starts + stored, encoded], axis=-1), are_like.all(-1) & same
+        return np.stack([starts, starts + stored, encoded, values], axis=-1), are_like.all(-1) & same
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,8 +407,8 @@ class Metadata:
         if chunks:
             numbers = np.array([leaf for name in columns for leaf in below[name]], np.int64)
             entries = self.chunks(row_group)[numbers]
-            takes_nulls = np.zeros(len(numbers), np.bool_)
-            pattern = ChunkPattern(self.schema.elements, self.created_by, numbers, entries, takes_nulls)
+            takes_nulls, row_values = np.zeros(len(numbers), np.bool_), np.ones(len(numbers), np.int64)
+            pattern = ChunkPattern(self.schema.elements, self.created_by, numbers, entries, takes_nulls, row_values)
         return RowGroupFooter(
             self,
             self.arrow if arrow else None,

@@ -19,9 +19,11 @@ from parquet_loader import (
     DataError,
     OutputOptions,
     Ragged,
+    RaggedList,
     Scalar,
     Schema,
     SourceError,
+    Tensor,
     Text,
 )
 from parquet_loader.common import IS_BUILT
@@ -44,6 +46,11 @@ FIELDS = Schema(
         "text": Text(),
         "maybe": Text(null="mask"),
         "price": Scalar("float64"),
+        "tokens": RaggedList("int32"),  # stored as int64
+        "scores": RaggedList("float32"),
+        "point": Tensor("float32", (3,)),
+        "wide": Tensor("float32", (70,)),
+        "box": Tensor("int16", (2,)),  # stored as fixed-size lists of int32
         "place": Scalar("int32"),  # from the names of directories
         "late": Scalar("int16", missing=-5),  # of some files only
     }
@@ -65,6 +72,11 @@ def table_of(ids: Sequence[int], rng: np.random.Generator) -> pa.Table:
             "text": pa.array([f"{'é' * (number % 11)}{number - number % few}" for number in ids], pa.string()),
             "maybe": pa.array([f"maybe {number}" for number in ids], pa.string(), mask=numbers % 4 == 0),
             "price": pa.array(numbers).cast(pa.decimal128(21, 2)),
+            "tokens": pa.array([[number + i for i in range(number % 5)] for number in ids], pa.list_(pa.int64())),
+            "point": pa.array([[number, number / 2, -number] for number in ids], pa.list_(pa.float32())),
+            "wide": pa.array([[number] * 70 for number in ids], pa.list_(pa.float32())),
+            "box": pa.array([[number % 9, number % 8] for number in ids], pa.list_(pa.int32(), 2)),
+            "scores": pa.array([[number / 2] * (number % 3) for number in ids], pa.large_list(pa.float32())),
         }
     )
 
@@ -103,7 +115,7 @@ def epoch_of(loader: BatchedDataLoader) -> dict[str, Any]:
 
 def joined(parts: list[Any]) -> Any:
     if isinstance(parts[0], Ragged):
-        return [text for part in parts for text in part]
+        return [row.tolist() if isinstance(row, np.ndarray) else row for part in parts for row in part]
     return np.concatenate(parts)
 
 
@@ -120,6 +132,11 @@ def check(found: dict[str, Any], expected: pa.Table) -> None:
     assert found["text"] == rows["text"].to_pylist()
     assert found["maybe"] == rows["maybe"].fill_null("").to_pylist()
     np.testing.assert_array_equal(found["maybe_valid"], rows["maybe"].is_valid().to_numpy())
+    assert found["tokens"] == rows["tokens"].to_pylist()
+    assert found["scores"] == rows["scores"].to_pylist()
+    assert found["point"].tolist() == rows["point"].to_pylist()
+    assert (found["wide"] == found["id"][:, None]).all()
+    assert found["box"].tolist() == rows["box"].to_pylist()
     np.testing.assert_array_equal(found["price"], rows["price"].cast(pa.float64()).to_numpy())
 
 
@@ -131,7 +148,7 @@ def loader_of(folder: Path, **options: Any) -> BatchedDataLoader:
 @pytest.mark.parametrize("seed", range(8))
 def test_each_row_comes_once_with_its_values(tmp_path: Path, seed: int) -> None:
     expected = write(tmp_path, seed)
-    with loader_of(tmp_path, window_rows=1_000) as loader:
+    with loader_of(tmp_path, window_rows=1_000, shuffle=seed < 6) as loader:
         for _ in range(3):
             found = epoch_of(loader)
             assert sorted(found["id"].tolist()) == list(range(len(expected)))
@@ -155,9 +172,9 @@ def small(folder: Path, row_groups: int = 40) -> pa.Table:
     return table
 
 
-def damage(path: Path, row_group: int) -> None:
-    """Overwrite the page header of the first column chunk of a row group."""
-    at = pq.read_metadata(path).row_group(row_group).column(0).data_page_offset
+def damage(path: Path, row_group: int, column: int = 0) -> None:
+    """Overwrite the page header of a column chunk of a row group."""
+    at = pq.read_metadata(path).row_group(row_group).column(column).data_page_offset
     kept = path.stat()
     with path.open("r+b") as file:
         file.seek(at)
@@ -185,6 +202,54 @@ def test_a_file_that_changes_between_two_epochs_is_refused(tmp_path: Path) -> No
         small(tmp_path, row_groups=39)
         with pytest.raises(SourceError, match="changed"):
             list(loader), list(loader)
+
+
+def lists(rows: int, nulls: int = 0) -> pa.Table:
+    """Return rows of lists; the last `nulls` of them are null."""
+    values = [[number] * (number % 4) if number < rows - nulls else None for number in range(rows)]
+    others = [[number / 4] * (number % 3) for number in range(rows)]
+    return pa.table({"values": values, "others": others, "id": range(rows)})
+
+
+def check_lists(folder: Path, table: pa.Table, **options: Any) -> set[int]:
+    """Compare two epochs with the rows of a table; return the numbers of the rows that were delivered."""
+    delivered = set[int]()
+    with loader_of(folder, **options) as loader:
+        for _ in range(2):
+            found = epoch_of(loader)
+            delivered = set(found["id"].tolist())
+            rows = table.take(found["id"])
+            assert found["values"] == [values or [] for values in rows["values"].to_pylist()]
+            assert found["others"] == rows["others"].to_pylist()
+    return delivered
+
+
+def test_lists_alone_are_read_together(tmp_path: Path) -> None:
+    table = lists(2_000)
+    pq.write_table(table.select(["values", "others"]), tmp_path / "a.parquet", row_group_size=50)
+    with loader_of(tmp_path, schema=None, window_rows=700) as loader:
+        for _ in range(2):
+            found = epoch_of(loader)
+            pairs = [str(pair) for pair in zip(found["values"], found["others"], strict=True)]
+            expected = zip(table["values"].to_pylist(), table["others"].to_pylist(), strict=True)
+            assert sorted(pairs) == sorted(str(pair) for pair in expected)
+
+
+def test_null_lists_in_one_row_group_are_filled(tmp_path: Path) -> None:
+    schema = Schema({"values": RaggedList("int64", fill=()), "others": RaggedList("float64"), "id": Scalar("int64")})
+    table = lists(2_000, nulls=60)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50)
+    assert check_lists(tmp_path, table, schema=schema) == set(range(2_000))
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_damaged_lists_are_skipped_alone(tmp_path: Path, column: int) -> None:
+    table = lists(2_000)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50, use_dictionary=False, compression="none")
+    damage(tmp_path / "a.parquet", 17, column)
+    with loader_of(tmp_path, schema=None) as loader, pytest.raises(DataError, match=r"row group 17"):
+        epoch_of(loader)
+    assert check_lists(tmp_path, table, schema=None, on_error="skip") == {*range(850), *range(900, 2_000)}
 
 
 @pytest.mark.skipif(not IS_BUILT, reason="only kernels read row groups together")

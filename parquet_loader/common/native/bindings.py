@@ -62,8 +62,10 @@ def _load(path: Path) -> tuple[Any, str]:
     library.views_stage.restype = None
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = ctypes.c_int
-    library.row_groups_read.argtypes = (pointer, pointer, number, number, *[pointer] * 5)
+    library.row_groups_read.argtypes = (pointer, pointer, number, number, *[pointer] * 6)
     library.row_groups_read.restype = ctypes.c_int
+    library.row_groups_lists.argtypes = (pointer, pointer, number, number, *[pointer] * 3)
+    library.row_groups_lists.restype = ctypes.c_int
     library.row_groups_close.argtypes = (pointer, number)
     library.row_groups_close.restype = None
     library.buffers_trim.argtypes = ()

@@ -141,16 +141,17 @@ class DecodableChunks(NamedTuple):
     vocabularies: tuple[Vocabulary, ...] = ()
 
     def moved(self, places: npt.NDArray[np.int64], rows: int | npt.NDArray[np.int64]) -> DecodableChunks:
-        """Return the chunks of the same flat columns in another row group, or in several.
+        """Return the chunks of the same columns in another row group, or in several.
 
         Args:
-            places: The start, end and bytes before compression of each column chunk, ``[columns, 3]``; for several row
-                groups, ``[row groups, columns, 3]``. See `ChunkPattern.places`.
+            places: Four numbers of each column chunk, ``[columns, 4]``; for several row groups,
+                ``[row groups, columns, 4]``. See `ChunkPattern.places`.
             rows: Rows of the row group; for several, ``[row groups, 1]``.
         """
         lines = np.empty((*places.shape[:-1], self.lines.shape[1]), np.int64)
         lines[:] = self.lines
-        lines[..., :2], lines[..., 2] = places[..., :2], rows
+        lines[..., :2], lines[..., 2] = places[..., :2], places[..., 3]
+        lines[..., 10] = np.where(self.lines[:, 11], rows, self.lines[:, 10])
         lines[..., 13] = np.maximum(SMALL_PAGE_BYTES, places[..., 2])
         return self._replace(lines=lines)
 

@@ -1,15 +1,18 @@
-"""Decodes small row groups with the same columns: one kernel call opens and reads several of them, each as a whole."""
+"""Decodes small row groups with the same columns: one kernel call opens and reads several of them, each as a whole.
+
+Lists of any length take a call of their own, because their space is reserved when the other columns are read.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.common import KERNELS, IntArray
+from parquet_loader.common import KERNELS, IntArray, addresses_of
 from parquet_loader.decode.native.column_reader import Dictionary, Fills, NotDecodedError
 from parquet_loader.decode.native.decodable import DecodableChunks
 
@@ -37,12 +40,20 @@ class WholeRowGroups:
         known: The column chunks of one of them; the others differ in lines alone.
         lines: int64 ``[row groups, columns, 16]``, contiguous: `DecodableChunks.lines` of each.
         fills: As in `NativeChunks`.
+
+    Attributes:
+        most_list_bytes: The most bytes that the elements of each column of lists of any length take, by name: an empty
+            list counts as one element.
     """
 
     def __init__(
         self, row_groups: Sequence[ListedRowGroup], known: DecodableChunks, lines: IntArray, fills: Fills
     ) -> None:
         self._known, self._lines, self._fills = known, lines, fills
+        self._are_lists = known.lines[:, 11] > 0
+        elements = lines[:, :, 2].sum(axis=0) * lines[0, :, 14]
+        numbers = np.flatnonzero(self._are_lists).tolist()
+        self.most_list_bytes = {known.names[number]: int(elements[number]) for number in numbers}
         paths = [os.fsencode(one.path) + b"\0" for one in row_groups]
         self._paths = np.frombuffer(b"".join(paths), np.uint8)  # the kernel uses its memory
         self._files = np.array([(0, *one[1:]) for one in row_groups], np.int64)
@@ -57,31 +68,64 @@ class WholeRowGroups:
         slots: Sequence[IntArray | None] = (),
         masks: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """Read all rows, each column to its own address; arguments as in `NativeChunks.read_into`.
+        """Read all rows, each column to its own address, except lists of any length; see `NativeChunks.read_into`.
 
         Raises:
             NotDecodedError: some column chunk cannot be read or decoded; the rows that were written are undefined.
         """
-        counts = self._files[:, 3]
-        are_in_order = all(rows_of is None for rows_of in slots)
-        if first or rows != counts.sum() or not are_in_order or not addresses.all():
+        counts, are_fixed = self._files[:, 3], ~self._are_lists
+        if first or rows != counts.sum() or not addresses[are_fixed].all():
             raise NotDecodedError(self._known.names)
+        if not are_fixed.any():
+            return
+        lines, fillers = np.compress(are_fixed, self._lines, axis=1), self._fills.addresses[are_fixed]
         before = (np.cumsum(counts) - counts)[:, None]
-        outs = addresses + before * self._lines[0, :, 14]
-        defined = None if masks is None else np.where(masks == 0, 0, masks + before)
-        refused = np.empty(len(self._known.names), np.uint8)
+        held = [None if rows_of is None else np.ascontiguousarray(rows_of, np.int64) for rows_of in slots]
+        places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in held], np.int64)
+        places = places[are_fixed] if held else np.zeros(len(fillers), np.int64)
+        # Slots count from the first row of all row groups.
+        row_bytes = np.where(places, 0, lines[0, :, 14] * np.maximum(lines[0, :, 10], 1))
+        outs, targets = addresses[are_fixed] + before * row_bytes, np.where(places, places + 8 * before, 0)
+        defined = None if masks is None else np.compress(are_fixed, np.where(masks, masks + before, 0), axis=1)
+        refused = np.empty(len(fillers), np.uint8)
         code = KERNELS.row_groups_read(
             self._files.ctypes.data,
-            self._lines.ctypes.data,
+            lines.ctypes.data,
             *outs.shape,
             outs.ctypes.data,
             None if defined is None else defined.ctypes.data,
-            self._fills.addresses.ctypes.data,
+            fillers.ctypes.data,
+            targets.ctypes.data,
             refused.ctypes.data,
             self._opened.ctypes.data,
         )
         if code:
             raise NotDecodedError(self._known.names)
+
+    def read_all_lists(self, memory: Mapping[str, npt.NDArray[np.uint8]]) -> dict[str, IntArray]:
+        """Write the elements of all rows of columns of lists of any length; see `NativeChunks.read_all_lists`.
+
+        Raises:
+            NotDecodedError: some column chunk cannot be read or decoded, or has nulls; what was written is undefined.
+        """
+        counts, names = self._files[:, 3], list(self.most_list_bytes)
+        lines = np.compress(self._are_lists, self._lines, axis=1)
+        begins = np.empty((len(names), int(counts.sum()) + 1), np.int64)
+        values, offsets = np.array([memory[name].ctypes.data for name in names], np.int64), addresses_of(begins)
+        are_lists = np.empty(int(counts.max()), np.uint8)
+        code = KERNELS.row_groups_lists(
+            self._files.ctypes.data,
+            lines.ctypes.data,
+            len(counts),
+            len(names),
+            values.ctypes.data,
+            offsets.ctypes.data,
+            are_lists.ctypes.data,
+        )
+        if code:
+            raise NotDecodedError(self._known.names)
+        begins *= lines[0, :, 14][:, None]
+        return dict(zip(names, begins, strict=True))
 
     def dictionaries(self) -> dict[str, Dictionary]:
         """Return nothing: each row group has dictionaries of its own, so the value of each row is copied."""
