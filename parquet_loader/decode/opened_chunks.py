@@ -106,8 +106,8 @@ class PlanPattern:
 
     @property
     def is_straight(self) -> bool:
-        """Whether kernels decode all columns to the window, and none of them is a member of a group."""
-        return not self.plan.kernel.names and not self.plan.groups
+        """Whether kernels decode all columns to the window."""
+        return not self.plan.kernel.names
 
     def lines_at(self, places: IntArray, rows: IntArray) -> IntArray:
         """Return `DecodableChunks.lines` of several row groups, for `WholeRowGroups`; the pattern `is_straight`.

@@ -63,7 +63,8 @@ def joint_rows(
     rows = np.array([one.rows for one in found], np.int64)
     are_missing = np.ones(len(found), np.bool_)
     stored_bytes = np.zeros(len(found), np.int64)
-    straight, masks = patterns[0].plan.straight, patterns[0].plan.masks
+    plan = patterns[0].plan
+    straight = plan.straight
     lines: IntArray = np.zeros((len(found), *straight.lines.shape), np.int64)
     alike = [one for one in patterns if one.is_straight and one.plan.straight.names == straight.names]
     places_of = snapshot.places(found, [pattern.chunks for pattern in alike])
@@ -79,12 +80,12 @@ def joint_rows(
         yield JointRows(0, apart, None)
         return
     listed = [ListedRowGroup(o.file.path, o.file.size_bytes, o.file.mtime_ns or 0, o.rows) for o in found[:count]]
-    with closing(WholeRowGroups(listed, straight, lines[:count], patterns[0].plan.fills)) as whole:
+    with closing(WholeRowGroups(listed, straight, lines[:count], plan.fills)) as whole:
         deferred = DeferredColumns(
             {}, 0, lambda _: NotDecodedError(straight.names), whole, straight.names,
-            masks=masks, lists=whole.most_list_bytes,
+            masks=plan.masks, lists=whole.most_list_bytes, groups=plan.groups,
         )  # fmt: skip
-        ones = [constants(one, patterns[0].plan.left) for one in found[:count]]
+        ones = [constants(one, plan.left) for one in found[:count]]
         table = _NOTHING if not ones[0].num_columns else _repeated(ones, rows[:count])
         together = LazyRows(table, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum()))
         yield JointRows(count, apart, together)

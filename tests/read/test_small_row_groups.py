@@ -17,6 +17,7 @@ from parquet_loader import (
     BatchedDataLoader,
     Category,
     DataError,
+    Group,
     OutputOptions,
     Ragged,
     RaggedList,
@@ -49,6 +50,7 @@ FIELDS = Schema(
         "tokens": RaggedList("int32"),  # stored as int64
         "scores": RaggedList("float32"),
         "point": Tensor("float32", (3,)),
+        "pair": Group(["first", "second"], "float32"),
         "wide": Tensor("float32", (70,)),
         "box": Tensor("int16", (2,)),  # stored as fixed-size lists of int32
         "place": Scalar("int32"),  # from the names of directories
@@ -74,6 +76,8 @@ def table_of(ids: Sequence[int], rng: np.random.Generator) -> pa.Table:
             "price": pa.array(numbers).cast(pa.decimal128(21, 2)),
             "tokens": pa.array([[number + i for i in range(number % 5)] for number in ids], pa.list_(pa.int64())),
             "point": pa.array([[number, number / 2, -number] for number in ids], pa.list_(pa.float32())),
+            "first": numbers * 2,
+            "second": pa.array(numbers.astype(np.float32)),
             "wide": pa.array([[number] * 70 for number in ids], pa.list_(pa.float32())),
             "box": pa.array([[number % 9, number % 8] for number in ids], pa.list_(pa.int32(), 2)),
             "scores": pa.array([[number / 2] * (number % 3) for number in ids], pa.large_list(pa.float32())),
@@ -135,6 +139,7 @@ def check(found: dict[str, Any], expected: pa.Table) -> None:
     assert found["tokens"] == rows["tokens"].to_pylist()
     assert found["scores"] == rows["scores"].to_pylist()
     assert found["point"].tolist() == rows["point"].to_pylist()
+    np.testing.assert_array_equal(found["pair"], np.stack([found["id"] * 2, found["id"]], axis=1))
     assert (found["wide"] == found["id"][:, None]).all()
     assert found["box"].tolist() == rows["box"].to_pylist()
     np.testing.assert_array_equal(found["price"], rows["price"].cast(pa.float64()).to_numpy())
