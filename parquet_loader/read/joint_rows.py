@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
@@ -19,8 +19,6 @@ from parquet_loader.decode import (
     WholeRowGroups,
 )
 from parquet_loader.source import RowGroupRef, Snapshot
-
-_NOTHING = pa.table({})
 
 
 class JointRows(NamedTuple):
@@ -44,6 +42,7 @@ def joint_rows(
     row_groups: Sequence[int],
     patterns: Sequence[PlanPattern],
     constants: Callable[[RowGroupRef, Collection[str]], pa.Table],
+    numbered: Mapping[str, IntArray],
 ) -> Iterator[JointRows]:
     """Yield the rows of the first of these row groups, up to one whose plan follows none of the patterns.
 
@@ -54,6 +53,8 @@ def joint_rows(
         row_groups: Indices of the row groups.
         patterns: Patterns of their columns; the first one `is_straight`.
         constants: Returns one row of the other columns of a row group, without the given ones.
+        numbered: The number of the first row of each row group, int64 ``[row groups]``, by the name of the column of
+            rows' numbers; empty without one.
 
     Raises:
         DataError: a constant is null or cannot be converted.
@@ -86,11 +87,23 @@ def joint_rows(
             masks=plan.masks, lists=whole.most_list_bytes, groups=plan.groups,
         )  # fmt: skip
         ones = [constants(one, plan.left) for one in found[:count]]
-        table = _NOTHING if not ones[0].num_columns else _repeated(ones, rows[:count])
+        columns = {name: _numbers(first_rows[:count], rows[:count]) for name, first_rows in numbered.items()}
+        table = _repeated(ones, rows[:count], columns)
         together = LazyRows(table, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum()))
         yield JointRows(count, apart, together)
 
 
-def _repeated(ones: Sequence[pa.Table], rows: IntArray) -> pa.Table:
-    """Return each of several tables of one row as often as `rows` says."""
-    return pa.concat_tables(ones).combine_chunks().take(pa.array(np.repeat(np.arange(len(rows)), rows)))
+def _numbers(first_rows: IntArray, rows: IntArray) -> IntArray:
+    """Return the numbers of rows of several row groups, which have consecutive numbers from `first_rows` on."""
+    before = np.cumsum(rows) - rows
+    found: IntArray = np.repeat(first_rows - before, rows) + np.arange(int(rows.sum()))
+    return found
+
+
+def _repeated(ones: Sequence[pa.Table], rows: IntArray, others: Mapping[str, IntArray]) -> pa.Table:
+    """Return each of several tables of one row as often as `rows` says, and other columns, which have all rows."""
+    columns = {name: pa.array(numbers) for name, numbers in others.items()}
+    if ones[0].num_columns:
+        constants = pa.concat_tables(ones).combine_chunks().take(pa.array(np.repeat(np.arange(len(rows)), rows)))
+        columns |= dict(zip(constants.column_names, constants.columns, strict=True))
+    return pa.table(columns)

@@ -332,7 +332,7 @@ class RowGroupReader:
         snapshot, chunks = self.snapshot, self.chunks
         if self._filter is not None and (self.passing is None or not self.passing[row_group]):
             return None
-        if self.row_numbers is not None or not chunks.are_local:
+        if not chunks.are_local:
             return None
         if snapshot.deleted is not None and snapshot.alive[row_group] < snapshot.row_group_rows[row_group]:
             return None
@@ -349,7 +349,10 @@ class RowGroupReader:
             row_groups: Indices in the snapshot of small row groups.
             selection: Their `joint_selection`.
         """
-        return joint_rows(self.snapshot, row_groups, self.chunks.patterns(selection), self._constants)
+        numbered = {}
+        if self.row_numbers is not None and self._first_rows is not None:
+            numbered[self.row_numbers] = self._first_rows[row_groups]
+        return joint_rows(self.snapshot, row_groups, self.chunks.patterns(selection), self._constants, numbered)
 
     def _constants(self, row_group: RowGroupRef, left: Collection[str]) -> pa.Table:
         """Return one row of the canonical columns that no column chunk has: partition columns, and missing ones.

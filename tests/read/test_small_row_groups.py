@@ -145,19 +145,21 @@ def check(found: dict[str, Any], expected: pa.Table) -> None:
     np.testing.assert_array_equal(found["price"], rows["price"].cast(pa.float64()).to_numpy())
 
 
-def loader_of(folder: Path, **options: Any) -> BatchedDataLoader:
+def loader_of(folder: Path, row_numbers: str | None = None, **options: Any) -> BatchedDataLoader:
     given: dict[str, Any] = {"shuffle": True, "seed": 5, "num_threads": 2, "schema": FIELDS, **options}
-    return BatchedDataLoader(folder, 64, output_options=OutputOptions(format="numpy"), **given)
+    return BatchedDataLoader(folder, 64, output_options=OutputOptions(format="numpy", row_numbers=row_numbers), **given)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_each_row_comes_once_with_its_values(tmp_path: Path, seed: int) -> None:
     expected = write(tmp_path, seed)
-    with loader_of(tmp_path, window_rows=1_000, shuffle=seed < 6) as loader:
+    with loader_of(tmp_path, "number" if seed % 2 else None, window_rows=1_000, shuffle=seed < 6) as loader:
         for _ in range(3):
             found = epoch_of(loader)
             assert sorted(found["id"].tolist()) == list(range(len(expected)))
             check(found, expected)
+            if seed % 2:
+                np.testing.assert_array_equal(found["number"], found["id"])
 
 
 @pytest.mark.parametrize("seed", range(2))
