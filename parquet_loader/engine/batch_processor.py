@@ -171,9 +171,11 @@ class BatchProcessor:
     def _processed(
         self, views: Mapping[str, Array | EncodedRows], rows: int, batch: int, memory: MediaMemory, *, is_own: bool
     ) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
-        numbers: Any = None if self._row_numbers is None else views[self._row_numbers]
-        identities = BatchRows(rows, batch, numbers, self._seed, self._epoch, self._files)
-        done, replaced = decode_media(self._media, views, identities, memory, replaces=self._replaces)
+        done, replaced = cast("BatchArrays", dict(views)), tuple[DamagedRow, ...]()
+        if self._media:
+            numbers: Any = None if self._row_numbers is None else views[self._row_numbers]
+            identities = BatchRows(rows, batch, numbers, self._seed, self._epoch, self._files)
+            done, replaced = decode_media(self._media, views, identities, memory, replaces=self._replaces)
         done.pop(HIDDEN_ROW_NUMBERS, None)
         if not is_own:
             done = {name: _owned(array) if array is views.get(name) else array for name, array in done.items()}
