@@ -78,7 +78,7 @@ class WholeRowGroups:
             raise NotDecodedError(self._known.names)
         if not are_fixed.any():
             return
-        lines, fillers = np.compress(are_fixed, self._lines, axis=1), self._fills.addresses[are_fixed]
+        lines, fillers = _of_columns(are_fixed, self._lines), self._fills.addresses[are_fixed]
         before = (np.cumsum(counts) - counts)[:, None]
         held = [None if rows_of is None else np.ascontiguousarray(rows_of, np.int64) for rows_of in slots]
         places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in held], np.int64)
@@ -86,7 +86,7 @@ class WholeRowGroups:
         # Slots count from the first row of all row groups.
         row_bytes = np.where(places, 0, lines[0, :, 14] * np.maximum(lines[0, :, 10], 1))
         outs, targets = addresses[are_fixed] + before * row_bytes, np.where(places, places + 8 * before, 0)
-        defined = None if masks is None else np.compress(are_fixed, np.where(masks, masks + before, 0), axis=1)
+        defined = None if masks is None else _of_columns(are_fixed, np.where(masks, masks + before, 0))
         refused = np.empty(len(fillers), np.uint8)
         code = KERNELS.row_groups_read(
             self._files.ctypes.data,
@@ -109,7 +109,7 @@ class WholeRowGroups:
             NotDecodedError: some column chunk cannot be read or decoded, or has nulls; what was written is undefined.
         """
         counts, names = self._files[:, 3], list(self.most_list_bytes)
-        lines = np.compress(self._are_lists, self._lines, axis=1)
+        lines = _of_columns(self._are_lists, self._lines)
         begins = np.empty((len(names), int(counts.sum()) + 1), np.int64)
         values, offsets = np.array([memory[name].ctypes.data for name in names], np.int64), addresses_of(begins)
         are_lists = np.empty(int(counts.max()), np.uint8)
@@ -138,3 +138,8 @@ class WholeRowGroups:
     def close(self) -> None:
         """Release all buffers; idempotent."""
         KERNELS.row_groups_close(self._opened.ctypes.data, len(self._opened))
+
+
+def _of_columns(are_chosen: npt.NDArray[np.bool_], numbers: IntArray) -> IntArray:
+    """Return the numbers of the chosen columns, contiguous; `numbers` is ``[row groups, columns, ...]``, contiguous."""
+    return numbers if are_chosen.all() else np.compress(are_chosen, numbers, axis=1)
