@@ -155,20 +155,21 @@ class ReadableChunk(NamedTuple):
 
 
 class RowGroupEntries(NamedTuple):
-    """A footer's entries for some leaves of one row group; keeps nothing else of the footer.
+    """A footer's entries for some leaves of some row groups; keeps nothing else of the footer.
 
     Attributes:
         elements, created_by: The schema elements and the writer of the file.
         leaves: The leaves, int64 ``[chunks]``, sorted.
-        chunks: The entries of their column chunks, int64 ``[chunks, 21]``.
-        rows, file_bytes: Rows of the row group, and the bytes of the file.
+        chunks: The entries of their column chunks, int64 ``[row groups, chunks, 21]``.
+        rows: Rows of each row group, int64 ``[row groups]``.
+        file_bytes: The bytes of the file.
     """
 
     elements: bytes
     created_by: str
     leaves: IntArray
     chunks: IntArray
-    rows: int
+    rows: IntArray
     file_bytes: int
 
 
@@ -193,22 +194,23 @@ class ChunkPattern(NamedTuple):
     takes_nulls: BoolArray
     row_values: IntArray
 
-    def places(self, row_groups: Sequence[RowGroupEntries]) -> tuple[IntArray, BoolArray]:
+    def places(self, files: Sequence[RowGroupEntries]) -> tuple[IntArray, BoolArray]:
         """Return where the same columns of other row groups are, and which row groups are like this one.
 
         Args:
-            row_groups: The entries of each, for these leaves and perhaps others.
+            files: The entries of row groups of each file, for these leaves and perhaps others.
 
         Returns:
             Int64 ``[row groups, chunks, 4]``: the start and end of each column chunk, its bytes before compression, and
             its values. And bool ``[row groups]``: False if `Metadata.check` may refuse a chunk, or if they differ in
             more: in the file's schema or writer, in type, codec, encodings, or in having nulls.
         """
-        same = [one.elements == self.elements and one.created_by == self.created_by for one in row_groups]
-        both = zip(row_groups, same, strict=True)
-        at = np.searchsorted(row_groups[0].leaves, self.leaves)
-        entries = np.array([one.chunks[at] if fits else self.entries for one, fits in both])
-        rows, file_bytes = np.array([(one.rows, one.file_bytes) for one in row_groups], np.int64).T[..., None]
+        counts, at = [len(one.rows) for one in files], np.searchsorted(files[0].leaves, self.leaves)
+        fit = [one.elements == self.elements and one.created_by == self.created_by for one in files]
+        of_files = zip(files, counts, fit, strict=True)
+        entries = np.concatenate([one.chunks[:, at] if fits else [self.entries] * n for one, n, fits in of_files])
+        rows, same = np.concatenate([one.rows for one in files])[:, None], np.repeat(fit, counts)
+        file_bytes = np.repeat([one.file_bytes for one in files], counts)[:, None]
         values, encoded, stored, data_at, dictionary_at, nulls = np.moveaxis(entries[..., [3, 4, 5, 6, 7, 9]], -1, 0)
         starts = np.where((dictionary_at > 0) & (dictionary_at < data_at), dictionary_at, data_at)
         may_be_null = (np.sign(nulls) == np.sign(self.entries[:, 9])) | self.takes_nulls
@@ -333,11 +335,12 @@ class Metadata:
         first = row_group * self.num_columns
         return self._chunks[first : first + self.num_columns]
 
-    def entries(self, row_group: int, leaves: IntArray) -> RowGroupEntries:
-        """Return a copy of the entries of leaves of a row group; undefined for leaves that the file does not have."""
-        rows, chunks = int(self.row_group_rows[row_group]), self.chunks(row_group)
-        there = chunks[np.minimum(leaves, self.num_columns - 1)]
-        return RowGroupEntries(self.schema.elements, self.created_by, leaves, there, rows, self.file_bytes)
+    def entries(self, row_groups: Sequence[int], leaves: IntArray) -> RowGroupEntries:
+        """Return a copy of the entries of leaves of row groups; undefined for leaves that the file does not have."""
+        columns = np.minimum(leaves, self.num_columns - 1)
+        chunks = self._chunks[np.asarray(row_groups)[:, None] * self.num_columns + columns]
+        rows = self.row_group_rows[row_groups]
+        return RowGroupEntries(self.schema.elements, self.created_by, leaves, chunks, rows, self.file_bytes)
 
     def stored_bytes(self, row_group: int, columns: Sequence[int]) -> int:
         """Return the stored bytes of column chunks of a row group, as the footer states them."""

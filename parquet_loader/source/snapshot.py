@@ -227,13 +227,18 @@ class Snapshot:
         Raises as `footer_of`.
         """
         leaves: IntArray = np.unique(np.concatenate([pattern.leaves for pattern in patterns]))
-        entries = dict[int, RowGroupEntries]()
-        for one in sorted(row_groups, key=lambda one: one.file_number):  # each footer is read once at most
-            entries[one.index] = self.footers.get(one.file_number).entries(one.number, leaves)
-        in_order, found = [entries[one.index] for one in row_groups], list[tuple[IntArray, BoolArray]]()
+        in_files = dict[int, list[int]]()
+        for at, one in enumerate(row_groups):
+            in_files.setdefault(one.file_number, []).append(at)
+        files = list[RowGroupEntries]()
+        for file, some in in_files.items():  # each footer is read once at most
+            files.append(self.footers.get(file).entries([row_groups[at].number for at in some], leaves))
+        in_order = np.argsort(np.concatenate(list(in_files.values())))
+        found = list[tuple[IntArray, BoolArray]]()
         missing = np.ones(len(row_groups), np.bool_)
         for pattern in patterns:
-            found.append(pattern.places(in_order))
+            places, are_like = pattern.places(files)
+            found.append((places[in_order], are_like[in_order]))
             missing &= ~found[-1][1]
             if not missing.any():
                 break
