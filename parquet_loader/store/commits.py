@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from parquet_loader.common import remove_file, replace_file
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in, share_record
 from parquet_loader.write import fsync
 
 _SOURCE = re.compile(r"[0-9a-f]{16}-\d+\.parquet")
@@ -39,7 +39,9 @@ class Commit:
 
 def record_commit(paths: StorePaths, commit: Commit, *, durable: bool) -> None:
     """Write the record, after which the files count as published. Called in a transaction."""
-    replace_file(os.path.join(paths.commits, commit.name), json.dumps(commit.moves).encode("ascii"))
+    path = os.path.join(paths.commits, commit.name)
+    replace_file(path, json.dumps(commit.moves).encode("ascii"))
+    share_record(path)
     if durable:
         fsync(paths.commits)
 
@@ -117,6 +119,6 @@ def _read(paths: StorePaths, name: str, tag: str) -> Commit | None:
             parsed = FileName.parse(target)
             if _SOURCE.fullmatch(source) is None or parsed is None or parsed.tag != tag:
                 return None
-    except (FileNotFoundError, PermissionError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError, TypeError):
         return None  # no other error: a record that cannot be read for now still counts
     return Commit(name, moves)

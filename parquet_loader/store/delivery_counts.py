@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from parquet_loader.common import replace_file
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths
+from parquet_loader.store.files.paths import StorePaths, share_record
 
 _RECORD = np.dtype([("sequence", "<i8"), ("times", "<i4"), ("epochs", "<i4")])
 _COMPACT_BYTES = 2**20
@@ -30,6 +30,7 @@ def add_seen(paths: StorePaths, delivered: Mapping[str, int]) -> None:
         with open(paths.seen, "ab") as file:
             file.truncate(file.tell() // _RECORD.itemsize * _RECORD.itemsize)  # a killed process may leave a part
             file.write(records.tobytes())
+        share_record(paths.seen)
 
 
 def read_seen(paths: StorePaths) -> dict[int, tuple[int, int]]:
@@ -54,6 +55,7 @@ def compact_seen(paths: StorePaths, files: int, present: Callable[[], set[int]])
             counts, keep = read_seen(paths), present()
             records = [(s, *counts[s]) for s in sorted(counts.keys() & keep)]
             replace_file(paths.seen, np.array(records, dtype=_RECORD).tobytes())
+            share_record(paths.seen)
 
 
 def _records(paths: StorePaths) -> npt.NDArray[np.void]:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from parquet_loader.common import remove_file
-from parquet_loader.store.files.paths import StorePaths
+from parquet_loader.store.files.paths import StorePaths, share_record
 
 
 def queued_evictions(paths: StorePaths) -> list[str]:
@@ -48,6 +48,7 @@ def queue_evictions(paths: StorePaths, ranking: Iterable[str], pinned: Mapping[s
     if chosen != named:
         with contextlib.suppress(OSError), open(paths.leaving, "w", encoding="utf-8") as file:
             file.write("".join(f"{name}\n" for name in chosen))
+            share_record(paths.leaving)
 
 
 def clear_evictions(paths: StorePaths) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from parquet_loader.common import IntArray, LockedFile, is_locked
 from parquet_loader.store.files.file_names import new_identity
-from parquet_loader.store.files.paths import StorePaths, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in, share_record
 
 _MOST_TIMES = 254
 
@@ -47,6 +47,7 @@ class FileLease:
         about = {"files": len(names), "pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), **about}
         text = "\n".join([json.dumps(about), *names, ""]).encode("utf-8")
         self._file = LockedFile(os.path.join(paths.readers, new_identity()), text + bytes(len(names)))
+        share_record(self._file.path)
         self._offset = len(text)
         self._times = np.zeros(len(names), np.int64)
         self._positions = np.arange(len(names))
@@ -125,7 +126,7 @@ def read_lease(path: str) -> LeaseContent | None:
         if len(names) != count or data[end - 1 : end] != b"\n":
             return None
         return LeaseContent(about, tuple(names), np.frombuffer(data, np.uint8, offset=end).astype(np.int64))
-    except (FileNotFoundError, PermissionError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None  # other errors are raised, because files that may be leased must not be evicted
 
 
@@ -176,7 +177,7 @@ class LeaseTable:
             del self._pinned[gone]
         for name in present:
             path = os.path.join(self._paths.holds, name)
-            with contextlib.suppress(FileNotFoundError, PermissionError):
+            with contextlib.suppress(FileNotFoundError):
                 changed = os.stat(path).st_mtime_ns
                 if self._pinned.get(name, (None,))[0] != changed:
                     with open(path, encoding="utf-8") as file:
@@ -190,7 +191,7 @@ class LeaseTable:
                 return []
             self._parsed[lease] = {name: position for position, name in enumerate(content.names)}
         positions = self._parsed[lease]
-        with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             file.seek(-len(positions), os.SEEK_END)
             times = np.frombuffer(file.read(len(positions)), np.uint8)
             if len(times) == len(positions):

@@ -13,7 +13,7 @@ from parquet_loader.errors import ConfigurationError, SchemaError, SourceError, 
 from parquet_loader.schema import Schema
 from parquet_loader.source import table_to_write_to
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import HIDDEN, StorePaths
+from parquet_loader.store.files.paths import HIDDEN, StorePaths, share_record
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.settings import (
     Eviction,
@@ -73,6 +73,7 @@ def open_settings(
         paths.make()
         check_locks_exclude(os.path.join(paths.hidden, "lock-check"))
         with exclusive(paths.ledger):
+            share_record(paths.ledger)
             known = _known_settings(paths)  # again, because another process may have created the store
             if known is None:
                 assert schema is not None
@@ -81,6 +82,7 @@ def open_settings(
                 wanted = changed(known)
             if wanted != known or not os.path.exists(paths.settings):
                 replace_file(paths.settings, wanted.to_json().encode("utf-8"))
+                share_record(paths.settings)
     return wanted, False
 
 

@@ -23,7 +23,7 @@ from parquet_loader.store.delivery_counts import add_seen, compact_seen, read_se
 from parquet_loader.store.eviction_queue import queue_evictions, queued_evictions
 from parquet_loader.store.files.file_catalog import FileCatalog
 from parquet_loader.store.files.file_names import new_identity
-from parquet_loader.store.files.paths import StorePaths, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in, share_record
 from parquet_loader.store.files.stored_file import StoredFile
 from parquet_loader.store.leases import LeaseTable, read_lease
 from parquet_loader.store.ledger import Ledger, Totals, reservation_text, reserved_bytes
@@ -61,6 +61,7 @@ class Reservation:
             with ledger.transaction():
                 path = os.path.join(paths.writers, self.writer)
                 self._file = if_refused.enter_context(LockedFile(path, reservation_text(0)))
+                share_record(path)
             if_refused.pop_all()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import fcntl
@@ -9,6 +10,7 @@ import gc
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -26,6 +28,7 @@ from parquet_loader import (
     SampleStore,
     Schema,
     SourceError,
+    StoreFullError,
     StoreOptions,
     SystemReadError,
     Tensor,
@@ -276,6 +279,63 @@ def test_a_signal_while_a_writer_starts_its_thread_leaves_nothing(
     gc.collect()
     assert not [thread for thread in threading.enumerate() if thread.name == "parquet_loader-roller"]
     assert os.listdir(tmp_path / ".store" / "writers") == []
+
+
+def test_the_umask_of_one_user_does_not_hide_records_from_another(tmp_path: Path) -> None:
+    """Failed on c4ba27e2: records had mode 0600, so the files of a lease or hold were evicted by other users."""
+    before = os.umask(0)
+    try:
+        store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+        os.umask(0o077)
+        with store.writer() as writer:
+            writer.write(rows(0, 100))
+            writer.flush()
+            with BatchedDataLoader(store, 10) as loader:
+                assert delivered(loader) == list(range(100))
+                store.recover()
+                iterator = iter(loader)
+                next(iterator)
+                store.hold(loader.state_dict())
+                SampleStore(tmp_path, max_bytes=used_bytes(tmp_path))
+                full = store.writer(when_full="fail")
+                with pytest.raises(StoreFullError):
+                    full.write(rows(0, 100))
+                found = {path: path.stat().st_mode for path in (tmp_path / ".store").rglob("*")}
+                full.abort()
+    finally:
+        os.umask(before)
+    records = {path: stat.S_IMODE(mode) for path, mode in found.items() if stat.S_ISREG(mode)}
+    folders = {path.relative_to(tmp_path / ".store").parts[0] for path in records}
+    assert folders >= {"ledger", "store.json", "seen", "leaving", "writers", "readers", "snapshots", "holds"}
+    assert set(records.values()) == {0o666}
+
+
+@pytest.mark.parametrize("folder", ["readers", "holds", "commits"])
+def test_nothing_is_evicted_while_a_record_of_another_user_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """Failed on c4ba27e2: such a record was ignored."""
+    store = SampleStore(tmp_path, schema=SCHEMA, options=ONE)
+    with store.writer() as writer:
+        writer.write(rows(0, 100))
+    with BatchedDataLoader(store, 10) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        store.hold(loader.state_dict())
+        (tmp_path / ".store" / "commits" / "0123456789abcdef").write_text("[]")
+
+        opened = open
+
+        def refuse(path: Any, *arguments: Any, **options: Any) -> Any:
+            if os.path.dirname(path) == str(tmp_path / ".store" / folder):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return opened(path, *arguments, **options)
+
+        monkeypatch.setattr(builtins, "open", refuse)
+        with pytest.raises(WriteError, match=rf"files cannot be evicted: Permission denied: .*/\.store/{folder}/"):
+            store.evict(to_bytes=1)
+        monkeypatch.undo()
+        assert delivered_rest(iterator) == list(range(10, 100))
 
 
 def test_a_read_only_directory_can_be_read(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from parquet_loader.common import IntArray, remove_file, replace_file
 from parquet_loader.errors import SourceError
 from parquet_loader.source import FooterCache, Snapshot, SourceFile, dump_snapshot, load_snapshot
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths, names_in
+from parquet_loader.store.files.paths import StorePaths, names_in, share_record
 
 KEPT_LISTS = 64
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -112,6 +112,7 @@ def keep_list(paths: StorePaths, name: str, data: bytes) -> None:
     is_new = not os.path.exists(path)
     if is_new:
         replace_file(path, data)
+        share_record(path)
     else:
         os.utime(path)
     ages: dict[str, int] = {}
@@ -180,7 +181,9 @@ def write_hold(paths: StorePaths, held: HeldState, names: Sequence[str]) -> None
     """Hold files from now on; called in a transaction."""
     about = {name: getattr(held, name) for name in HeldState.__slots__}
     text = "\n".join([json.dumps(about), *names, ""])
-    replace_file(os.path.join(paths.holds, held.name), text.encode("utf-8"))
+    path = os.path.join(paths.holds, held.name)
+    replace_file(path, text.encode("utf-8"))
+    share_record(path)
 
 
 def read_holds(paths: StorePaths) -> list[HeldState]:

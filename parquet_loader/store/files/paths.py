@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -104,6 +106,18 @@ class StorePaths:
             if parsed is not None and parsed.tag == tag:
                 found[name] = parsed
         return found
+
+
+def share_record(path: str) -> None:
+    """Give a new record the permissions of its directory, so that all users of the store can read it.
+
+    The umask of the process that makes it must not decide: a writer that cannot read a lease may evict its files.
+    """
+    with contextlib.suppress(OSError):  # such as another user's file
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        shared = mode | os.stat(os.path.dirname(path)).st_mode & 0o666
+        if shared != mode:
+            os.chmod(path, shared)
 
 
 def remove_half_replaced(paths: StorePaths) -> int:
