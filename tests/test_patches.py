@@ -115,6 +115,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.engine.engine.Engine.close": "Ctrl-C comes at the moment at which an epoch is closed",
     },
     "loader/test_tokenizers.py": {
+        "parquet_loader.loader.tokens.token_cache.ListedDataset": "no file descriptor is free just for the kept tokens",
         "parquet_loader.loader.tokens.tokenizing.DocumentEncoder.__call__": "how many documents a start tokenizes",
         "parquet_loader.loader.tokens.tokenizing._CHUNK_BYTES": "windows of many chunks without megabytes of text",
     },

@@ -21,6 +21,7 @@ import pytest
 from parquet_loader import (
     ConfigurationError,
     DataError,
+    OpenFilesError,
     OutputOptions,
     ParquetDataset,
     Ragged,
@@ -29,6 +30,7 @@ from parquet_loader import (
     SchemaError,
     Shard,
     SourceError,
+    SystemReadError,
     TokenizerOptions,
     TokenLoader,
     UnsupportedError,
@@ -203,6 +205,39 @@ def test_a_cache_holds_the_tokens_of_the_same_files_rows_and_tokenizer(
     pq.write_table(pq.read_table(tmp_path / "d" / "1.parquet").slice(1), tmp_path / "d" / "1.parquet")
     with open_loader():
         assert sum(encoded) == len(texts()) - 1
+
+
+@pytest.mark.parametrize("refused", ["directory", "file"])
+def test_a_cache_that_cannot_be_read_for_now_is_not_deleted(
+    tmp_path: Path, tokenizer: Any, encoded: list[int], monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Failed on c4ba27e2: the tokens were deleted, though another process may use them, and made again."""
+    write(tmp_path / "d", tokenizer)
+    options = TokenizerOptions(tokenizer, cache=tmp_path / "cache")
+    with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
+        expected = pieces_of(loader, "number")
+    (kept,) = (tmp_path / "cache").iterdir()
+    listdir = os.listdir
+
+    def refuse(path: Any) -> list[str]:
+        if path == kept:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return listdir(path)
+
+    def no_descriptor(*_: Any, **__: Any) -> None:
+        raise OpenFilesError("no free file descriptor is left")
+
+    encoded.clear()
+    with monkeypatch.context() as patch:
+        if refused == "directory":
+            patch.setattr(os, "listdir", refuse)
+        else:
+            patch.setattr("parquet_loader.loader.tokens.token_cache.ListedDataset", no_descriptor)
+        with pytest.raises((SystemReadError, OpenFilesError), match=f"{kept}: .*Permission denied|no free file"):
+            TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS)
+    with TokenLoader(tmp_path / "d", "text", tokenizer=options, **ARGUMENTS) as loader:
+        assert pieces_of(loader, "number") == expected
+    assert encoded == []
 
 
 def test_other_tokens_are_written_to_a_cache_at_the_same_time(

@@ -11,6 +11,7 @@ same tokens.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import shutil
@@ -24,9 +25,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.collate import arrow_table
-from parquet_loader.common import FileLock, OutputOptions, Shard
+from parquet_loader.common import FileLock, OutputOptions, Shard, reading_errors
 from parquet_loader.dataset import Dataset, ListedDataset, digest, settings_of, with_columns, with_shard
-from parquet_loader.errors import ConfigurationError, ParquetLoaderError, SourceError, UnsupportedError
+from parquet_loader.errors import (
+    ConfigurationError,
+    OpenFilesError,
+    ParquetLoaderError,
+    SourceError,
+    SystemReadError,
+    UnsupportedError,
+)
 from parquet_loader.loader.batched import BatchedDataLoader, parts_of
 from parquet_loader.loader.column_scan import PassingRows, ScanOptions
 from parquet_loader.loader.state import counts_identity, described, files_identity
@@ -83,7 +91,8 @@ def cached_tokens(
         options: How the rows are read; each process reads all rows, on threads.
 
     Raises:
-        SourceError: The directory cannot be written.
+        SourceError: The directory cannot be written, or the system cannot read the tokens.
+        OpenFilesError: No file descriptor is free.
         UnsupportedError: Its file system has no locks, or the filter cannot be serialised.
         DataError, SchemaError, MemoryLimitError, WriteError: Rows cannot be read or stored.
     """
@@ -157,13 +166,22 @@ def _origin_of(dataset: Dataset, filters: Any) -> TextOrigin:
 
 
 def _opened(path: Path, rows: int, shard: Shard | None) -> ListedDataset | None:
-    """Return the data set of tokens; None if it is missing or incomplete."""
+    """Return the data set of tokens; None if it is missing or incomplete.
+
+    Raises:
+        SystemReadError, OpenFilesError: The system cannot read it for now, so it may be complete, and in use.
+    """
+    names: list[str] = []
+    with reading_errors(str(path)), suppress(FileNotFoundError, NotADirectoryError):
+        names = os.listdir(path)
     # Sorted by length first: names of earlier releases put the tenth file before the second.
-    files = sorted(path.glob("part-*.parquet"), key=lambda file: (len(file.name), file.name))
+    files = sorted(fnmatch.filter(names, "part-*.parquet"), key=lambda name: (len(name), name))
     if not files:
         return None
     try:
-        listed = ListedDataset([str(file) for file in files], shard=Shard(0, 1))
+        listed = ListedDataset([str(path / name) for name in files], shard=Shard(0, 1))
+    except (SystemReadError, OpenFilesError):
+        raise
     except ParquetLoaderError:
         return None
     if listed.num_rows != rows:
