@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
-from parquet_loader.decode import ValueProblem, coded_words, type_at
+from parquet_loader.decode import ValueProblem, coded_words, named_codes, type_at
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
 from parquet_loader.read.views import schema_without_views, table_without_views
@@ -337,10 +337,13 @@ def categories_of(fields: Mapping[str, Field]) -> dict[str, Category]:
 
 def columns_of_codes(file_schema: pa.Schema, declared: Schema | None) -> dict[str, Category]:
     """Return the columns with codes of categories, according to the file's own schema or else the declared one."""
+    of_text = {n: f for n, f in categories_of(declared or {}).items() if not f.is_integer}
     if METADATA_KEY in (file_schema.metadata or {}):
         found = {n: f for n, f in categories_of(Schema.from_arrow(file_schema)).items() if f.storage == "codes"}
     else:
-        found = {n: f for n, f in categories_of(declared or {}).items() if not f.is_integer}
+        found = dict(of_text)
+    for name in of_text:
+        found |= named_codes(file_schema, name)
     types = {column.name: column.type for column in file_schema}
     return {n: f for n, f in found.items() if n in types and pa.types.is_integer(types[n])}
 

@@ -26,7 +26,13 @@ from parquet_loader.schema.encode.tables import (
     to_table,
 )
 from parquet_loader.schema.encoded import Category, Encoded
-from parquet_loader.schema.features import are_file_references, hub_features, is_file_reference, is_media
+from parquet_loader.schema.features import (
+    are_file_references,
+    class_names,
+    hub_features,
+    is_file_reference,
+    is_media,
+)
 from parquet_loader.schema.fields import (
     Bytes,
     Field,
@@ -78,6 +84,7 @@ __all__ = [
     "are_file_references",
     "arrow_type_of",
     "check_schema",
+    "class_names",
     "companion_of",
     "complete_schema",
     "constant",

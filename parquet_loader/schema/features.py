@@ -42,6 +42,15 @@ def hub_features(schema: pa.Schema) -> Mapping[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
+def class_names(schema: pa.Schema, name: str) -> tuple[str, ...]:
+    """Return the class names that `datasets` stored for a column, by its dotted name; none if it has none."""
+    feature: Any = hub_features(schema)
+    for step in (name,) if name in feature else name.split("."):
+        feature = feature.get(step) if isinstance(feature, dict) else None
+    names: Any = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+    return tuple(names) if _are_names(names) else ()
+
+
 def is_media(type_: pa.DataType) -> bool:
     """Whether a column is a struct of bytes and path, as which `datasets` stores images, audio and the like."""
     if not pa.types.is_struct(type_) or type_.num_fields != 2:

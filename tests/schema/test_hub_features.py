@@ -17,6 +17,7 @@ import pytest
 from parquet_loader import (
     BatchedDataLoader,
     Bytes,
+    Category,
     DataError,
     Image,
     ParquetDataset,
@@ -163,6 +164,37 @@ def test_features_that_are_unknown_or_do_not_fit_say_nothing(tmp_path: Path, fea
     path = written(tmp_path / "a.parquet", {"x": pa.array([1, 2]), "y": pa.array([[1], [2, 3]])}, features)
     assert dict(ParquetDataset(path).schema) == {"x": Scalar("int64"), "y": RaggedList("int64")}
     assert batch_of(path)["x"].tolist() == [1, 2]
+
+
+CLASSES = {"_type": "ClassLabel", "names": ["cat", "dog", "emu"]}
+
+
+@pytest.mark.parametrize("words", [("cat", "dog", "emu"), ("emu", "dog", "cat"), ("ant", "bee", "emu", "dog", "cat")])
+@pytest.mark.parametrize("name", ["label", "animal.kind"])
+@pytest.mark.parametrize("is_rewritten", [False, True])
+def test_a_category_reads_labels_by_the_names_of_their_classes(
+    tmp_path: Path, words: tuple[str, ...], name: str, is_rewritten: bool
+) -> None:
+    labels = pa.array([0, 2, 1, 2])
+    columns = {"label": labels, "animal": pa.StructArray.from_arrays([labels], ["kind"])}
+    source = written(tmp_path / "a.parquet", columns, as_json({"label": CLASSES, "animal": {"kind": CLASSES}}))
+    if is_rewritten:
+        rewrite_dataset(source, tmp_path / "rewritten")
+        source = tmp_path / "rewritten"
+    expected = [words.index(word) for word in ("cat", "emu", "dog", "emu")]
+    for column, aliases in ((name, ()), ("other", (name,))):
+        schema = Schema({column: Category(words, aliases=aliases)})
+        assert batch_of(source, schema=schema)[column].tolist() == expected
+        if name == "label":
+            of_emus = batch_of(source, schema=schema, filters=[(column, "==", "emu")])
+            assert of_emus[column].tolist() == [words.index("emu")] * 2
+
+
+def test_a_class_that_a_category_lacks_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", {"label": pa.array([0, 2])}, as_json({"label": CLASSES}))
+    with pytest.raises(DataError, match=r"column 'label', row 1: holds 'emu', which is not among the 2 words"):
+        batch_of(path, schema=Schema({"label": Category(["cat", "dog"])}))
+    assert batch_of(path, schema=Schema({"label": Category([2, 0])}))["label"].tolist() == [1, 0]
 
 
 def test_lists_of_one_length_are_tensors_whatever_their_type_in_the_file(tmp_path: Path) -> None:
