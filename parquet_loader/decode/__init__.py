@@ -17,16 +17,7 @@ from parquet_loader.decode.converters import (
     one_array,
     plain,
 )
-from parquet_loader.decode.decoder import (
-    ColumnProblems,
-    Decoder,
-    NullError,
-    TableOrigin,
-    named_codes,
-    parts_of,
-    read_name,
-    type_at,
-)
+from parquet_loader.decode.decoder import ColumnProblems, Decoder, NullError, TableOrigin, parts_of, read_name, type_at
 from parquet_loader.decode.encoded_columns import ValueProblem, cut_at_once, read_array, unpack
 from parquet_loader.decode.expected_routes import ChunkRoute, chunk_routes
 from parquet_loader.decode.file_references import FileReference, unpacked_reference

@@ -44,9 +44,9 @@ from parquet_loader.schema import (
     Text,
     Video,
     are_file_references,
-    class_names,
     is_list_like,
     is_media,
+    named_codes,
     plain_type,
     policy_of,
     unpacked_field,
@@ -450,16 +450,6 @@ def _categories(fields: Mapping[str, Field]) -> dict[str, Category]:
         if isinstance(field, Group):
             found |= {name: part for name, part in field.members if isinstance(part, Category)}
     return found
-
-
-def named_codes(file_schema: pa.Schema, name: str) -> dict[str, Category]:
-    """Return the names that a file gives to the integers of a column, as its vocabulary; empty if it gives none."""
-    if METADATA_KEY in (file_schema.metadata or {}):
-        stored = Schema.from_arrow(file_schema).get(name)
-        names = tuple(stored.names) if isinstance(stored, Scalar) else ()
-    else:
-        names = class_names(file_schema, name)
-    return {name: Category(names, storage="codes")} if names and len(set(names)) == len(names) else {}
 
 
 def _raw_difference(stored: Field | None, field: Field, type_: pa.DataType) -> str | None:

@@ -13,12 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parquet_loader.common import Call, FieldRef, Literal, Node, named_columns, nodes, read_expression
-from parquet_loader.decode import ValueProblem, coded_words, named_codes, type_at
+from parquet_loader.decode import ValueProblem, coded_words, type_at
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
 from parquet_loader.read.views import schema_without_views, table_without_views
 from parquet_loader.read.virtual_columns import Positions, position_hash, text_hash
-from parquet_loader.schema import METADATA_KEY, Bytes, Category, Field, Group, Scalar, Schema, Text, constant
+from parquet_loader.schema import (
+    METADATA_KEY,
+    Bytes,
+    Category,
+    Field,
+    Group,
+    Scalar,
+    Schema,
+    Text,
+    constant,
+    named_codes,
+)
 from parquet_loader.source import RowGroupRef, Snapshot, guarantees
 
 # Statistics leave out NaN, but these comparisons are false for NaN, so statistics can exclude row groups for them.

@@ -26,13 +26,7 @@ from parquet_loader.schema.encode.tables import (
     to_table,
 )
 from parquet_loader.schema.encoded import Category, Encoded
-from parquet_loader.schema.features import (
-    are_file_references,
-    class_names,
-    hub_features,
-    is_file_reference,
-    is_media,
-)
+from parquet_loader.schema.features import are_file_references, hub_features, is_file_reference, is_media
 from parquet_loader.schema.fields import (
     Bytes,
     Field,
@@ -59,7 +53,7 @@ from parquet_loader.schema.media import Audio, Video
 from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls
 from parquet_loader.schema.ragged import Ragged, object_array, row_objects, split_ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
-from parquet_loader.schema.schema import METADATA_KEY, Schema, check_schema
+from parquet_loader.schema.schema import METADATA_KEY, Schema, check_schema, named_codes
 
 __all__ = [
     "METADATA_KEY",
@@ -84,7 +78,6 @@ __all__ = [
     "are_file_references",
     "arrow_type_of",
     "check_schema",
-    "class_names",
     "companion_of",
     "complete_schema",
     "constant",
@@ -109,6 +102,7 @@ __all__ = [
     "iter_tables",
     "lenient",
     "masks_of",
+    "named_codes",
     "nodes",
     "null_levels",
     "object_array",

@@ -13,7 +13,8 @@ import pyarrow.fs as pafs
 
 from parquet_loader.errors import ConfigurationError, SchemaError, nearest
 from parquet_loader.schema.base import FieldBase, describe
-from parquet_loader.schema.fields import Category, Field, Group, companion_of, policy_of
+from parquet_loader.schema.features import class_names
+from parquet_loader.schema.fields import Category, Field, Group, Scalar, companion_of, policy_of
 from parquet_loader.schema.infer import heads, infer_columns
 from parquet_loader.schema.json_form import dump_fields, load_fields
 
@@ -314,6 +315,18 @@ def check_schema(schema: Any, *, is_optional: bool = True) -> None:
     found, expected = " ".join(repr(schema).split()), "a Schema or None" if is_optional else "a Schema"
     example = "Schema({'x': Scalar('float32')})"
     raise ConfigurationError(f"schema={found:.60}: expected {expected}; make one by {example}")
+
+
+def named_codes(schema: pa.Schema, name: str) -> dict[str, Category]:
+    """Return the names that metadata give to the integers of a column, as its vocabulary; empty if they give none."""
+    if METADATA_KEY in (schema.metadata or {}):
+        stored = Schema.from_arrow(schema).get(name)
+        if isinstance(stored, Category):
+            return {name: stored} if stored.storage == "codes" else {}
+        names = tuple(stored.names) if isinstance(stored, Scalar) else ()
+    else:
+        names = class_names(schema, name)
+    return {name: Category(names, storage="codes")} if names and len(set(names)) == len(names) else {}
 
 
 def _check_aliases(fields: Mapping[str, Field]) -> None:

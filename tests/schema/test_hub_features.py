@@ -27,6 +27,7 @@ from parquet_loader import (
     SchemaError,
     Tensor,
     rewrite_dataset,
+    write_dataset,
 )
 
 WRITTEN = Path(__file__).parent / "data" / "hub_features.parquet"
@@ -167,6 +168,7 @@ def test_features_that_are_unknown_or_do_not_fit_say_nothing(tmp_path: Path, fea
 
 
 CLASSES = {"_type": "ClassLabel", "names": ["cat", "dog", "emu"]}
+CODES = Schema({"label": Category(["cat", "dog", "emu"], storage="codes")})
 
 
 @pytest.mark.parametrize("words", [("cat", "dog", "emu"), ("emu", "dog", "cat"), ("ant", "bee", "emu", "dog", "cat")])
@@ -188,6 +190,21 @@ def test_a_category_reads_labels_by_the_names_of_their_classes(
         if name == "label":
             of_emus = batch_of(source, schema=schema, filters=[(column, "==", "emu")])
             assert of_emus[column].tolist() == [words.index("emu")] * 2
+
+
+def test_a_category_is_written_by_the_names_of_classes_and_of_codes(tmp_path: Path) -> None:
+    schema = Schema({"label": Category(["emu", "dog", "cat"], fill="dog")})
+    by_class = pa.table({"label": [0, 2, 1, None]}).replace_schema_metadata(
+        {b"huggingface": as_json({"label": CLASSES})}
+    )
+    write_dataset({"label": ["cat", "emu", "dog", "dog"]}, tmp_path / "codes", CODES)
+    by_code = pq.read_table(tmp_path / "codes")
+    assert by_code["label"].to_pylist() == [0, 2, 1, 1]
+    for number, table in enumerate((by_class, by_code, by_class.to_reader())):
+        write_dataset(table, tmp_path / str(number), schema)
+        assert batch_of(tmp_path / str(number))["label"].tolist() == [2, 0, 1, 1]
+    with pytest.raises(DataError, match=r"field 'label', row 1: the code 3 is not in the vocabulary"):
+        write_dataset(by_class.set_column(0, "label", pa.array([0, 3, 0, 0])), tmp_path / "more", schema)
 
 
 def test_a_class_that_a_category_lacks_is_named(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from parquet_loader.schema.encode.tensors import encode_tensor, raw_elements
 from parquet_loader.schema.fields import Bytes, Category, Field, Group, RaggedList, Scalar, Tensor, Text
 from parquet_loader.schema.infer import infer_fields, is_index_column
 from parquet_loader.schema.ragged import Ragged
-from parquet_loader.schema.schema import METADATA_KEY, Schema
+from parquet_loader.schema.schema import METADATA_KEY, Schema, named_codes
 
 SLICE_BYTES = 32 * 2**20
 """About how many bytes of input are converted at a time."""
@@ -70,11 +70,12 @@ def iter_tables(data: Any, schema: Schema | None = None, slice_bytes: int = SLIC
     Data without a single row may yield nothing, or one empty table.
     """
     first_row, declared = 0, schema
+    named = _named_codes(data, schema or {})
     for columns in slices_of(data, slice_bytes, schema):
         if schema is None:
             schema = declared = _carried_schema(data)
         schema = complete_schema(schema, columns)
-        table = _encode(columns, schema, first_row, declared)
+        table = _encode(_as_words(columns, named, first_row), schema, first_row, declared)
         first_row += table.num_rows
         yield table
 
@@ -185,6 +186,33 @@ def _carried_schema(data: Any) -> Schema | None:
     schema = Schema.from_arrow(arrow)
     stored = {name: field.type for name, field in schema.stored_columns().items()}
     return schema if stored == {field.name: field.type for field in arrow} else None
+
+
+def _named_codes(data: Any, schema: Mapping[str, Field]) -> dict[str, Category]:
+    """Return the vocabularies of columns of integers that the data name, if the schema stores words for them."""
+    arrow = getattr(getattr(data, "features", None), "arrow_schema", getattr(data, "schema", None))  # of `datasets`
+    if not isinstance(arrow, pa.Schema):
+        return {}
+    found: dict[str, Category] = {}
+    members = [pair for field in schema.values() if isinstance(field, Group) for pair in field.members]
+    for name, field in (*schema.items(), *members):
+        if isinstance(field, Category) and not field.is_integer:
+            for own in (name, *field.aliases):
+                found |= named_codes(arrow, own)
+    return found
+
+
+def _as_words(columns: Mapping[str, Any], named: Mapping[str, Category], first_row: int) -> dict[str, Any]:
+    """Return columns with the words of named codes in place of the codes."""
+    out = dict(columns)
+    for name in named.keys() & columns.keys():
+        try:
+            codes = to_arrow(plain(columns[name]))
+            if pa.types.is_integer(codes.type):
+                out[name] = named[name].words.take(checked_codes(named[name], codes))
+        except Misfit as misfit:
+            raise _located(name, misfit, first_row) from None
+    return out
 
 
 def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int, declared: Schema | None) -> pa.Table:
