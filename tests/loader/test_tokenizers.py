@@ -294,6 +294,17 @@ def test_lineage_of_a_cache_of_many_files_names_the_rows_of_the_text(tmp_path: P
         assert batch["number"].tolist() == (files + ROW_GROUP_ROWS * own.row_groups + own.rows).tolist()
 
 
+def test_the_members_of_a_struct_are_carried_from_a_cache(tmp_path: Path, tokenizer: Any) -> None:
+    pq.write_table(pa.table({"text": ["rows"], "meta": [{"stars": 3, "tag": "a"}]}), tmp_path / "a.parquet")
+    for cache in (None, tmp_path / "cache", tmp_path / "cache"):
+        options = TokenizerOptions(tokenizer, cache=cache)
+        with TokenLoader(
+            tmp_path / "a.parquet", "text", tokenizer=options, length=8, batch_size=1, carry=["meta"]
+        ) as loader:
+            (batch,) = loader
+        assert (batch["meta.stars"].tolist(), batch["meta.tag"].to_list()) == ([3], ["a"])
+
+
 def test_columns_that_are_carried_from_a_cache_are_those_of_the_files(tmp_path: Path, tokenizer: Any) -> None:
     rows = range(120)
     table = pa.table(

@@ -462,6 +462,17 @@ def test_columns_are_carried_beside_empty_documents_however_their_lists_are_read
     assert all(np.array_equal(b["mask"], (b["document_ids"] >= 0) & (b["input_ids"] % 2 == 0)) for b in batches)
 
 
+def test_the_name_of_a_struct_carries_its_members(tmp_path: Path) -> None:
+    meta = pa.array([{"stars": 1, "weight": [0.5, 0.25, 2.0]}, {"stars": 2, "weight": [1.0, 4.0]}])
+    pq.write_table(pa.table({"input_ids": [[1, 2, 3], [4, 5]], "meta": meta}), tmp_path / "a.parquet")
+    for source in (tmp_path, ParquetDataset(tmp_path)):
+        with TokenLoader(source, length=5, batch_size=1, carry=["meta"], output_options=NUMPY) as loader:
+            (batch,) = loader
+        assert batch["input_ids"].tolist() == [[1, 2, 3, 4, 5]]
+        assert batch["meta.weight"].tolist() == [[0.5, 0.25, 2.0, 1.0, 4.0]]
+        assert batch["meta.stars"].tolist() == [1, 2]
+
+
 def test_labels_do_not_cross_documents_on_request(tmp_path: Path) -> None:
     write(tmp_path / "d", [3, 2, 5])
     with TokenLoader(

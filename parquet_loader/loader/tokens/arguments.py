@@ -15,7 +15,7 @@ from parquet_loader.loader.tokens.documents import BATCH_KEYS
 from parquet_loader.loader.tokens.epoch_packing import PackingRule
 from parquet_loader.loader.tokens.tokenizing import DocumentEncoder
 from parquet_loader.plan import Overflow, Pack
-from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video, masks_of
+from parquet_loader.schema import Audio, Image, RaggedList, Scalar, Schema, Tensor, Text, Video, heads, masks_of
 
 
 def check_supported(
@@ -138,6 +138,8 @@ def roles(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the carried columns with a value for each token, and those (with masks) with a value for each document.
 
+    The name of a struct carries all its members.
+
     Raises:
         SchemaError: Tokens or boundaries are not lists of integers.
         UnsupportedError: A carried column holds images or recordings.
@@ -149,6 +151,7 @@ def roles(
             raise SchemaError(
                 f"{label}={name!r}: expected a column with a list of integers in each row, found {schema[name]!r}{text}"
             )
+    carry = [leaf for name in carry for leaf in schema if name in heads(leaf)]
     for name in carry:
         if isinstance(schema[name], Image | Audio | Video):
             kind = "images" if isinstance(schema[name], Image) else "recordings"

@@ -114,7 +114,7 @@ def cached_tokens(
     ) as loader:
         parts = parts_of(loader)
         dataset = parts.dataset
-        fields = {**{name: dataset.schema[name] for name in columns}, lengths: Scalar("int32")}
+        fields = {**dataset.schema, lengths: Scalar("int32")}
         fields[text] = RaggedList(Scalar(encoder.dtype.name))
         origin = _origin_of(dataset, None if parts.filters is None else described(str(parts.filters)))
         schema = Schema(fields)
