@@ -147,7 +147,8 @@ def _differ(snapshot: Snapshot, different: Mapping[str, Mapping[Field | None, li
     others = list(different)[_EXPLAINED:_COLUMNS_SHOWN]
     more = len(different) - len(texts) - len(others)
     if others:
-        texts.append(f"so do {', '.join(map(repr, others))}{f' and {more} more' if more else ''}")
+        verb = "does" if len(others) == 1 else "do"
+        texts.append(f"so {verb} {', '.join(map(repr, others))}{f' and {more} more' if more else ''}")
     what = "column" if len(different) == 1 else f"{len(different)} columns differ between files:"
     return SchemaError(
         f"{what} {'; '.join(texts)}; pass schema= "

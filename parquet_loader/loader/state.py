@@ -122,7 +122,8 @@ def check_state(
         ResumeError: It is not a state, or belongs to another loader; the message names the difference.
     """
     if not isinstance(state, Mapping) or "version" not in state:
-        raise ResumeError(f"expected a result of state_dict(), found {state!r:.80}")
+        hint = "; pass json.loads of this text" if isinstance(state, str | bytes) else ""
+        raise ResumeError(f"expected a result of state_dict(), found {state!r:.80}{hint}")
     if state["version"] != STATE_VERSION:
         raise ResumeError(
             f"the state has version {state['version']!r}, this release reads version {STATE_VERSION}; "
@@ -139,6 +140,8 @@ def check_state(
         cure = "construct the loader as it was"
         if table is not None and isinstance(named, str) and named != table.name and "table" not in but:
             cure = f"open the state's version: {table.reopening(named)}"
+        elif "ranks" in state and "ranks" in identity and state["ranks"] != identity["ranks"]:
+            cure += " (only a state of ShardOptions(logical_shards=...) resumes on another number of ranks)"
         raise ResumeError(
             f"the state does not match this loader: {'; '.join(differing)}; "
             f"{cure}, or call set_epoch(n) to begin an epoch without the state"

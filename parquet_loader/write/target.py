@@ -152,7 +152,8 @@ def check_appendable(schema: Schema, there: pa.Schema, path: str) -> None:
         more = f"; and {len(problems) - _MOST_SHOWN} more" if len(problems) > _MOST_SHOWN else ""
         raise SchemaError(
             f"{path}: {'; '.join(problems[:_MOST_SHOWN])}{more}; append with the schema of the files there, or write "
-            "to another directory and load both with a schema= whose fields have missing=<value> or one type for both"
+            "to another directory and load both with a schema= whose fields have one type for both, missing=<value> "
+            "for new columns, and aliases=<names> for renamed ones"
         )
     if list(old) != list(new):
         raise SchemaError(f"{path}: the columns are {list(old)} there, and would be {list(new)}; give them that order")

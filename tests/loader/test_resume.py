@@ -287,6 +287,7 @@ def states(tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         ({"columns": ["id", "text"]}, "columns: 'id, double, text' in the state, 'id, text' here"),
         ({"filters": pc.field("id") < 90}, "filters: None in the state"),
         ({"shard": Shard(0, 2)}, "ranks: 1 in the state, 2 here"),
+        ({"shard": Shard(0, 4)}, "it was (only a state of ShardOptions(logical_shards=...) resumes on another number"),
         ({"shard_options": ShardOptions(logical_shards=4)}, "logical shards"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -299,6 +300,12 @@ def test_a_state_of_other_arguments_is_refused(
     with BatchedDataLoader(root, **options) as loader, pytest.raises(ResumeError) as caught:
         loader.load_state_dict(state)
     assert named in str(caught.value)
+
+
+def test_a_state_as_text_is_refused_with_a_hint(states: tuple[str, dict[str, Any]]) -> None:
+    root, state = states
+    with BatchedDataLoader(root, 8) as loader, pytest.raises(ResumeError, match=r"pass json\.loads of this text"):
+        loader.load_state_dict(json.dumps(state))  # type: ignore[arg-type]
 
 
 def test_a_state_of_other_files_is_refused(states: tuple[str, dict[str, Any]]) -> None:

@@ -573,7 +573,7 @@ def test_values_that_do_not_fit_are_named(field: Any, values: Any, message: str)
     ("batch", "message"),
     [
         ({"a": [1], "bb": ["x"]}, "column 'bb' is not in the schema. Did you mean 'b'?"),
-        ({"a": [1]}, "the data lack column 'b'"),
+        ({"a": [1]}, "the data lack column 'b', which the schema has. There are: 'a'. A field with missing=<value>"),
         ({"a": [1, 2], "b": ["x"]}, "'a' has 2 rows, 'b' has 1"),
         ([{"a": 1, "b": "x"}, 3], "item 1 of the list is int, not a dict"),
         ([{"a": 1}], "the data lack column 'b'"),

@@ -321,6 +321,13 @@ def test_all_differences_between_files_are_listed(tmp_path: Path) -> None:
     assert message.count("no such column") == 3
 
 
+def test_a_single_difference_that_is_not_explained_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({f"c{n}": [1] for n in range(5)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({f"c{n}": ["x"] for n in range(5)}), tmp_path / "b.parquet")
+    with pytest.raises(SchemaError, match=r"has Text\(\); so does 'c4'; pass schema="):
+        load(tmp_path)
+
+
 def test_the_list_of_differences_is_bounded(tmp_path: Path) -> None:
     pq.write_table(pa.table({f"c{n}": [1] for n in range(500)}), tmp_path / "a.parquet")
     pq.write_table(pa.table({f"c{n}": ["x"] for n in range(500)}), tmp_path / "b.parquet")

@@ -300,7 +300,7 @@ def _column(name: str, field: Column, columns: Mapping[str, Any], rows: int, fir
 def _absent(name: str, columns: Mapping[str, Any]) -> SchemaError:
     return SchemaError(
         f"the data lack column {name!r}, which the schema has. {nearest(name, columns)} "
-        "missing=<value> on the field would take its place"
+        "A field with missing=<value> is written without it, and one with aliases=<names> from a column of another name"
     )
 
 
