@@ -30,6 +30,12 @@ from parquet_loader.schema.fields import (
 
 Nulls: TypeAlias = Literal["mask", "fill"]
 
+_BLACK_PIXEL = (
+    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x00\x00\x00\x00:~\x9bU"
+    b"\x00\x00\x00\nIDATx\xdac`\x00\x00\x00\x02\x00\x01\xe5'\xde\xfc\x00\x00\x00\x00IEND\xaeB`\x82"
+)
+"""A PNG of one pixel."""
+
 
 def refuses_nulls(field: Field) -> bool:
     """Whether a null in the field's column, or within one of its lists, is an error."""
@@ -63,7 +69,8 @@ def with_nulls(fields: Mapping[str, Field], names: Collection[str], nulls: Nulls
 def masked(field: Field) -> Field:
     """Return the field with a mask for its nulls; those in lists and packed groups, which have no masks, are filled.
 
-    A tensor is filled if it is stored as lists, and if it has a mask already, which its nulls in lists do not pass.
+    A tensor is filled if it is stored as lists, and if it has a mask already, which its nulls in lists do not pass. An
+    image of any size is filled with one black pixel; if it is stored as a path, it stays as it is.
     """
     if isinstance(field, RaggedList):
         return replace(field, null="mask", item=filled(field.item))
@@ -72,7 +79,7 @@ def masked(field: Field) -> Field:
             return filled(field)
         return Group({name: masked(part) for name, part in field.members}, storage=field.storage)
     if isinstance(field, Image) and not field.is_fixed:
-        return field
+        return field if field.storage == "path" else replace(field, null="mask", fill=_BLACK_PIXEL)
     if isinstance(field, Encoded):
         return replace(field, null="mask")
     if isinstance(field, Tensor) and (field.storage == "list" or field.null == "mask"):

@@ -18,6 +18,7 @@ from parquet_loader import (
     ConfigurationError,
     DataError,
     Group,
+    Image,
     OutputOptions,
     RaggedList,
     Scalar,
@@ -105,6 +106,25 @@ def test_the_schema_that_an_error_prints_completes_the_one_given(tmp_path: Path)
     assert list(schema) == ["age", "city", "id"]
     assert schema["age"] == Scalar("float32", null="mask")
     assert load(tmp_path, schema=schema)["age_valid"].sum() == 2
+
+
+@pytest.mark.parametrize("field", [Image(), Image((None, None, 1), flip=0.5), Image((None, None, 4))], ids=str)
+def test_the_schema_that_an_error_prints_reads_nulls_among_images_of_any_size(tmp_path: Path, field: Image) -> None:
+    pytest.importorskip("PIL", reason="needs Pillow")
+    write_dataset({"image": [np.full((5, 4, 3), 9, np.uint8)]}, tmp_path / "d", Schema({"image": Image()}))
+    (stored,) = pq.read_table(tmp_path / "d")["image"].to_pylist()
+    pq.write_table(pa.table({"image": [stored, None]}), tmp_path / "a.parquet")
+    read = pasted(null_error(tmp_path / "a.parquet", schema=Schema({"image": field})))
+    with pytest.raises(DataError) as caught:
+        write_dataset([{"image": stored}, {"image": None}], tmp_path / "e", Schema({"image": field}))
+    written = pasted(str(caught.value))
+    assert read == written
+    write_dataset([{"image": stored}, {"image": None}], tmp_path / "e", written)
+    assert pq.read_table(tmp_path / "e")["image"].to_pylist() == [stored, None]
+    channels = field.shape[2]
+    for batch in (load(tmp_path / "a.parquet", schema=read), load(tmp_path / "e")):
+        assert batch["image_valid"].tolist() == [True, False]
+        assert [image.shape for image in batch["image"]] == [(5, 4, channels), (1, 1, channels)]
 
 
 def test_a_mask_whose_name_is_taken_is_printed_as_a_fill(tmp_path: Path) -> None:
