@@ -73,7 +73,7 @@ class DeferredColumns:
         masks: The masks of columns of `straight`: for each, the column, and the address in the view of a null; 0 for a
             column of numbers.
         lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take; if
-            there are any, these rows are all rows of the row group, or of all of them.
+            there are any, these rows are all rows of the row group, or of the row groups.
         groups: Groups of numbers, with their members, which are columns of `straight`.
     """
 

@@ -248,7 +248,7 @@ class Assembly:
     def _write_lists(self, first: int, count: int, deferred: DeferredColumns) -> int:
         """Write lists of any length that are still in the file; return the bytes that the window now holds for them.
 
-        These rows are all rows of their row group; see `DeferredColumns.lists`. Raises `NotDecodedError`.
+        These rows are all rows of their row groups; see `DeferredColumns.lists`. Raises `NotDecodedError`.
         """
         spaces = {}
         for name, nbytes in deferred.lists.items():

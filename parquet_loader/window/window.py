@@ -69,7 +69,7 @@ class Window:
         }
 
     def encoded_slice(self, names: Sequence[str], start: int, stop: int) -> dict[str, Array | EncodedRows]:
-        """Return the same for the named columns, in their order; the scattered ones are media."""
+        """Return rows of the named columns as `slice` does, in their order; the scattered columns are media."""
         arrays = self.slice(start, stop)
         return {name: arrays[name] if name in arrays else self.scattered[name].encoded(start, stop) for name in names}
 
