@@ -100,7 +100,9 @@ class PlanPattern:
         takes_nulls, row_values = footer.pattern.takes_nulls.copy(), footer.pattern.row_values.copy()
         for part, columns in zip(parts, (straight, kernel), strict=True):
             row_values[columns] = np.where(part.lines[:, 11], 0, np.maximum(part.lines[:, 10], 1))
-        takes_nulls[straight] = plan.fills.are_given & (row_values[straight] == 1)
+        # The kernel finds nulls of lists of any length in the pages: the footer counts empty lists, too.
+        per_row = row_values[straight]
+        takes_nulls[straight] = (plan.fills.are_given & (per_row == 1)) | (per_row == 0)
         chunks = footer.pattern._replace(takes_nulls=takes_nulls, row_values=row_values)
         return cls(plan, chunks, straight, kernel)
 

@@ -89,6 +89,18 @@ def test_row_groups_that_differ_only_in_places_share_a_pattern(tmp_path: Path) -
     assert len({made.straight.lines[0, 2] for made, _ in found.values()}) == 2  # the last of a file has fewer rows
 
 
+def test_row_groups_with_and_without_empty_lists_share_a_pattern(tmp_path: Path) -> None:
+    for number, shortest in enumerate([1, 0]):  # a footer counts empty lists as nulls
+        lists = [[row] * (shortest + row % 3) for row in range(4 * ROWS)]
+        pq.write_table(pa.table({"l": lists}), tmp_path / f"{number}.parquet", row_group_size=ROWS)
+    chunks = [pq.read_metadata(file).row_group(0).column(0) for file in tmp_path.iterdir()]
+    assert {chunk.statistics.null_count > 0 for chunk in chunks} == {False, True}
+    found = plans_of(tmp_path)
+    check(found)
+    assert len(found) == 8
+    assert len({id(made.fills) for made, _ in found.values()}) == 1
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kinds=st.lists(
