@@ -69,7 +69,8 @@ def iter_tables(data: Any, schema: Schema | None = None, slice_bytes: int = SLIC
 
     Data without a single row may yield nothing, or one empty table.
     """
-    first_row, declared, given = 0, schema, schema or {}
+    first_row, declared = 0, schema
+    given: Mapping[str, Field] = schema or {}
     named: Mapping[str, Category] | None = None
     for columns in slices_of(data, slice_bytes, schema):
         if named is None:  # not before: `slices_of` refuses data without rows, such as lazy frames
