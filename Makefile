@@ -42,9 +42,11 @@ FUZZ_SEED ?= 0
 help:
 	@sed -n '3,16s/^# *//p' Makefile
 
+# The pip that comes with Python 3.11 spends most of its processor time on comparing tags of files that it does not install.
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) pip
 	@touch $@
 
 $(VENV)/demo $(VENV)/dev $(VENV)/frameworks $(VENV)/spark $(VENV)/all: $(VENV)/made pyproject.toml constraints.txt release/hatch_build.py parquet_loader/common/native/build.py $(wildcard parquet_loader/common/native/src/*.[ch] parquet_loader/common/native/src/*/*.[ch])
