@@ -21,7 +21,7 @@ def test_appending_changed_columns_names_all_differences_and_the_other_way(tmp_p
         "column 'x' is Scalar('float32') there, and would be Scalar('float64')",
         "would add column 'new', which is not there",
         "needs column 'gone', which the new schema lacks",
-        "write to another directory and load both with a schema= whose fields have missing=<value>",
+        "load both with a schema= whose fields have one type for both, missing=<value> for new columns, and aliases=",
     ):
         assert part in str(caught.value)
     write_dataset(rows, tmp_path / "b", new)
