@@ -49,7 +49,7 @@ from parquet_loader.decode.media import (
     write_image,
     write_jpegs,
 )
-from parquet_loader.decode.native.column_reader import Dictionary, NativeChunks, NotDecodedError
+from parquet_loader.decode.native.column_reader import Dictionary, NativeChunks, NotDecodedError, PageMemory
 from parquet_loader.decode.native.decodable import DecodableChunks, decodable_chunks, is_known_codec, is_known_type
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.native.whole_row_groups import ListedRowGroup, WholeRowGroups

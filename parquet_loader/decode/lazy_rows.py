@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import IntArray
-from parquet_loader.decode.native.column_reader import AliveRows, Dictionary, NativeChunks, NotDecodedError
+from parquet_loader.decode.native.column_reader import AliveRows, Dictionary, NativeChunks, NotDecodedError, PageMemory
 from parquet_loader.decode.native.whole_row_groups import WholeRowGroups
 from parquet_loader.decode.plain_pages import RawColumn
 
@@ -28,11 +28,13 @@ class StraightTargets(NamedTuple):
             means None for all.
         masks: int64 ``[columns]``, the address of memory for the mask of each column of numbers, a byte for each row; 0
             without one. None means 0 for all.
+        staging: Memory for pages of byte arrays, if the window has any.
     """
 
     addresses: npt.NDArray[np.int64]
     slots: Sequence[IntArray | None] = ()
     masks: npt.NDArray[np.int64] | None = None
+    staging: PageMemory | None = None
 
 
 Target = tuple[str, npt.NDArray[np.uint8], IntArray | slice]
@@ -112,9 +114,9 @@ class DeferredColumns:
             alive = None if self.deleted is None or not rows else self.deleted.alive(first, rows)
             if straight is not None:
                 assert self.straight is not None
-                addresses, straight_slots, masks = straight
+                addresses, straight_slots, masks, staging = straight
                 if alive is None:
-                    self.straight.read_into(at, rows, addresses, straight_slots, masks)
+                    self.straight.read_into(at, rows, addresses, straight_slots, masks, staging)
                 else:
                     assert isinstance(self.straight, NativeChunks)
                     slots_of_all = [None if own is None else _slots_of_all(alive, own) for own in straight_slots]

@@ -212,7 +212,8 @@ class Assembly:
             for name, out, _ in targets
             if name in groups
         }
-        straight = self._straight(first, count, deferred, views, parts)
+        staged_rows = int(self._ends[number + 1] - first)
+        straight = self._straight(first, count, deferred, views, parts, staged_rows)
         dictionaries: Mapping[str, Dictionary] = {}
         if straight is not None or left:
             dictionaries = deferred.write(skipped, count, straight, left)  # first, because it may raise NotDecodedError
@@ -268,6 +269,7 @@ class Assembly:
         deferred: DeferredColumns,
         views: Views | None,
         parts: Mapping[str, npt.NDArray[Any]],
+        staged_rows: int,
     ) -> StraightTargets | None:
         """Return where kernels write rows of columns, or views of the rows; None without such columns.
 
@@ -276,6 +278,7 @@ class Assembly:
             deferred: The columns.
             views: Memory for views.
             parts: Memory for the members of each group, ``[members, rows]``.
+            staged_rows: The rows of the slice, from `first` on.
         """
         names = deferred.straight_names
         if not names:
@@ -298,7 +301,8 @@ class Assembly:
             masks = np.zeros(len(names), np.int64)
             masked = [number for number, name in enumerate(names) if name in of_numbers]
             masks[masked] = self._narrow.addresses(first, [of_numbers[names[number]] for number in masked])
-        return StraightTargets(addresses, slots, masks)
+        staging = None if views is None else self._ragged.page_memory(names, staged_rows)
+        return StraightTargets(addresses, slots, masks, staging)
 
     def leave_out(self, number: int) -> None:
         """Leave out a slice that cannot be read, including rows of it that are written already."""

@@ -2,7 +2,8 @@
 
 All rows are large binaries here, lists of numbers too. Arrow's list kernel would build an index of every element (0.2
 to 0.4 GB/s, and three times the memory). Rows of bytes are copied at 4 to 5 GB/s: once by a kernel, or twice by Arrow,
-about 1 MiB at a time into memory that is already in the page tables.
+about 1 MiB at a time into memory that is already in the page tables. Long rows are not copied: the kernel reads or
+decompresses their pages to the staging buffer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, READ_BEHIND, IntArray, RaggedOrder, order_ragged, take_ragged
-from parquet_loader.decode import Column, Dictionary, EncodedRows, element_bytes, ragged_rows
+from parquet_loader.decode import Column, Dictionary, EncodedRows, PageMemory, element_bytes, ragged_rows
 from parquet_loader.errors import DataError
 from parquet_loader.schema import Ragged
 from parquet_loader.window.arena import Allocation, Allocator, Arenas, Block, Memory
@@ -25,7 +26,10 @@ from parquet_loader.window.fixed_width import shift_staged
 SEGMENT_BYTES = 1 << 20
 MORE_VALUES = 64  # for unused bytes behind some values, see `reserve_lists`; more of them take another block
 _MOST_VALUES = 2**32 - 1
-_GIVEN, _FOUND, _STAGED = 3, 4, 9  # numbers of a column: arguments and results of `views_measure`, `views_stage`
+# From this many bytes a row, values stay where their pages are decompressed. Each then takes 12 bytes more: its length in the
+# page, and where it begins.
+LONG_ROW = 512
+_GIVEN, _FOUND, _STAGED = 4, 6, 10  # numbers of a column: arguments and results of `views_measure`, `views_stage`
 _NO_DICTIONARY = Dictionary()
 
 
@@ -87,7 +91,10 @@ class RaggedRows:
             expected, allocator = self._expected_bytes(column.name), self._arrivals
             if column in self._gathered:
                 allocator = self._staging
-            self._values[column.name] = _StagedValues(expected, self._capacity, allocator, self._staging)
+            is_long = KERNELS is not None and self._capacities.get(column.name, 0) >= LONG_ROW * self._capacity
+            self._values[column.name] = _StagedValues(
+                expected, self._capacity, allocator, self._staging, takes_pages=is_long and column.kind != "list"
+            )
             memory = self._staging.allocate(4 * self._capacity).array
             self._numbers[column.name] = memory.view(np.uint32)
             self._number_addresses[column.name] = memory.ctypes.data
@@ -106,6 +113,12 @@ class RaggedRows:
 
     def _ordered_bytes(self, name: str) -> int:
         return max(self._capacities.get(name, 0), 1)
+
+    def page_memory(self, names: Sequence[str], rows: int) -> PageMemory | None:
+        """Return the memory for pages of these columns, if any has some; the window reads the next `rows` rows."""
+        values = [self._values.get(name) for name in names]
+        addresses = [0 if staged is None else staged.address for staged in values]
+        return PageMemory(np.array(addresses, np.int64), rows) if any(addresses) else None
 
     def write_rows(self, first: int, arrays: Mapping[str, pa.ChunkedArray]) -> int:
         """Copy rows to the staging buffers; return their bytes.
@@ -139,14 +152,20 @@ class RaggedRows:
             masks: For columns that have a mask: the memory of it, contiguous, and the address in the view of a null.
         """
         of_masks = {name: (mask.ctypes.data, null) for name, (mask, null) in masks.items()}
-        measured = views.measured([(at, *of_masks.get(name, (0, 0))) for name, at in views.addresses.items()])
-        copied = []
-        for name, (coded, coded_bytes, others, other_bytes) in zip(views.addresses, measured, strict=True):
-            dictionary = dictionaries.get(name, _NO_DICTIONARY)
+        staging = {name: self._values[name].address for name in views.addresses}
+        measured = views.measured(
+            [(at, *of_masks.get(name, (0, 0)), staging[name]) for name, at in views.addresses.items()]
+        )
+        copied, staged_bytes = [], 0
+        for name, (coded, coded_bytes, staged, in_staging, others, other_bytes) in zip(
+            views.addresses, measured, strict=True
+        ):
+            dictionary, values, nbytes = dictionaries.get(name, _NO_DICTIONARY), others, other_bytes
             if not dictionary.entries or 2 * dictionary.entries > coded or 2 * dictionary.nbytes > coded_bytes:
-                copied.append((_NO_DICTIONARY, others + coded, other_bytes + coded_bytes))
-            else:
-                copied.append((dictionary, others + dictionary.entries, other_bytes + dictionary.nbytes))
+                dictionary, values, nbytes = _NO_DICTIONARY, others + coded, other_bytes + coded_bytes
+            ends = 2 * (staged + values) if staging[name] else values
+            copied.append((dictionary, dictionary.entries + ends, dictionary.nbytes + nbytes))
+            staged_bytes += 4 * staged + in_staging
         with self._lock:
             spaces = [
                 self._values[name].reserve_addresses(values, nbytes)
@@ -156,9 +175,10 @@ class RaggedRows:
         for (name, at), (entries, _, nbytes), space in zip(views.addresses.items(), copied, spaces, strict=True):
             to, begin, ends, number = space
             numbers = self._number_addresses[name] + 4 * (self._carried_rows + first)
-            lines.append((at, entries.address, entries.entries, to, to + nbytes, begin, ends, number, numbers))
+            given = at, entries.address, entries.entries, to, to + nbytes, begin, ends, number, numbers, staging[name]
+            lines.append(given)
         views.stage(lines)
-        return sum(4 * views.rows + 8 * values + nbytes for _, values, nbytes in copied)
+        return staged_bytes + sum(4 * views.rows + 8 * values + nbytes for _, values, nbytes in copied)
 
     def reserve_lists(self, name: str, rows: int, nbytes: int) -> _Space | None:
         """Return space for rows of a column that a kernel writes there, of at most `nbytes`; see `add_lists`.
@@ -324,22 +344,33 @@ class _StagedValues:
         nbytes, values: Expected numbers of bytes and of values.
         allocator: Provides memory for the bytes.
         staging: Provides memory for the ends of values.
+        takes_pages: Whether kernels decompress pages to this memory. Then bytes are not in the order of values, and
+            where the next value begins is written like the end of one.
+
+    Attributes:
+        address: The address of the `Staging` for kernels; 0 without `takes_pages`.
     """
 
-    def __init__(self, nbytes: int, values: int, allocator: Allocator, staging: Allocator) -> None:
+    def __init__(
+        self, nbytes: int, values: int, allocator: Allocator, staging: Allocator, *, takes_pages: bool = False
+    ) -> None:
         self._bytes = _FilledBlocks(nbytes, allocator)
-        self._ends = _FilledBlocks(8 * (values + 1 + MORE_VALUES), staging)
+        self.address = self._bytes.share() if takes_pages else 0
+        self._ends = _FilledBlocks(8 * ((2 if takes_pages else 1) * values + 1 + MORE_VALUES), staging)
         self._ends.reserve(8)
-        self._ends.last(8).view(np.int64)[0] = 0
+        self._ends.part(0, 8).view(np.int64)[0] = 0
 
     def reserve(self, values: int, nbytes: int) -> _Space:
         """Return space for values that take `nbytes` together."""
         _, begin, _, number = self.reserve_addresses(values, nbytes)
-        return _Space(self._bytes.last(nbytes), begin, self._ends.last(8 * values).view(np.int64), number)
+        ends = self._ends.part(8 * (number + 1), 8 * values).view(np.int64)
+        return _Space(self._bytes.part(begin, nbytes), begin, ends, number)
 
     def reserve_addresses(self, values: int, nbytes: int) -> tuple[int, int, int, int]:
         """Return the same as `reserve`, with the addresses of both arrays instead of the arrays."""
         memory, begin = self._bytes.reserve(nbytes)
+        if self.address:
+            self._ends.part(self._ends.reserve(8)[1], 8).view(np.int64)[0] = begin
         ends, at = self._ends.reserve(8 * values)
         number = at // 8 - 1
         if number + values > _MOST_VALUES:
@@ -383,7 +414,8 @@ class _StagedBytes:
 class _FilledBlocks:
     """Memory that is filled from the start: one block unless more bytes arrive than expected.
 
-    Each reservation lies in one block. `READ_BEHIND` more bytes of each block are never reserved.
+    Each reservation lies in one block. `READ_BEHIND` more bytes of each block are never reserved. Kernels may reserve
+    bytes of the first block, too, see `share`.
     """
 
     def __init__(self, expected: int, allocator: Allocator) -> None:
@@ -392,12 +424,33 @@ class _FilledBlocks:
         self._blocks: list[Allocation] = []
         self._begins: list[int] = []  # of each block: the bytes reserved before it
         self._all = self._free = self._next = 0  # bytes reserved; of the last block: free bytes, address of the first
+        # The `Staging` of a shared first block, which kernels use as long as this object lives.
+        self._staging: IntArray = np.empty(0, np.int64)
+        self._is_shared = False  # whether the last block is shared
+
+    def share(self) -> int:
+        """Return the address of a `Staging`, by which kernels reserve bytes; called before all reservations."""
+        block = self._allocator.allocate(self._expected + READ_BEHIND)
+        self._blocks.append(block)
+        self._begins.append(0)
+        self._staging = np.array([block.array.ctypes.data, self._expected, 0], np.int64)
+        self._is_shared = True
+        return int(self._staging.ctypes.data)
+
+    def _end_sharing(self) -> None:
+        if self._is_shared:
+            self._all, self._is_shared = KERNELS.staging_close(self._staging.ctypes.data), False
 
     def reserve(self, nbytes: int) -> tuple[int, int]:
         """Return the address of the reserved space, and the number of bytes reserved before it."""
+        if self._is_shared:
+            before = KERNELS.staging_take(self._staging.ctypes.data, nbytes)
+            if before >= 0:
+                return int(self._staging[0]) + before, before
         if nbytes > self._free or not self._blocks:
             free = max(nbytes, self._expected // 4 if self._blocks else self._expected)
             block = self._allocator.allocate(free + READ_BEHIND)  # if this fails, nothing has changed
+            self._end_sharing()
             self._blocks.append(block)
             self._begins.append(self._all)
             self._free, self._next = free, block.array.ctypes.data
@@ -407,13 +460,14 @@ class _FilledBlocks:
         self._free -= nbytes
         return address, before
 
-    def last(self, nbytes: int) -> Memory:
-        """Return the space of the last reservation, which was of `nbytes`."""
-        end = self._all - self._begins[-1]
-        return self._blocks[-1].array[end - nbytes : end]
+    def part(self, before: int, nbytes: int) -> Memory:
+        """Return the space of the last reservation, which was of `nbytes`, with that many bytes reserved before it."""
+        begin = before - self._begins[-1]
+        return self._blocks[-1].array[begin : begin + nbytes]
 
     def blocks(self) -> list[Allocation]:
         """Return the reserved bytes of each block; call this or `joined` once, at the end."""
+        self._end_sharing()
         blocks, self._blocks = self._blocks, []
         used = np.diff([*self._begins, self._all]).tolist()
         return [block.cut(nbytes)[0] for block, nbytes in zip(blocks, used, strict=True)]
@@ -447,8 +501,8 @@ class Views:
         self.rows = rows
         self.addresses = {name: self._address + 16 * rows * number for number, name in enumerate(names)}
 
-    def measured(self, lines: Sequence[tuple[int, int, int]]) -> list[list[int]]:
-        """Write the masks; return the four numbers of `views_measure` for each column. `lines` are its input."""
+    def measured(self, lines: Sequence[tuple[int, int, int, int]]) -> list[list[int]]:
+        """Write the masks; return the six numbers of `views_measure` for each column. `lines` are its input."""
         count = len(lines)
         begin = 2 * self.rows * count
         middle, end = begin + _GIVEN * count, begin + (_GIVEN + _FOUND) * count

@@ -42,7 +42,7 @@ def _load(path: Path) -> tuple[Any, str]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.chunks_open.argtypes = (ctypes.c_char_p, number, number, pointer, pointer, number, pointer)
     library.chunks_open.restype = pointer
-    library.chunks_read.argtypes = (pointer, number, pointer, number, number, number, *[pointer] * 5)
+    library.chunks_read.argtypes = (pointer, number, pointer, number, number, number, *[pointer] * 5, number, pointer)
     library.chunks_read.restype = ctypes.c_int
     library.lists_read.argtypes = (pointer, number, pointer)
     library.lists_read.restype = ctypes.c_int
@@ -60,9 +60,13 @@ def _load(path: Path) -> tuple[Any, str]:
     library.vocabulary_fill.restype = None
     library.views_stage.argtypes = (pointer, number, number)
     library.views_stage.restype = None
+    library.staging_take.argtypes = (pointer, number)
+    library.staging_take.restype = number
+    library.staging_close.argtypes = (pointer,)
+    library.staging_close.restype = number
     library.chunks_close.argtypes = (pointer,)
     library.chunks_close.restype = ctypes.c_int
-    library.row_groups_read.argtypes = (pointer, pointer, number, number, *[pointer] * 6)
+    library.row_groups_read.argtypes = (pointer, pointer, number, number, *[pointer] * 7)
     library.row_groups_read.restype = ctypes.c_int
     library.row_groups_lists.argtypes = (pointer, pointer, number, number, *[pointer] * 3)
     library.row_groups_lists.restype = ctypes.c_int

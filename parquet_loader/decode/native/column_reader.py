@@ -69,6 +69,18 @@ class Dictionary(NamedTuple):
     nbytes: int = 0
 
 
+class PageMemory(NamedTuple):
+    """Memory of a window to which pages of byte arrays are decompressed, so that their values need not be copied.
+
+    Attributes:
+        addresses: int64 ``[columns]``, the address of each column's `Staging` (see `staging.h`), or 0.
+        rows: The window reads so many rows, and the next page may have further ones: then it is not put there.
+    """
+
+    addresses: npt.NDArray[np.int64]
+    rows: int
+
+
 class Fills(NamedTuple):
     """The values that replace nulls of some columns.
 
@@ -281,6 +293,7 @@ class NativeChunks:
         addresses: npt.NDArray[np.int64],
         slots: Sequence[IntArray | None] = (),
         masks: npt.NDArray[np.int64] | None = None,
+        staging: PageMemory | None = None,
     ) -> None:
         """Read the rows from row `first` of the row group on, each column to its own address.
 
@@ -294,6 +307,7 @@ class NativeChunks:
                 the order. Empty means None for all.
             masks: int64 ``[columns]``, the address of memory for a byte a row: 1 for a value, 0 for a null; 0 for a
                 column without a mask or with slots. None means 0 for all.
+            staging: Memory for pages of byte arrays; views of values there outlive `release`.
 
         Raises:
             NotDecodedError: pages of some columns cannot be decoded; the rows of the others were written.
@@ -301,7 +315,7 @@ class NativeChunks:
         """
         if first > self._position:
             self._read(first - self._position, None)
-        self._read(rows, addresses, defined=masks, fillers=self._fillers, slots=slots)
+        self._read(rows, addresses, defined=masks, fillers=self._fillers, slots=slots, staging=staging)
 
     def read_alive(
         self,
@@ -334,6 +348,7 @@ class NativeChunks:
         defined: npt.NDArray[np.int64] | None = None,
         fillers: npt.NDArray[np.int64] | None = None,
         slots: Sequence[IntArray | None] = (),
+        staging: PageMemory | None = None,
     ) -> None:
         if not self._chunks:
             raise ValueError("the column chunks are closed")
@@ -341,12 +356,13 @@ class NativeChunks:
         places = None
         if contiguous:
             places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in contiguous], np.int64)
-        arrays = (addresses, defined, fillers, places)
+        arrays = (addresses, defined, fillers, places, None if staging is None else staging.addresses)
         pointers = [None if array is None else array.ctypes.data for array in arrays]
         gone: tuple[int | None, int, int, int] = (None, 0, 0, 0)
         if alive is not None:
             gone = (alive.deleted.ctypes.data, len(alive.deleted), alive.first - self._position, self._position)
-        code = KERNELS.chunks_read(self._chunks, rows, *gone, *pointers, self._refused_address)
+        staged_rows = 0 if staging is None else staging.rows
+        code = KERNELS.chunks_read(self._chunks, rows, *gone, *pointers, staged_rows, self._refused_address)
         self._position += rows
         if code == SYSTEM:
             raise failed_read()

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parquet_loader.common import KERNELS, IntArray, addresses_of
-from parquet_loader.decode.native.column_reader import Dictionary, Fills, NotDecodedError
+from parquet_loader.decode.native.column_reader import Dictionary, Fills, NotDecodedError, PageMemory
 from parquet_loader.decode.native.decodable import DecodableChunks
 
 
@@ -67,6 +67,7 @@ class WholeRowGroups:
         addresses: npt.NDArray[np.int64],
         slots: Sequence[IntArray | None] = (),
         masks: npt.NDArray[np.int64] | None = None,
+        staging: PageMemory | None = None,
     ) -> None:
         """Read all rows, each column to its own address, except lists of any length; see `NativeChunks.read_into`.
 
@@ -87,6 +88,7 @@ class WholeRowGroups:
         row_bytes = np.where(places, 0, lines[0, :, 14] * np.maximum(lines[0, :, 10], 1))
         outs, targets = addresses[are_fixed] + before * row_bytes, np.where(places, places + 8 * before, 0)
         defined = None if masks is None else _of_columns(are_fixed, np.where(masks, masks + before, 0))
+        buffers = None if staging is None else staging.addresses[are_fixed]
         refused = np.empty(len(fillers), np.uint8)
         code = KERNELS.row_groups_read(
             self._files.ctypes.data,
@@ -96,6 +98,7 @@ class WholeRowGroups:
             None if defined is None else defined.ctypes.data,
             fillers.ctypes.data,
             targets.ctypes.data,
+            None if buffers is None else buffers.ctypes.data,
             refused.ctypes.data,
             self._opened.ctypes.data,
         )

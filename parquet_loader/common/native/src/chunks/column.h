@@ -14,6 +14,7 @@
 #include "../pages/delta.h"
 #include "../pages/levels.h"
 #include "../pages/lists.h"
+#include "../staging.h"
 
 /* How the values of a page are stored. */
 enum {
@@ -66,6 +67,9 @@ typedef struct {
   Buffer views, joined; /* DELTA_BYTE_ARRAY: views of the page's values, and the values themselves */
   int checks_text;      /* each value of the page has to be checked, because some byte is not ASCII */
   int is_viewed;        /* views of the page were delivered and are not released yet */
+  Staging *staging;     /* byte arrays: where pages go whose rows all lie before the last `rows_behind`; or NULL */
+  int64_t rows_behind;
+  int is_staged;        /* the values of the page are in `staging` */
 } Column;
 
 /* Whether values are delivered as plain pages store them. */

@@ -109,10 +109,12 @@ EXPORT void *chunks_open(
  * `outs`: where to write the values, or NULL to skip them.
  * `defined`: where to write 1 for each value and 0 for each null, or NULL.
  * `fillers`: 16 bytes, of which the first ones replace a null, or NULL. A column with nulls needs one of the two.
+ * `staging`: where pages of byte arrays are decompressed that have no rows after the next `staged_rows`, or NULL. Views of
+ *   them are valid as long as this memory.
  * `slots`: the row of `outs` to which each row goes, from row `begin` on, deleted rows included; NULL: in order.
  * `refused`: 1 if the column is not to be read; set to 1 if the column cannot be decoded, and its rows are undefined.
  *
- * `outs`, `defined`, `fillers` and `slots` may be NULL for all columns. If `deleted` is not NULL, the first `begin` rows are
+ * `outs`, `defined`, `fillers`, `slots` and `staging` may be NULL for all columns. If `deleted` is not NULL, the first `begin` rows are
  * skipped and the others are written without the deleted ones. Their numbers are sorted, and `position` is the number of
  * the next row. Then each column has `outs`, and neither row `begin` nor the last row is deleted. A column with `slots` has no
  * `defined`.
@@ -121,7 +123,7 @@ EXPORT void *chunks_open(
 EXPORT int chunks_read(
     void *chunks, int64_t rows, const int64_t *deleted, int64_t deleted_count, int64_t begin, int64_t position,
     uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers, const int64_t *const *slots,
-    uint8_t *refused) {
+    Staging *const *staging, int64_t staged_rows, uint8_t *refused) {
   RowGroup *group = chunks;
   int result = OK;
   Runs runs = {deleted, deleted_count, begin, rows, position, 1, NULL, 0};
@@ -131,6 +133,8 @@ EXPORT int chunks_read(
     Column *column = &group->columns[i];
     if (refused[i] || column->lists) continue;  /* see `lists_read` */
     int is_array = is_byte_array(column) && !column->vocabulary;  /* views of its pages are delivered */
+    column->staging = staging && is_array ? staging[i] : NULL;
+    column->rows_behind = column->rows + column->left - staged_rows;
     if (!is_array) {
       hand_over(&group->page, &column->page);
       hand_over(&group->dictionary, &column->dictionary);

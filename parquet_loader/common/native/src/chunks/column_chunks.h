@@ -4,6 +4,7 @@
 
 #include "../kernels.h"
 #include "../pages/lists.h"
+#include "../staging.h"
 
 /* Each is described where it is defined. */
 EXPORT void *chunks_open(
@@ -12,7 +13,7 @@ EXPORT void *chunks_open(
 EXPORT int chunks_read(
     void *chunks, int64_t rows, const int64_t *deleted, int64_t deleted_count, int64_t begin, int64_t position,
     uint8_t *const *outs, uint8_t *const *defined, const uint8_t *const *fillers, const int64_t *const *slots,
-    uint8_t *refused);
+    Staging *const *staging, int64_t staged_rows, uint8_t *refused);
 EXPORT int lists_read(void *chunks, int64_t number, ListRows *rows);
 EXPORT int chunks_close(void *chunks);
 

@@ -16,6 +16,7 @@ static int keep_viewed_page(RowGroup *group, Column *column) {
   int code = OK;
   if (column->is_viewed) code = shelve(&group->viewed, &column->page) || shelve(&group->viewed, &column->joined) ? NO_MEMORY : OK;
   column->is_viewed = 0;
+  column->is_staged = 0;
   if (!column->page.bytes && group->spare.count) column->page = group->spare.buffers[--group->spare.count];
   return code;
 }
@@ -206,6 +207,16 @@ static int begin_first_levels(Column *column, int64_t rows) {
   return OK;
 }
 
+/* Returns memory of the staging buffer for a page of `nbytes` of byte arrays, whose values then need not be copied; NULL if
+ * its rows have to outlive the buffer, or if there is no space. */
+static uint8_t *staged_page(Column *column, int64_t encoding, int64_t nbytes) {
+  if (!column->staging || column->rows < column->rows_behind) return NULL;
+  if (encoding != PLAIN && encoding != DELTA_LENGTH_BYTE_ARRAY) return NULL;
+  const int64_t before = staging_take(column->staging, nbytes + SLACK);
+  column->is_staged = before >= 0;
+  return column->is_staged ? ADDRESS(uint8_t, column->staging->address + before) : NULL;
+}
+
 static int begin_page(RowGroup *group, Column *column, const Header *header) {
   int is_second = header->fields[0][KIND] == DATA_PAGE_V2, part = is_second ? V2 : V1, code;
   const int64_t *fields = header->fields[part];
@@ -272,8 +283,11 @@ static int begin_page(RowGroup *group, Column *column, const Header *header) {
     column->place = at + levels;
     return OK;
   }
-  if ((code = reserve(&column->page, plain_bytes))) return code;
-  uint8_t *values = column->page.bytes + levels;
+  uint8_t *values = staged_page(column, encoding, nbytes);
+  if (!values) {
+    if ((code = reserve(&column->page, plain_bytes))) return code;
+    values = column->page.bytes + levels;
+  }
   if ((code = unpacked(group, codec, at + levels, page_bytes - levels, values, nbytes))) return code;
   column->next = values;
   column->stop = column->next + nbytes;

@@ -16,7 +16,7 @@ static int decode_values(RowGroup *group, Column *column, int64_t count, uint8_t
   int64_t nbytes = count * column->kept;
   int code = OK;
   int is_text = column->checks_text, is_array = is_byte_array(column);
-  if (out && is_array && column->kind != CODED && !column->vocabulary) column->is_viewed = 1;
+  if (out && is_array && column->kind != CODED && !column->vocabulary && !column->is_staged) column->is_viewed = 1;
   switch (column->kind) {
     case IN_FILE:
       if (out) code = fetch(&group->source, column->place, nbytes, out);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../kernels.h"
+#include "../staging.h"
 
 #define UTF8_BLOCK 64
 #define HIGH_BITS UINT64_C(0x8080808080808080)
@@ -190,18 +191,31 @@ FOR_EACH_TARGET static int number_entries(const View *views, int64_t rows, uint3
   return others == 0;
 }
 
-/* Measures columns of `rows` views. Each of `count` lines has three numbers: the address of the views, that of a mask or 0,
- * and that of the bytes of a null. The mask gets 1 for each row that is not null. Writes four numbers a column: how many views
- * are of a dictionary's entries, and their bytes; how many are not, and their bytes. */
+static int is_staged(const Staging *staging, const View *view) {
+  const int64_t before = (int64_t)(uintptr_t)view->bytes - staging->address;
+  return before >= 0 && before < staging->capacity;
+}
+
+/* Measures columns of `rows` views. Each of `count` lines has four numbers: the address of the views, that of a mask or 0,
+ * that of the bytes of a null, and that of the staging buffer or 0. The mask gets 1 for each row that is not null. Writes six
+ * numbers a column: how many views are of a dictionary's entries, and their bytes; the same of views of the staging buffer,
+ * and of all others. */
 EXPORT void views_measure(const int64_t *lines, int64_t count, int64_t rows, int64_t *found) {
-  for (int64_t c = 0; c < count; c++, lines += 3, found += 4) {
+  for (int64_t c = 0; c < count; c++, lines += 4, found += 6) {
     const View *views = ADDRESS(const View, lines[0]);
     const uint8_t *null = ADDRESS(const uint8_t, lines[2]);
     uint8_t *mask = ADDRESS(uint8_t, lines[1]);
     int64_t entries, in_entries, all;
     sum_views(views, rows, &entries, &in_entries, &all);
     if (mask) for (int64_t i = 0; i < rows; i++) mask[i] = views[i].bytes != null;
-    found[0] = entries, found[1] = in_entries, found[2] = rows - entries, found[3] = all - in_entries;
+    const Staging *staging = ADDRESS(const Staging, lines[3]);
+    int64_t staged = 0, in_staged = 0;
+    for (int64_t i = 0; staging && i < rows; i++) {
+      if (!is_staged(staging, &views[i])) continue;
+      staged++, in_staged += views[i].nbytes;
+    }
+    found[0] = entries, found[1] = in_entries, found[2] = staged, found[3] = in_staged;
+    found[4] = rows - entries - staged, found[5] = all - in_entries - in_staged;
   }
 }
 
@@ -214,17 +228,20 @@ static uint8_t *put(const View *view, uint8_t *out, const uint8_t *stop) {
 
 /* Copies values to `out`, without gaps, up to `stop`: the `count` entries of a dictionary, then the values of `views` that
  * are not entries; if `count` is 0, the values of all views. Writes the end of each copied value to `ends`, counted from
- * `begin` at `out`, and the number of each view's value to `numbers`, counted from `first`. */
+ * `begin` at `out`, and the number of each view's value to `numbers`, counted from `first`.
+ *
+ * With `staging`, values that lie in this buffer, whose first byte counts as 0, are not copied. Then values that are not
+ * entries have two numbers: `ends` gets the begin and the end of each, and the second number is that of the value. */
 static void stage(
     const View *views, int64_t rows, const View *dictionary, int64_t count, uint8_t *out, const uint8_t *stop,
-    int64_t begin, int64_t *ends, uint32_t first, uint32_t *numbers) {
+    int64_t begin, int64_t *ends, uint32_t first, uint32_t *numbers, const Staging *staging) {
   const uint8_t *start = out - begin;
   uint32_t number = first;
   for (int64_t i = 0; i < count; i++, number++) {
     out = put(&dictionary[i], out, stop);
     *ends++ = out - start;
   }
-  if (!count) {
+  if (!count && !staging) {
     for (int64_t i = 0; i < rows; i++) numbers[i] = first + (uint32_t)i;
     for (int64_t i = 0; i < rows; i++) {
       out = put(&views[i], out, stop);
@@ -232,22 +249,33 @@ static void stage(
     }
     return;
   }
-  if (number_entries(views, rows, first, numbers)) return;
+  if (count && number_entries(views, rows, first, numbers)) return;
   for (int64_t i = 0; i < rows; i++) {
-    if (views[i].nbytes >> 32) continue;
-    out = put(&views[i], out, stop);
-    *ends++ = out - start;
+    if (count && views[i].nbytes >> 32) continue;
+    if (!staging) {
+      out = put(&views[i], out, stop);
+      *ends++ = out - start;
+    } else if (is_staged(staging, &views[i])) {
+      *ends++ = views[i].bytes - ADDRESS(const uint8_t, staging->address);
+      *ends = ends[-1] + views[i].nbytes;
+      ends++, number++;
+    } else {
+      *ends++ = out - start;
+      out = put(&views[i], out, stop);
+      *ends++ = out - start;
+      number++;
+    }
     numbers[i] = number++;
   }
 }
 
-/* Stages columns of `rows` views. Each of `count` lines has nine numbers: the other arguments of `stage`, in its order. So
+/* Stages columns of `rows` views. Each of `count` lines has ten numbers: the other arguments of `stage`, in its order. So
  * Python releases its lock once for several columns. */
 EXPORT void views_stage(const int64_t *lines, int64_t count, int64_t rows) {
-  for (int64_t c = 0; c < count; c++, lines += 9) {
+  for (int64_t c = 0; c < count; c++, lines += 10) {
     stage(
         ADDRESS(const View, lines[0]), rows, ADDRESS(const View, lines[1]), lines[2], ADDRESS(uint8_t, lines[3]),
         ADDRESS(const uint8_t, lines[4]), lines[5], ADDRESS(int64_t, lines[6]), (uint32_t)lines[7],
-        ADDRESS(uint32_t, lines[8]));
+        ADDRESS(uint32_t, lines[8]), ADDRESS(const Staging, lines[9]));
   }
 }
