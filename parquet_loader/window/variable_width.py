@@ -26,8 +26,8 @@ from parquet_loader.window.fixed_width import shift_staged
 SEGMENT_BYTES = 1 << 20
 MORE_VALUES = 64  # for unused bytes behind some values, see `reserve_lists`; more of them take another block
 _MOST_VALUES = 2**32 - 1
-# From this many bytes a row, values stay where their pages are decompressed. Each then takes 12 bytes more: its length in the
-# page, and where it begins.
+# From this many bytes a row, values stay where their pages are decompressed. Each then takes 12 bytes more: its length
+# in the page, and where it begins.
 LONG_ROW = 512
 _GIVEN, _FOUND, _STAGED = 4, 6, 10  # numbers of a column: arguments and results of `views_measure`, `views_stage`
 _NO_DICTIONARY = Dictionary()
