@@ -36,7 +36,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from benchmarks.image_peers import augmentation, augmented, installed
 from parquet_loader import BatchedDataLoader, Image, Ragged, Scalar, Schema, write_dataset
-from parquet_loader.decode import EncodedRows, write_jpegs
+from parquet_loader.decode import EncodedRows, JpegBatch
 
 SIZE = 224
 BATCH = 64
@@ -112,10 +112,12 @@ def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
     def alone() -> int:
         def every_second(first: int) -> int:
             out = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
-            return sum(
-                len(write_jpegs(encoded, range(len(encoded.places)), FIELD, np.random.default_rng, out))
-                for encoded in batches[first::2]
-            )
+            written = 0
+            for encoded in batches[first::2]:
+                batch = JpegBatch(encoded, range(len(encoded.places)), FIELD, np.random.default_rng, out)
+                batch.run()
+                written += len(batch.written())
+            return written
 
         with ThreadPoolExecutor(2) as pool:
             return sum(pool.map(every_second, range(2)))

@@ -32,6 +32,7 @@ from parquet_loader.decode.lazy_rows import (
 )
 from parquet_loader.decode.media import (
     EncodedRows,
+    JpegBatch,
     JpegPart,
     RangeFile,
     VideoDecoderCache,
@@ -47,7 +48,6 @@ from parquet_loader.decode.media import (
     scale_and_offset,
     video_module,
     write_image,
-    write_jpegs,
 )
 from parquet_loader.decode.native.column_reader import Dictionary, NativeChunks, NotDecodedError, PageMemory
 from parquet_loader.decode.native.decodable import DecodableChunks, decodable_chunks, is_known_codec, is_known_type

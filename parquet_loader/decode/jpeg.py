@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -146,19 +147,6 @@ class _PillowsLibrary:
             encoded.ctypes.data, len(encoded), factor, at, at + 4 * numbers.itemsize, out.ctypes.data
         )
 
-    def decode_batch(
-        self, values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm
-    ) -> npt.NDArray[np.bool_]:
-        every, how = np.array(tasks, _TASK), np.array([form], _FORM)
-        decoded = np.empty(max(task.height * task.width for task in tasks) * form.channels, np.uint8)
-        resized = np.empty(max(task.out_height * task.out_width for task in tasks) * form.channels, np.uint8)
-        is_done = np.empty(len(tasks), np.bool_)
-        KERNELS.jpeg_batch(
-            values.ctypes.data, every.ctypes.data, len(tasks),
-            *(array.ctypes.data for array in (how, decoded, resized, is_done)),
-        )  # fmt: skip
-        return is_done
-
 
 class _Simplejpeg:
     """The package `simplejpeg`. All of its functions raise undocumented errors for images that they cannot decode."""
@@ -264,20 +252,40 @@ def jpeg_shapes(values: npt.NDArray[np.uint8], places: IntArray) -> list[Shape]:
     return [] if decoder is None else [(h, w, channels) for h, w, channels in decoder.shapes(values, places).tolist()]
 
 
-def decode_jpegs(values: npt.NDArray[np.uint8], tasks: list[JpegTask], form: JpegForm) -> npt.NDArray[np.bool_]:
-    """Decode and resize JPEGs in one call of the kernels, so that the GIL is released once.
+class JpegTasks:
+    """JPEGs to decode and resize. Threads that call `run` share them.
 
     Args:
         values: The bytes of all images, contiguous uint8 ``[total]``.
         tasks: The images, at least one; `jpeg_shapes` gave their shapes, with the channels of `form`.
         form: How they are delivered.
 
-    Returns:
-        bool ``[tasks]``, whether each image is in its memory; that of others is undefined.
+    Attributes:
+        is_done: bool ``[tasks]``, whether each image is in its memory; that of others is undefined.
     """
-    decoder = _batch_decoder()
-    assert decoder is not None
-    return decoder.decode_batch(values, tasks, form)
+
+    def __init__(self, values: npt.NDArray[np.uint8], tasks: Sequence[JpegTask], form: JpegForm) -> None:
+        self._values = values
+        self._tasks, self._form = np.array(tasks, _TASK), np.array([form], _FORM)
+        self._decoded_bytes = max(task.height * task.width for task in tasks) * form.channels
+        self._resized_bytes = max(task.out_height * task.out_width for task in tasks) * form.channels
+        self._next = np.zeros(1, np.int64)
+        self.is_done: npt.NDArray[np.bool_] = np.zeros(len(tasks), np.bool_)
+
+    @property
+    def are_left(self) -> bool:
+        """Whether there are images that no thread has begun."""
+        return int(self._next[0]) < len(self._tasks)
+
+    def run(self) -> None:
+        """Decode images in one call of the kernels, so that the GIL is released once, until all have been begun."""
+        if not self.are_left:
+            return
+        decoded, resized = np.empty(self._decoded_bytes, np.uint8), np.empty(self._resized_bytes, np.uint8)
+        KERNELS.jpeg_batch(
+            self._values.ctypes.data, self._tasks.ctypes.data, len(self._tasks),
+            *(array.ctypes.data for array in (self._form, self._next, decoded, resized, self.is_done)),
+        )  # fmt: skip
 
 
 def _batch_decoder() -> _PillowsLibrary | None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from parquet_loader.common import Stream, bit_generator
 from parquet_loader.decode import Column, EncodedRows, image_formats
 from parquet_loader.engine.encoded_images import EncodedImages
-from parquet_loader.engine.media_decoding import BatchArrays, DamagedRow, Images, MediaMemory, decode_media
+from parquet_loader.engine.media_decoding import BatchArrays, DamagedRow, Images, MediaBatch, MediaMemory
 from parquet_loader.engine.recordings import BatchRows, require_decoders
 from parquet_loader.engine.referenced_files import ReferencedFiles
 from parquet_loader.engine.transform_results import RowsOut, checked
@@ -59,6 +59,48 @@ class ProcessedBatch:
             arrays[name] = images.decoded(cast("npt.NDArray[np.uint8]", arrays[name]))
             owners.pop(name, None)
         return replace(self, arrays=arrays, owners=owners, encoded={})
+
+
+class BatchWork:
+    """The work on a batch. Other threads may help the one that begins it to decode media; the last one finishes it.
+
+    Args:
+        begin: Returns what `end` is called with; its media, if there are any, are decoded in between.
+        end: Makes the batch.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], tuple[Mapping[str, Array | EncodedRows], MediaBatch | None]],
+        end: Callable[[Mapping[str, Array | EncodedRows], MediaBatch | None], ProcessedBatch],
+    ) -> None:
+        self._begin, self._end = begin, end
+        self._begun: tuple[Mapping[str, Array | EncodedRows], MediaBatch] | None = None
+
+    @property
+    def needs_help(self) -> bool:
+        """Whether there are media that no thread decodes."""
+        return self._begun is not None and self._begun[1].are_rows_left
+
+    def start(self, wake: Callable[[], None] = lambda: None) -> ProcessedBatch | None:
+        """Begin the work, and call `wake` when other threads may help; return as `help` does. Called once."""
+        views, media = self._begin()
+        if media is None:
+            return self._end(views, None)
+        self._begun = views, media
+        if media.are_rows_left:
+            wake()
+        return self.help()
+
+    def help(self) -> ProcessedBatch | None:
+        """Decode media that no other thread has begun; return the batch in the thread that ends last, else None.
+
+        Raises:
+            As `BatchProcessor` does, in the thread that ends last.
+        """
+        assert self._begun is not None
+        views, media = self._begun
+        return self._end(views, media) if media.decode() else None
 
 
 class BatchProcessor:
@@ -145,13 +187,26 @@ class BatchProcessor:
             DataError: A row's media cannot be decoded, or do not match their field.
             TransformError: `transform` did not return a batch. Errors that `transform` raises are not wrapped.
         """
+        made = self.work(window, start, stop, batch, allocator).start()
+        assert made is not None  # no other thread helps
+        return made
+
+    def work(self, window: Window, start: int, stop: int, batch: int, allocator: Allocator) -> BatchWork:
+        """Return the work of `__call__`, which several threads may do."""
         own = None if self._transform is not None and allocator.is_required else allocator
         memory = MediaMemory(own, encodes=self._encodes)
-        arrays, replaced = self._processed(
-            window.encoded_slice(self._names, start, stop), stop - start, batch, memory, is_own=False
-        )
-        rows = _rows_of(arrays) if self._transform is not None else stop - start
-        return allocated(_batch_of(arrays, rows, memory.owners, replaced, memory.encoded), allocator)
+        rows = stop - start
+
+        def begin() -> tuple[Mapping[str, Array | EncodedRows], MediaBatch | None]:
+            views = window.encoded_slice(self._names, start, stop)
+            return views, self._media_of(views, rows, batch, memory)
+
+        def end(views: Mapping[str, Array | EncodedRows], media: MediaBatch | None) -> ProcessedBatch:
+            arrays, replaced = self._processed(views, media, rows, batch, is_own=False)
+            made = _rows_of(arrays) if self._transform is not None else rows
+            return allocated(_batch_of(arrays, made, memory.owners, replaced, memory.encoded), allocator)
+
+        return BatchWork(begin, end)
 
     def processed(
         self, arrays: Mapping[str, Array], rows: int, batch: int, allocator: Allocator | None = None
@@ -164,18 +219,29 @@ class BatchProcessor:
             batch: The number of the batch.
             allocator: Provides the memory of the batch, if that is required; None if any memory serves.
         """
-        done, replaced = self._processed(arrays, rows, batch, MediaMemory(None), is_own=True)
+        media = self._media_of(arrays, rows, batch, MediaMemory(None))
+        if media is not None:
+            media.decode()
+        done, replaced = self._processed(arrays, media, rows, batch, is_own=True)
         made = _batch_of(done, _rows_of(done), {}, replaced, {})
         return made if allocator is None else allocated(made, allocator)
 
+    def _media_of(
+        self, views: Mapping[str, Array | EncodedRows], rows: int, batch: int, memory: MediaMemory
+    ) -> MediaBatch | None:
+        if not self._media:
+            return None
+        numbers: Any = None if self._row_numbers is None else views[self._row_numbers]
+        identities = BatchRows(rows, batch, numbers, self._seed, self._epoch, self._files)
+        return MediaBatch(self._media, views, identities, memory, replaces=self._replaces)
+
     def _processed(
-        self, views: Mapping[str, Array | EncodedRows], rows: int, batch: int, memory: MediaMemory, *, is_own: bool
+        self, views: Mapping[str, Array | EncodedRows], media: MediaBatch | None, rows: int, batch: int, *, is_own: bool
     ) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
+        """Return a batch whose media are decoded, after `transform`."""
         done, replaced = cast("BatchArrays", dict(views)), tuple[DamagedRow, ...]()
-        if self._media:
-            numbers: Any = None if self._row_numbers is None else views[self._row_numbers]
-            identities = BatchRows(rows, batch, numbers, self._seed, self._epoch, self._files)
-            done, replaced = decode_media(self._media, views, identities, memory, replaces=self._replaces)
+        if media is not None:
+            done, replaced = media.finish()
         done.pop(HIDDEN_ROW_NUMBERS, None)
         if not is_own:
             done = {name: _owned(array) if array is views.get(name) else array for name, array in done.items()}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from parquet_loader.dataset import BATCHES_AT_ONCE, Dataset
-from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch
+from parquet_loader.engine.batch_processor import BatchProcessor, BatchWork, ProcessedBatch
 from parquet_loader.engine.child.transforms import TransformLane
 from parquet_loader.engine.recordings import RowError
 from parquet_loader.engine.usage import Usage
@@ -82,6 +82,10 @@ class Batches(ABC):
         """Release batches that were not delivered."""
         self._ready.clear()
 
+    def help(self) -> Job[Any] | None:
+        """Return a job that helps with a batch that has begun, for a thread that has nothing else to do; or None."""
+        return None
+
     @abstractmethod
     def job(self, windows: deque[WindowTask]) -> Job[Any] | None:
         """Return the most urgent job; None if there is none, or enough batches are ahead.
@@ -102,6 +106,7 @@ class BatchScheduler(Batches):
         first_batch: The batch with which it begins.
         allocator: Provides the memory of delivered rows.
         usage: As in `Batches`.
+        wake: Wakes idle worker threads, because they may help; called without the lock.
         lanes: Number of processes that make batches; 0 if the worker threads make them.
     """
 
@@ -113,9 +118,12 @@ class BatchScheduler(Batches):
         first_batch: int,
         allocator: Allocator,
         usage: Usage,
+        wake: Callable[[], None],
         lanes: int = 0,
     ) -> None:
         super().__init__(first_batch, usage)
+        self._wake = wake
+        self._helps: dict[int, tuple[BatchWork, Job[Any]]] = {}  # by number of the batch, in their order
         self._processor = processor
         self._lanes = lanes
         self._batch_size = plan.batch_size
@@ -124,12 +132,14 @@ class BatchScheduler(Batches):
         self._locate = dataset.snapshot.locate
         self._batch_bytes = int(dataset.sizing.row.processed * plan.batch_size)
         self._is_measured = False
+        self._window_bytes = int(dataset.sizing.window_rows * dataset.sizing.row.decoded)
         varying = any(c.image is not None and None in c.decoded_shape for c in dataset.reader.columns)
         self._most = _MOST_BY_IMAGES if varying else _MOST_BY_TRANSFORM if processor.has_transform else 1
 
     def clear(self) -> None:
         """Release batches that were not delivered, and close the processor."""
         super().clear()
+        self._helps.clear()
         self._processor.close()
 
     @property
@@ -143,15 +153,18 @@ class BatchScheduler(Batches):
         """Whether one more batch may be begun before the next one is delivered.
 
         Batches have a share of the memory limit. Processes may begin further batches in memory that windows leave
-        free; otherwise a `transform` that returns more bytes than it gets would keep few processes busy. Further
+        free; otherwise a `transform` that returns more bytes than it gets would keep few processes busy. So may
+        threads that call a `transform`, beside the next window; media are decoded by all threads together. Further
         batches begin only after the first one has shown how many bytes a batch takes. Without processes, up to four
         may begin before that, if there is memory for batches that are much larger than estimated.
         """
         begun, units = self.begun, self._sizing.batches_bytes // max(self._batch_bytes, 1)
-        if not self._lanes:
+        if not self._lanes and begun < min(BATCHES_AT_ONCE, max(1, units)):
             most = 1 if self._is_measured else self._most
-            fits = most == 1 or self._usage.fits(((begun + 1) * most - begun) * expected)
-            return not begun or (begun < min(BATCHES_AT_ONCE, units) and fits)
+            return not begun or most == 1 or self._usage.fits(((begun + 1) * most - begun) * expected)
+        if not self._lanes:
+            is_wanted = self._processor.has_transform and begun < max(BATCHES_AT_ONCE, self._sizing.num_threads)
+            return is_wanted and self._is_measured and self._usage.fits(expected + self._window_bytes)
         return begun < max(BATCHES_AT_ONCE, 2 * self._lanes) and (
             begun < max(1, units // 2) or (self._is_measured and self._usage.fits(expected))
         )
@@ -185,6 +198,7 @@ class BatchScheduler(Batches):
         self._usage.reserve(expected)
 
         def settle(batch: ProcessedBatch | BaseException, nbytes: int) -> None:
+            self._helps.pop(number, None)
             self._ready[number] = batch if isinstance(batch, BaseException) else (batch,)
             self._usage.reserve(nbytes - expected)
             task.unprocessed -= 1
@@ -192,16 +206,23 @@ class BatchScheduler(Batches):
                 self._usage.reserve(-task.held_bytes)
                 task.window = None
 
-        def done(batch: ProcessedBatch) -> None:
+        def done(batch: ProcessedBatch | None) -> None:
+            if batch is None:  # another thread finishes it
+                return
             self._batch_bytes, self._is_measured = max(self._batch_bytes, batch.nbytes), True
             self._usage.add_replaced(batch.replaced)
             settle(batch, batch.nbytes)
 
-        processor: BatchProcessor | TransformLane = lane or self._processor
-        return Job(
-            "process",
-            lambda: processor(window, start, stop, number, self._allocator),
-            done,
-            lambda error: settle(error.located(self._locate) if isinstance(error, RowError) else error, 0),
-            float if lane is None else lambda: lane.cpu_s,
-        )
+        def failed(error: BaseException) -> None:
+            settle(error.located(self._locate) if isinstance(error, RowError) else error, 0)
+
+        given = (window, start, stop, number, self._allocator)
+        if lane is not None:
+            return Job("process", lambda: lane(*given), done, failed, lambda: lane.cpu_s)
+        work = self._processor.work(*given)
+        self._helps[number] = work, Job("process", work.help, done, failed)
+        return Job("process", lambda: work.start(self._wake), done, failed)
+
+    def help(self) -> Job[Any] | None:
+        """See `Batches`: decodes media of the first batch that is not finished and has some left."""
+        return next((job for work, job in self._helps.values() if work.needs_help), None)

@@ -116,14 +116,14 @@ class EncodedImageRows:
         else:
             self._jpegs[row] = _File(np.frombuffer(data, np.uint8), 0, len(data), part)
 
-    def decode_together(self, chosen: range, encoded: EncodedRows, rows: BatchRows) -> set[int]:
-        """Keep those of the chosen rows that are plain JPEGs, and return them."""
+    def keep_jpegs(self, encoded: EncodedRows, rows: BatchRows) -> set[int]:
+        """Keep the rows that are plain JPEGs, and return them."""
         if self._field.storage == "path":
             return set()
-        parts = jpeg_parts(encoded, chosen, self._field, rows.random)
-        places = encoded.places[chosen.start : chosen.stop].tolist()
+        parts = jpeg_parts(encoded, range(rows.count), self._field, rows.random)
+        places = encoded.places.tolist()
         for row, part in parts.items():
-            begin, end = places[row - chosen.start]
+            begin, end = places[row]
             self._jpegs[row] = _File(encoded.values, begin, end, part)
         return set(parts)
 

@@ -138,7 +138,16 @@ class Engine:
         if batches is None and BatchProcessor.is_needed(reader.columns, options.transform):
             processor = _processor_of(dataset, plan, options)
             lanes = [] if transforms is None else transforms.lanes(processor)
-            batches = partial(BatchScheduler, processor, dataset, plan, first_batch, allocator, lanes=len(lanes))
+            batches = partial(
+                BatchScheduler,
+                processor,
+                dataset,
+                plan,
+                first_batch,
+                allocator,
+                wake=self._wake_idle,
+                lanes=len(lanes),
+            )
             if not lanes and not options.keeps_encoded:  # processes and devices get copies, of adjoining rows
                 scattered = [column.name for column in reader.columns if column.image is not None]
         # Used from `start` to `close`; until `start` the previous epoch uses them.
@@ -447,7 +456,14 @@ class Engine:
             if window.phase != "ready":
                 owed += self._owed_bytes(window)
             needs_next = self._fills_first and window is self._windows[0]
+        helping = None if self._batches is None else self._batches.help()
+        if helping is not None:
+            return helping
         return self._next_job() if self._prefault is None else self._prefault.job(owed)
+
+    def _wake_idle(self) -> None:
+        with self.workers.lock:
+            self.workers.notify()
 
     def _may_make(self, batches: Batches) -> bool:
         """Whether batches may be made now; before the epoch begins, only the first few, in memory that is free."""

@@ -1,8 +1,8 @@
 """Decodes the columns that stay encoded until their batch: images, audio, video, and arrays of `Encoded`.
 
 A `MediaRows` decodes the rows of one column of one batch, one at a time; `ImageRows` and `EncodedImageRows` first take
-the JPEGs together. Media whose rows have one size are decoded directly to the batch's memory. `decode_media` calls it,
-names the row of an error, and replaces damaged rows if requested.
+the JPEGs together. Media whose rows have one size are decoded directly to the batch's memory. `MediaBatch` shares the
+rows among threads, names the row of an error, and replaces damaged rows if requested.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -22,12 +22,12 @@ from parquet_loader.decode import (
     BlobProblem,
     Column,
     EncodedRows,
+    JpegBatch,
     has_device_form,
     has_few_pixels,
     image_pixels,
     read_array,
     write_image,
-    write_jpegs,
 )
 from parquet_loader.engine.encoded_images import EncodedImageRows, EncodedImages, black_image
 from parquet_loader.engine.recordings import AudioRows, BatchRows, VideoRows
@@ -41,8 +41,8 @@ BatchArrays: TypeAlias = "dict[str, Array | Images]"
 
 # Pillow decodes images of at most this many pixels in about as much time as threads take to exchange the GIL.
 _FEW_PIXELS = 64 * 64
-# Rows that are decoded in one call of the kernels, or with the lock held.
-_ROWS_AT_ONCE = 64
+# Rows that a thread takes at a time, except JPEGs: of images of few pixels, and of others.
+_FEW_PIXELS_AT_ONCE, _ROWS_AT_ONCE = 64, 4
 
 _few_pixels_lock = threading.Lock()
 """Held by the thread that decodes images of few pixels.
@@ -145,12 +145,12 @@ class ImageRows:
         if not np.may_share_memory(pixels, out):
             out[...] = pixels
 
-    def decode_together(self, chosen: range, encoded: EncodedRows, rows: BatchRows) -> set[int]:
-        """Decode those of the chosen rows that the kernels can decode in one call, and return them."""
+    def jpegs(self, encoded: EncodedRows, rows: BatchRows) -> JpegBatch | None:
+        """Return the rows that the kernels can decode in one call."""
         if self._field.storage == "path":
-            return set()
+            return None
         out = self._list if self._array is None else self._array
-        return write_jpegs(encoded, chosen, self._field, rows.random, out)
+        return JpegBatch(encoded, range(rows.count), self._field, rows.random, out)
 
     def fill_gap(self, row: int) -> None:
         """Make the row a black image."""
@@ -208,13 +208,6 @@ def _opened(column: Column, rows: BatchRows, memory: MediaMemory) -> MediaRows:
     return ImageRows(column.name, field, count, memory)
 
 
-def _turn(field: object, data: bytes) -> AbstractContextManager[object]:
-    """Return the lock for rows like this one, if they are images of few pixels."""
-    # Files that rows name are read by all threads at once.
-    takes_turns = isinstance(field, Image) and field.storage == "bytes" and has_few_pixels(data, _FEW_PIXELS)
-    return _few_pixels_lock if takes_turns else nullcontext()
-
-
 @dataclass(frozen=True, slots=True)
 class DamagedRow:
     """A row whose media cannot be decoded.
@@ -228,15 +221,68 @@ class DamagedRow:
     reason: str
 
 
-def decode_media(
-    columns: Sequence[Column],
-    arrays: Mapping[str, Array | EncodedRows],
-    rows: BatchRows,
-    memory: MediaMemory,
-    *,
-    replaces: bool,
-) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
-    """Return a batch with its media decoded, and the rows that were replaced.
+class _ColumnWork:
+    """The rows of a column of a batch, as threads take them. Guarded by the lock of its `MediaBatch`, except `jpegs`.
+
+    Args:
+        column: The column.
+        encoded: Its rows.
+        valid: bool ``[rows]``, False for a null, if the field has a mask.
+        rows: The batch's rows.
+        memory: Memory for rows of one size.
+
+    Attributes:
+        name: The column's name.
+        media, encoded, valid: The rows, decoded and encoded, and which of them are null.
+        jpegs: The rows that are decoded first, together; None if there are none.
+        can_share: Whether several threads may decode rows at a time.
+    """
+
+    def __init__(self, column: Column, encoded: EncodedRows, valid: Any, rows: BatchRows, memory: MediaMemory) -> None:
+        self.name = column.name
+        self.media = _opened(column, rows, memory)
+        self.encoded, self.valid = encoded, valid
+        self.jpegs: JpegBatch | None = None
+        done = set[int]()
+        if isinstance(self.media, EncodedImageRows):
+            done = self.media.keep_jpegs(encoded, rows)
+        elif isinstance(self.media, ImageRows):
+            self.jpegs = self.media.jpegs(encoded, rows)
+            done = set() if self.jpegs is None else set(self.jpegs.rows)
+        self._left = [row for row in range(rows.count) if row not in done]
+        self._taken = 0
+        # Rows of one video share a decoder, images for a device stay in order, and arrays are read with the GIL.
+        self.can_share = isinstance(self.media, ImageRows | AudioRows)
+        # Files that rows name are read by all threads at once.
+        is_in_row = isinstance(column.image, Image) and column.image.storage == "bytes"
+        first = next((data for row in self._left if (data := encoded[row])), b"") if is_in_row else b""
+        self._has_few_pixels = bool(first) and has_few_pixels(first, _FEW_PIXELS)
+
+    @property
+    def are_left(self) -> bool:
+        """Whether there are rows that another thread may begin."""
+        are_left = self._taken < len(self._left) or (self.jpegs is not None and self.jpegs.are_left)
+        return are_left and self.can_share and not self._has_few_pixels
+
+    def take(self) -> Sequence[int]:
+        """Return the next rows to decode one by one; none if all have been taken."""
+        most = _FEW_PIXELS_AT_ONCE if self._has_few_pixels else _ROWS_AT_ONCE if self.can_share else len(self._left)
+        rows = self._left[self._taken : self._taken + most]
+        self._taken += len(rows)
+        return rows
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Return the lock for rows like these, if they are images of few pixels."""
+        return _few_pixels_lock if self._has_few_pixels else nullcontext()
+
+
+class MediaBatch:
+    """The media of one batch. One thread decodes them, or several together; the one that ends last calls `finish`.
+
+    Rows are taken in the order of columns, and of rows in a column. If a row is damaged, no more rows are taken, but
+    those before it are decoded. So the error is that of the first damaged row, however many threads there are.
+
+    `_lock` guards what is taken and found; rows are decoded without it, each by one thread.
 
     Args:
         columns: The columns to decode.
@@ -246,60 +292,132 @@ def decode_media(
         memory: Memory for rows of one size.
         replaces: Whether a row that cannot be decoded is replaced, in all columns, by the next row of the batch that
             can be decoded; if not, its error is raised.
-
-    Raises:
-        DataError: A row cannot be decoded, or does not match its field; with `replaces`, this holds for all rows.
     """
-    names = {column.name for column in columns}
-    done = {name: cast("Array", array) for name, array in arrays.items() if name not in names}
-    damaged: dict[int, tuple[str, BlobProblem]] = {}
-    opened: list[MediaRows] = []
-    for column in columns:
-        found = arrays[column.name]
-        encoded = EncodedRows.of_ragged(found) if isinstance(found, Ragged) else found
-        assert column.image is not None
-        assert isinstance(encoded, EncodedRows)
-        valid = done[f"{column.name}_valid"] if column.image.null == "mask" else None
-        media = _opened(column, rows, memory)
-        opened.append(media)
-        for begin in range(0, rows.count, _ROWS_AT_ONCE):
-            some = range(begin, min(begin + _ROWS_AT_ONCE, rows.count))
-            done_together = set[int]()
-            if isinstance(media, ImageRows | EncodedImageRows):
-                done_together = media.decode_together(some, encoded, rows)
-            one_by_one = [row for row in some if row not in done_together]
-            if not one_by_one:
-                continue
-            with _turn(column.image, next((data for row in one_by_one if (data := encoded[row])), b"")):
-                for row in one_by_one:
-                    data = encoded[row]  # one at a time: copies of all rows would be new memory for each batch
-                    try:
-                        if not data and valid is not None and not valid[row]:
-                            media.fill_gap(row)
-                        elif row not in damaged:
-                            media.decode(row, data, rows)
-                    except BlobProblem as problem:
-                        damaged[row] = column.name, problem
-                        if not replaces:
-                            raise rows.error(row, column.name, problem) from problem.__cause__
-    replaced: tuple[DamagedRow, ...] = ()
-    if damaged:
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        arrays: Mapping[str, Array | EncodedRows],
+        rows: BatchRows,
+        memory: MediaMemory,
+        *,
+        replaces: bool,
+    ) -> None:
+        names = {column.name for column in columns}
+        self._names = list(arrays)
+        self._others = {name: cast("Array", array) for name, array in arrays.items() if name not in names}
+        self._rows, self._replaces = rows, replaces
+        self._works: list[_ColumnWork] = []
+        for column in columns:
+            found = arrays[column.name]
+            encoded = EncodedRows.of_ragged(found) if isinstance(found, Ragged) else found
+            assert column.image is not None
+            assert isinstance(encoded, EncodedRows)
+            valid = self._others[f"{column.name}_valid"] if column.image.null == "mask" else None
+            self._works.append(_ColumnWork(column, encoded, valid, rows, memory))
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._is_over = False  # no thread may begin any more
+        self._damaged: dict[int, tuple[int, BlobProblem]] = {}  # by row: the first column that is damaged
+        self._error: BaseException | None = None  # such as MemoryError
+
+    @property
+    def are_rows_left(self) -> bool:
+        """Whether another thread may help."""
+        return not self._is_over and any(work.are_left for work in self._works)
+
+    def decode(self) -> bool:
+        """Decode rows until all have been taken; return whether all are decoded, and no other thread was told so."""
+        with self._lock:
+            if self._is_over:
+                return False
+            self._threads += 1
+        try:
+            rows = replace(self._rows)  # whose random generator belongs to one thread
+            for number, work in enumerate(self._works):
+                if work.jpegs is not None and not self._has_failed:
+                    work.jpegs.run()
+                while taken := self._take(work):
+                    with work.turn():
+                        self._decode(number, taken, rows)
+        except BaseException as error:  # raised by the thread that ends last
+            self._error = error
+        with self._lock:
+            self._threads -= 1
+            self._is_over = not self._threads
+            return self._is_over
+
+    @property
+    def _has_failed(self) -> bool:
+        return self._error is not None or bool(self._damaged and not self._replaces)
+
+    def _take(self, work: _ColumnWork) -> Sequence[int]:
+        with self._lock:
+            return () if self._has_failed else work.take()
+
+    def _decode(self, number: int, chosen: Iterable[int], rows: BatchRows) -> None:
+        """Decode rows of a column, by its number, until one is damaged, if damaged rows are not replaced."""
+        work = self._works[number]
+        for row in chosen:
+            data = work.encoded[row]  # one at a time: copies of all rows would be new memory for each batch
+            try:
+                if not data and work.valid is not None and not work.valid[row]:
+                    work.media.fill_gap(row)
+                elif row not in self._damaged or number < self._damaged[row][0]:
+                    work.media.decode(row, data, rows)
+            except BlobProblem as problem:
+                with self._lock:
+                    if row not in self._damaged or number < self._damaged[row][0]:
+                        self._damaged[row] = number, problem
+                if not self._replaces:
+                    return
+
+    def finish(self) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
+        """Return the batch with its media decoded, and the rows that were replaced.
+
+        Raises:
+            DataError: A row cannot be decoded, or does not match its field; if rows are replaced, this holds for all.
+        """
+        if self._error is not None:
+            raise self._error
+        for number, work in enumerate(self._works):
+            if work.jpegs is not None:
+                written = work.jpegs.written()
+                self._decode(
+                    number, self._sooner(number, [row for row in work.jpegs.rows if row not in written]), self._rows
+                )
+        if self._damaged and not self._replaces:
+            row, (number, problem) = min(self._damaged.items(), key=lambda item: (item[1][0], item[0]))
+            raise self._rows.error(row, self._works[number].name, problem) from problem.__cause__
+        done, replaced = self._replaced() if self._damaged else (self._others, ())
+        decoded = {work.name: work.media.columns() for work in self._works}
+        inserted: BatchArrays = {}
+        for name in self._names:
+            inserted |= decoded[name] if name in decoded else {name: done[name]}
+        return inserted, replaced
+
+    def _sooner(self, number: int, rows: Sequence[int]) -> Sequence[int]:
+        """Return the rows of a column before the first damaged row, if its error is raised; else all."""
+        if not self._damaged or self._replaces:
+            return rows
+        first = min((column, row) for row, (column, _) in self._damaged.items())
+        return [row for row in rows if (number, row) < first]
+
+    def _replaced(self) -> tuple[dict[str, Array], tuple[DamagedRow, ...]]:
+        """Replace the damaged rows; return the columns that are not media, and the replaced rows."""
+        rows, damaged = self._rows, self._damaged
         sound = [row for row in range(rows.count) if row not in damaged]
         if not sound:
-            raise rows.error(0, *damaged[0]) from damaged[0][1].__cause__
+            number, problem = damaged[0]
+            raise rows.error(0, self._works[number].name, problem) from problem.__cause__
         assert rows.numbers is not None
         sources = {row: next((s for s in sound if s > row), sound[0]) for row in damaged}
         taken = np.array([sources.get(row, row) for row in range(rows.count)])
-        done = {name: array[taken] for name, array in done.items()}
-        for media in opened:
+        for work in self._works:
             for row, source in sources.items():
-                media.repeat(row, source)
+                work.media.repeat(row, source)
         replaced = tuple(
-            DamagedRow(int(rows.numbers[row]), f"column {name!r}: {problem}")
-            for row, (name, problem) in sorted(damaged.items())
+            DamagedRow(int(rows.numbers[row]), f"column {self._works[number].name!r}: {problem}")
+            for row, (number, problem) in sorted(damaged.items())
         )
-    decoded = {column.name: media.columns() for column, media in zip(columns, opened, strict=True)}
-    inserted: BatchArrays = {}
-    for name in arrays:
-        inserted |= decoded[name] if name in decoded else {name: done[name]}
-    return inserted, replaced
+        return {name: array[taken] for name, array in self._others.items()}, replaced

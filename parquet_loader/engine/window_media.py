@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from parquet_loader.dataset import Dataset
 from parquet_loader.decode import image_formats
-from parquet_loader.engine.media_decoding import MediaMemory, decode_media
+from parquet_loader.engine.media_decoding import MediaBatch, MediaMemory
 from parquet_loader.engine.recordings import BatchRows, RowError
 from parquet_loader.engine.referenced_files import files_named_by
 from parquet_loader.read import HIDDEN_ROW_NUMBERS
@@ -81,7 +81,9 @@ class WindowMedia:
         rows = BatchRows(stop - start, 0, arrays[self._numbers], self._seed, self._epoch, self._files)  # type: ignore[arg-type]
         slots = {name: array[start:stop] for name, array in out.items()}
         try:
-            done, _ = decode_media(self._columns, arrays, rows, _Slots(slots), replaces=False)
+            media = MediaBatch(self._columns, arrays, rows, _Slots(slots), replaces=False)
+            media.decode()
+            done, _ = media.finish()
         except RowError as error:
             raise error.located(self._locate) from error.__cause__
         for name, slot in slots.items():

@@ -106,7 +106,7 @@ def _load(path: Path) -> tuple[Any, str]:
     library.jpeg_use.restype = ctypes.c_int
     library.jpeg_headers.argtypes = (pointer, pointer, number, pointer)
     library.jpeg_headers.restype = None
-    library.jpeg_batch.argtypes = (pointer, pointer, number, *[pointer] * 4)
+    library.jpeg_batch.argtypes = (pointer, pointer, number, *[pointer] * 5)
     library.jpeg_batch.restype = None
     library.jpeg_decode.argtypes = (pointer, number, number32, *[pointer] * 3)
     library.jpeg_decode.restype = ctypes.c_int

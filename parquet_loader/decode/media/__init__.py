@@ -7,7 +7,7 @@ from parquet_loader.decode.media.device_jpegs import JpegPart, has_device_form, 
 from parquet_loader.decode.media.encoded_rows import EncodedRows
 from parquet_loader.decode.media.image_parts import scale_and_offset
 from parquet_loader.decode.media.images import image_pixels, write_image
-from parquet_loader.decode.media.jpeg_batches import write_jpegs
+from parquet_loader.decode.media.jpeg_batches import JpegBatch
 from parquet_loader.decode.media.opened_image import has_few_pixels, image_formats
 from parquet_loader.decode.media.video import VideoDecoder, clip_positions, decode_clips, video_module
 from parquet_loader.decode.media.video_cache import VideoDecoderCache

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parquet_loader.decode.jpeg import JpegForm, JpegTask, Shape, decode_jpegs, jpeg_shapes, reduced_shape
+from parquet_loader.decode.jpeg import JpegForm, JpegTask, JpegTasks, Shape, jpeg_shapes, reduced_shape
 from parquet_loader.decode.media.encoded_rows import EncodedRows
 from parquet_loader.decode.media.image_parts import (
     box_of,
@@ -26,14 +26,10 @@ from parquet_loader.schema import Image
 _MOST_PIXELS = 2**22
 
 
-def write_jpegs(
-    encoded: EncodedRows,
-    rows: range,
-    field: Image,
-    random: Callable[[int], np.random.Generator],
-    out: npt.NDArray[Any] | list[npt.NDArray[Any]],
-) -> set[int]:
-    """Write those images that are plain JPEGs, as `write_image` does, with one call of the kernels.
+class JpegBatch:
+    """Those images of a batch that are plain JPEGs. Threads that call `run` share them.
+
+    They are written as `write_image` does.
 
     Args:
         encoded: A batch's images.
@@ -43,40 +39,70 @@ def write_jpegs(
         out: Memory of the batch, ``[rows of the batch, *delivered shape]``; if images differ in size, a list, whose
             items are replaced.
 
-    Returns:
-        The rows that are written. `write_image` writes the others, or says what is wrong with them.
+    Attributes:
+        rows: The rows that are plain JPEGs.
     """
-    if field.exif_orientation or field.interpolation == "nearest":
-        return set()
-    if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
-        return set()
-    channels = field.shape[2]
-    first, row_bytes = (out.ctypes.data, out.strides[0]) if isinstance(out, np.ndarray) else (0, 0)
-    tasks: dict[int, JpegTask] = {}
-    made: dict[int, npt.NDArray[Any]] = {}
-    for row, begin, end, (height, width, _) in plain_jpegs(encoded, rows, field, pixel_limit(_MOST_PIXELS)):
-        rng = random(row) if field.is_random else None
-        is_flipped = draw_flip(field, rng)
-        box = box_of(field, height, width, rng)
-        factor = reduction_of(field, box)
-        shape = reduced_shape((height, width, channels), factor)
-        part = used_region(field, box, factor, shape)
-        cut = cut_of(shape, box, factor, field)
-        size = (height, width) if field.size is None else field.size
-        assert isinstance(size, tuple)
-        address = first + row * row_bytes
-        if isinstance(out, list):
-            made[row] = np.empty((*size, channels), field.delivered_dtype)
-            address = made[row].ctypes.data
-        tasks[row] = JpegTask(begin, end, address, *shape[:2], *size, factor, is_flipped, part, cut.region, cut.box)
-    if not tasks:
-        return set()
-    is_written = decode_jpegs(encoded.values, list(tasks.values()), _jpeg_form(field)).tolist()
-    written = {row for row, is_done in zip(tasks, is_written, strict=True) if is_done}
-    if isinstance(out, list):
-        for row in written:
-            out[row] = made[row]
-    return written
+
+    def __init__(
+        self,
+        encoded: EncodedRows,
+        rows: range,
+        field: Image,
+        random: Callable[[int], np.random.Generator],
+        out: npt.NDArray[Any] | list[npt.NDArray[Any]],
+    ) -> None:
+        self.rows: list[int] = []
+        self._out = out
+        self._made: list[npt.NDArray[Any]] = []
+        self._tasks: JpegTasks | None = None
+        if field.exif_orientation or field.interpolation == "nearest":
+            return
+        if isinstance(out, np.ndarray) and not out.flags.c_contiguous:
+            return
+        channels = field.shape[2]
+        first, row_bytes = (out.ctypes.data, out.strides[0]) if isinstance(out, np.ndarray) else (0, 0)
+        tasks: list[JpegTask] = []
+        for row, begin, end, (height, width, _) in plain_jpegs(encoded, rows, field, pixel_limit(_MOST_PIXELS)):
+            rng = random(row) if field.is_random else None
+            is_flipped = draw_flip(field, rng)
+            box = box_of(field, height, width, rng)
+            factor = reduction_of(field, box)
+            shape = reduced_shape((height, width, channels), factor)
+            part = used_region(field, box, factor, shape)
+            cut = cut_of(shape, box, factor, field)
+            size = (height, width) if field.size is None else field.size
+            assert isinstance(size, tuple)
+            address = first + row * row_bytes
+            if isinstance(out, list):
+                self._made.append(np.empty((*size, channels), field.delivered_dtype))
+                address = self._made[-1].ctypes.data
+            self.rows.append(row)
+            tasks.append(
+                JpegTask(begin, end, address, *shape[:2], *size, factor, is_flipped, part, cut.region, cut.box)
+            )
+        if tasks:
+            self._tasks = JpegTasks(encoded.values, tasks, _jpeg_form(field))
+
+    @property
+    def are_left(self) -> bool:
+        """Whether there are images that no thread has begun."""
+        return self._tasks is not None and self._tasks.are_left
+
+    def run(self) -> None:
+        """Write images until all have been begun."""
+        if self._tasks is not None:
+            self._tasks.run()
+
+    def written(self) -> set[int]:
+        """Return the rows that are written, after all calls of `run`; `write_image` says what is wrong with others."""
+        if self._tasks is None:
+            return set()
+        is_done = self._tasks.is_done.tolist()
+        if isinstance(self._out, list):
+            for row, image, is_written in zip(self.rows, self._made, is_done, strict=True):
+                if is_written:
+                    self._out[row] = image
+        return {row for row, is_written in zip(self.rows, is_done, strict=True) if is_written}
 
 
 def plain_jpegs(

@@ -14,7 +14,7 @@ import pytest
 
 from parquet_loader import BatchedDataLoader, DataError, Image, OutputOptions, Ragged, Schema, write_dataset
 from parquet_loader.decode import BlobProblem
-from parquet_loader.decode.media import EncodedRows, write_image, write_jpegs
+from parquet_loader.decode.media import EncodedRows, JpegBatch, write_image
 from tests.support.jpeg import decoded_by
 
 pillow = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
@@ -64,7 +64,9 @@ def together(images: Sequence[bytes], field: Image, rows: range | None = None) -
     if field.is_fixed:
         out = np.full((len(images), *(n or 0 for n in field.delivered_shape)), 7, field.delivered_dtype)
     encoded = EncodedRows.of_ragged(Ragged.from_list(list(images)))
-    return write_jpegs(encoded, rows or range(len(images)), field, generator, out), out
+    batch = JpegBatch(encoded, rows or range(len(images)), field, generator, out)
+    batch.run()
+    return batch.written(), out
 
 
 def alone(data: bytes, row: int, field: Image) -> npt.NDArray[Any] | str:

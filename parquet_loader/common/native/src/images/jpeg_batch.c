@@ -1,6 +1,8 @@
 /* Decodes and resizes the JPEG images of a batch: without Python between them, so that the GIL is released once. Several
  * images share a decoder, because some releases of libjpeg-turbo ask the processor for its features for each new one. In virtual
  * machines this takes about 10 us. */
+#include <stdatomic.h>
+
 #include "jpeg.h"
 #include "resize.h"
 
@@ -36,15 +38,16 @@ static int write_pixels(
       task->out_height, task->out_width, form->is_cubic, task->is_mirrored, out);
 }
 
-/* Decodes images and writes them to their memory. `decoded` and `resized` have space for the largest decoded and delivered
- * image. Sets `is_done` of each task; the memory of the others is undefined. */
+/* Decodes images and writes them to their memory, until `next`, the number of the next image, is `count`. So several threads
+ * decode a batch together; `decoded` and `resized` belong to one of them, and have space for the largest decoded and delivered
+ * image. Sets `is_done` of each decoded image; the memory of others is undefined. */
 EXPORT void jpeg_batch(
-    const uint8_t *data, const struct task *tasks, int64_t count, const struct form *form, uint8_t *decoded,
-    uint8_t *resized, uint8_t *is_done) {
+    const uint8_t *data, const struct task *tasks, int64_t count, const struct form *form, _Atomic int64_t *next,
+    uint8_t *decoded, uint8_t *resized, uint8_t *is_done) {
   const int is_direct = !form->is_float && !form->is_planar;
   Decoder decoder;
   decoder.is_open = 0;
-  for (int64_t i = 0; i < count; i++) {
+  for (int64_t i; (i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < count;) {
     const struct task *task = tasks + i;
     uint8_t *const out = ADDRESS(uint8_t, task->out);
     is_done[i] = (uint8_t)write_pixels(&decoder, data, task, form, decoded, is_direct ? out : resized);
