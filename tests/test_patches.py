@@ -86,6 +86,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "made._reading._child.channel._end": "the other end of the pipe says half a message, and then nothing",
         "parquet_loader.engine.child.process._START": "the reading process has fewer descriptors than its parent",
     },
+    "engine/test_shared_batches.py": {
+        "parquet_loader.decode.jpeg.JpegTasks.run": "two threads decode at the same time",
+        "parquet_loader.engine.media_decoding.write_image": "two threads decode at the same time, or have no memory",
+    },
     "engine/test_worker_pool.py": {
         "parquet_loader.engine.workers.worker_pool.Thread": "the system runs a new thread before its starter",
         "parquet_loader.engine.workers.worker_pool.queued_s": "the process has no memory at this moment",

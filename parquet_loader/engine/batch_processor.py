@@ -61,7 +61,7 @@ class ProcessedBatch:
         return replace(self, arrays=arrays, owners=owners, encoded={})
 
 
-class BatchWork:
+class SharedBatch:
     """The work on a batch. Other threads may help the one that begins it to decode media; the last one finishes it.
 
     Args:
@@ -191,7 +191,7 @@ class BatchProcessor:
         assert made is not None  # no other thread helps
         return made
 
-    def work(self, window: Window, start: int, stop: int, batch: int, allocator: Allocator) -> BatchWork:
+    def work(self, window: Window, start: int, stop: int, batch: int, allocator: Allocator) -> SharedBatch:
         """Return the work of `__call__`, which several threads may do."""
         own = None if self._transform is not None and allocator.is_required else allocator
         memory = MediaMemory(own, encodes=self._encodes)
@@ -206,7 +206,7 @@ class BatchProcessor:
             made = _rows_of(arrays) if self._transform is not None else rows
             return allocated(_batch_of(arrays, made, memory.owners, replaced, memory.encoded), allocator)
 
-        return BatchWork(begin, end)
+        return SharedBatch(begin, end)
 
     def processed(
         self, arrays: Mapping[str, Array], rows: int, batch: int, allocator: Allocator | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parquet_loader.dataset import BATCHES_AT_ONCE, Dataset
-from parquet_loader.engine.batch_processor import BatchProcessor, BatchWork, ProcessedBatch
+from parquet_loader.engine.batch_processor import BatchProcessor, SharedBatch, ProcessedBatch
 from parquet_loader.engine.child.transforms import TransformLane
 from parquet_loader.engine.recordings import RowError
 from parquet_loader.engine.usage import Usage
@@ -123,7 +123,7 @@ class BatchScheduler(Batches):
     ) -> None:
         super().__init__(first_batch, usage)
         self._wake = wake
-        self._helps: dict[int, tuple[BatchWork, Job[Any]]] = {}  # by number of the batch, in their order
+        self._helps: dict[int, tuple[SharedBatch, Job[Any]]] = {}  # by number of the batch, in their order
         self._processor = processor
         self._lanes = lanes
         self._batch_size = plan.batch_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquet_loader import BatchedDataLoader, Image, OutputOptions, Ragged, Scalar, Schema, write_dataset
-from parquet_loader.decode import columns_of
+from parquet_loader.decode import columns_of, write_image
+from parquet_loader.decode.jpeg import JpegTasks
 from parquet_loader.engine.media_decoding import MediaBatch, MediaMemory
 from parquet_loader.engine.recordings import BatchRows, RowError
 from tests.support.examples import examples
@@ -92,24 +94,19 @@ def test_threads_make_what_one_thread_makes(formats: list[list[str]], replaces: 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG"])
 def test_threads_decode_one_batch_at_a_time_together(format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = media_batch({"image": [picture(row, format_) for row in range(ROWS)]})
-    both = threading.Barrier(2)
-    names = {
-        "JPEG": "parquet_loader.decode.jpeg.JpegTasks.run",
-        "PNG": "parquet_loader.engine.media_decoding.write_image",
-    }
-    owner, name = names[format_].rsplit(".", 1)
-    module = __import__(owner.removesuffix(".JpegTasks"), fromlist=["_"])
-    place = module.JpegTasks if owner.endswith(".JpegTasks") else module
-    original = getattr(place, name)
-    is_first = threading.local()
+    both, own = threading.Barrier(2), threading.local()
 
-    def together(*given: Any) -> Any:
-        if not getattr(is_first, "is_done", False):
-            is_first.is_done = True
-            both.wait(60)  # raises an error if only one thread decodes
-        return original(*given)
+    def meeting(decode: Callable[..., Any]) -> Callable[..., Any]:
+        def decode_together(*given: Any) -> Any:
+            if not getattr(own, "has_met", False):
+                both.wait(60)  # raises an error if only one thread decodes
+                own.has_met = True
+            return decode(*given)
 
-    monkeypatch.setattr(place, name, together)
+        return decode_together
+
+    monkeypatch.setattr("parquet_loader.decode.jpeg.JpegTasks.run", meeting(JpegTasks.run))
+    monkeypatch.setattr("parquet_loader.engine.media_decoding.write_image", meeting(write_image))
     arrays, _ = decoded(batch, 2)
     assert len(arrays["image"]) == ROWS * 32 * 32 * 3
 
