@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parquet_loader.dataset import BATCHES_AT_ONCE, Dataset
-from parquet_loader.engine.batch_processor import BatchProcessor, SharedBatch, ProcessedBatch
+from parquet_loader.engine.batch_processor import BatchProcessor, ProcessedBatch, SharedBatch
 from parquet_loader.engine.child.transforms import TransformLane
 from parquet_loader.engine.recordings import RowError
 from parquet_loader.engine.usage import Usage
