@@ -53,7 +53,7 @@ def schema_of_frame(frame: Any, nulls: Nulls | None) -> Schema:
         raise ConfigurationError("Schema.from_frame: an iterator can be read only once; pass a table or a frame")
     schema: Schema | None = None
     found: set[str] = set()
-    for columns in slices_of(frame, SLICE_BYTES):
+    for columns, _ in slices_of(frame, SLICE_BYTES):
         schema = schema or infer_schema(columns)
         if nulls is None:
             return schema

@@ -320,7 +320,9 @@ def check_schema(schema: Any, *, is_optional: bool = True) -> None:
 def named_codes(schema: pa.Schema, name: str) -> dict[str, Category]:
     """Return the names that metadata give to the integers of a column, as its vocabulary; empty if they give none."""
     if METADATA_KEY in (schema.metadata or {}):
-        stored = Schema.from_arrow(schema).get(name)
+        fields = Schema.from_arrow(schema)
+        members = [part for field in fields.values() if isinstance(field, Group) for part in field.members]
+        stored = {**dict(members), **fields}.get(name)
         if isinstance(stored, Category):
             return {name: stored} if stored.storage == "codes" else {}
         names = tuple(stored.names) if isinstance(stored, Scalar) else ()

@@ -228,7 +228,7 @@ def _run_step(shared: tuple[JobSpec, StepTask], index: int) -> list[WrittenFile]
 
 def _first_rows(data: Any, is_own: bool) -> dict[str, Any] | None:
     """Return columns of the first rows of a partition, on a worker."""
-    for columns in slices_of(_unread(data, "a partition", is_own), _INFER_ROWS_BYTES):
+    for columns, _ in slices_of(_unread(data, "a partition", is_own), _INFER_ROWS_BYTES):
         if any(len(values) for values in columns.values()):
             return columns
     return None

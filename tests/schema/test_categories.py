@@ -131,6 +131,17 @@ def test_other_vocabularies_of_packed_codes_are_refused(tmp_path: Path) -> None:
         BatchedDataLoader(tmp_path, 4, schema=Schema({"g": Group({"a": other, "b": other}, storage="packed")}))
 
 
+def test_codes_of_members_and_of_integers_are_written_by_their_words(tmp_path: Path) -> None:
+    group = Schema({"g": Group(["a"], Category(CITIES, storage="codes")), "n": Category([2, 1, 0], storage="codes")})
+    write_dataset({"a": ROWS, "n": CODES}, tmp_path / "codes", group)
+    table = pq.read_table(tmp_path / "codes")
+    assert table["n"].to_pylist() != CODES
+    other = Schema({"g": Group(["a"], Category(CITIES[::-1])), "n": Category([0, 1, 2])})
+    write_dataset(table, tmp_path / "other", other)
+    assert codes_of(tmp_path / "other", "g") == [[2 - code] for code in CODES]
+    assert codes_of(tmp_path / "other", "n") == CODES
+
+
 def test_vocabularies_that_differ_between_files_are_refused_without_a_schema(tmp_path: Path) -> None:
     write(tmp_path / "a", Category(CITIES), ROWS)
     write(tmp_path / "b", Category(("Cork", "Oslo")), ["Oslo"])

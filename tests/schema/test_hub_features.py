@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
@@ -200,11 +201,33 @@ def test_a_category_is_written_by_the_names_of_classes_and_of_codes(tmp_path: Pa
     write_dataset({"label": ["cat", "emu", "dog", "dog"]}, tmp_path / "codes", CODES)
     by_code = pq.read_table(tmp_path / "codes")
     assert by_code["label"].to_pylist() == [0, 2, 1, 1]
-    for number, table in enumerate((by_class, by_code, by_class.to_reader())):
-        write_dataset(table, tmp_path / str(number), schema)
-        assert batch_of(tmp_path / str(number))["label"].tolist() == [2, 0, 1, 1]
-    with pytest.raises(DataError, match=r"field 'label', row 1: the code 3 is not in the vocabulary"):
-        write_dataset(by_class.set_column(0, "label", pa.array([0, 3, 0, 0])), tmp_path / "more", schema)
+    plain = [pa.table({"label": ["cat", "emu"]}), {"label": np.array([1, 1])}]
+    forms: list[Any] = [by_class, by_code, by_class.to_reader(), [by_class], iter([by_code]), by_class.to_batches()]
+    forms += [[by_code.to_reader()], pads.dataset(tmp_path / "codes").scanner(), [by_class[:1], by_code[1:]], plain]
+    for number, data in enumerate(forms):
+        write_dataset(data, tmp_path / str(number), schema)
+        assert batch_of(tmp_path / str(number))["label"].tolist() == [2, 0, 1, 1], number
+    with pytest.raises(DataError, match=r"field 'label', row 5: the code 3 is not in the vocabulary"):
+        write_dataset([by_code, by_class.set_column(0, "label", pa.array([0, 3, 0, 0]))], tmp_path / "more", schema)
+
+
+def test_tables_of_an_iterable_have_the_schema_of_the_first(tmp_path: Path) -> None:
+    write_dataset({"label": ["cat", "emu"]}, tmp_path / "codes", CODES)
+    write_dataset({"label": ["cat", "emu"]}, tmp_path / "other", Schema({"label": Category(["emu", "cat"])}))
+    write_dataset(
+        {"label": ["cat", "emu"]}, tmp_path / "more", Schema({"label": Category(["emu", "cat"], storage="codes")})
+    )
+    write_dataset([pq.read_table(tmp_path / name) for name in ("codes", "other", "more")], tmp_path / "all")
+    assert ParquetDataset(tmp_path / "all").schema == CODES
+    assert batch_of(tmp_path / "all")["label"].tolist() == [0, 2] * 3
+
+
+def test_members_are_written_by_the_names_of_their_classes(tmp_path: Path) -> None:
+    nested = pa.table({"s": [{"label": 0}, {"label": 2}]}).replace_schema_metadata(
+        {b"huggingface": as_json({"s": {"label": CLASSES}})}
+    )
+    write_dataset(nested, tmp_path, Schema({"s.label": Category(["emu", "dog", "cat"])}))
+    assert batch_of(tmp_path)["s.label"].tolist() == [2, 0]
 
 
 def test_a_class_that_a_category_lacks_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from parquet_loader.errors import SchemaError
 from parquet_loader.schema.ragged import Ragged
@@ -21,10 +22,12 @@ class RowsOrBatches(NamedTuple):
     Attributes:
         items: Rows or batches.
         are_rows: Whether a dict among them is one row.
+        arrow_schema: The Arrow schema with the features that the data set declares, if any.
     """
 
     items: Iterable[Any]
     are_rows: bool
+    arrow_schema: pa.Schema | None = None
 
 
 def as_items(data: Any) -> RowsOrBatches | None:
@@ -46,7 +49,9 @@ def as_items(data: Any) -> RowsOrBatches | None:
         # If it infers the types of its Arrow tables, they can differ between batches, and then it fails itself.
         rows = data.with_format(None)
         return RowsOrBatches(
-            map(dict, rows.decode(False) if hasattr(rows, "decode") and data.features else rows), are_rows=True
+            map(dict, rows.decode(False) if hasattr(rows, "decode") and data.features else rows),
+            are_rows=True,
+            arrow_schema=_features_of(data),
         )
     if type(data).__module__.startswith("pyarrow._dataset"):  # a scanner, or a data set or fragment to scan
         return RowsOrBatches([(data if hasattr(data, "to_reader") else data.scanner()).to_reader()], are_rows=False)
@@ -71,8 +76,13 @@ def _kinds(data: Any) -> list[tuple[str, str]]:
 def _hugging_face(data: Any) -> RowsOrBatches:
     """Return a data set's rows, as Arrow tables if possible: the columns that its format names, in order."""
     if data.format["type"] == "custom":  # a transform that is applied to rows as they are read
-        return RowsOrBatches(data, are_rows=True)
-    return RowsOrBatches(_arrow_tables(data), are_rows=False)
+        return RowsOrBatches(data, are_rows=True, arrow_schema=_features_of(data))
+    return RowsOrBatches(_arrow_tables(data), are_rows=False, arrow_schema=_features_of(data))
+
+
+def _features_of(data: Any) -> pa.Schema | None:
+    """Return the features of a data set as an Arrow schema with metadata; None if they are not known."""
+    return None if data.features is None else data.features.arrow_schema
 
 
 def _arrow_tables(data: Any) -> Iterator[Any]:

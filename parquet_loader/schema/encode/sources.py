@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,20 @@ _FORMS = (
 )
 
 
-def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the columns of `data` a slice of rows at a time; a reader or iterable is never held as a whole.
+class Slice(NamedTuple):
+    """Some rows of a caller's data.
+
+    Attributes:
+        columns: By name.
+        arrow_schema: The schema of the Arrow table or the features of the data set that they belong to, if any.
+    """
+
+    columns: dict[str, Any]
+    arrow_schema: pa.Schema | None = None
+
+
+def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = None) -> Iterator[Slice]:
+    """Yield `data` a slice of rows at a time; a reader or iterable is never held as a whole.
 
     Args:
         data: As in `to_table`; an iterable yields row dicts, or batches of any other of these forms.
@@ -36,18 +48,23 @@ def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = 
     """
     items = as_items(data)
     if items is not None:
-        yield from _of_iterable(items.items, slice_bytes, schema, are_rows=items.are_rows)
+        for part in _of_iterable(items.items, slice_bytes, schema, are_rows=items.are_rows):
+            yield part if items.arrow_schema is None else Slice(part.columns, items.arrow_schema)
     elif isinstance(data, pa.RecordBatchReader):
+        arrow_schema = data.schema
         empty = True
         for batch in data:
             empty = False
-            yield from slices_of(batch, slice_bytes)
+            for part in slices_of(batch, slice_bytes):
+                yield Slice(part.columns, arrow_schema)
         if empty:
-            yield from slices_of(data.schema.empty_table(), slice_bytes)
+            yield from slices_of(arrow_schema.empty_table(), slice_bytes)
     elif isinstance(data, pa.Table | pa.RecordBatch):
-        _check_names(data.schema.names)
-        columns = dict(zip(data.schema.names, data.columns, strict=True))
-        yield from _slices(columns, data.num_rows, referenced_bytes(data), slice_bytes)
+        arrow_schema = data.schema
+        _check_names(arrow_schema.names)
+        columns = dict(zip(arrow_schema.names, data.columns, strict=True))
+        for part in _slices(columns, data.num_rows, referenced_bytes(data), slice_bytes):
+            yield Slice(part.columns, arrow_schema)
     elif isinstance(data, Mapping):
         yield from _of_mapping(data, slice_bytes)
     elif type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
@@ -86,7 +103,7 @@ def is_in_memory(data: Any) -> bool:
 
 def _of_iterable(
     items: Iterable[Any], slice_bytes: int, schema: Mapping[str, Field] | None, *, are_rows: bool | None = None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Slice]:
     """Yield slices of batches in order, or of single rows that are collected up to `slice_bytes`.
 
     Args:
@@ -162,16 +179,16 @@ def _a(item: Any) -> str:
     return name if item is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _slices(columns: dict[str, Any], rows: int, size: float, slice_bytes: int) -> Iterator[dict[str, Any]]:
+def _slices(columns: dict[str, Any], rows: int, size: float, slice_bytes: int) -> Iterator[Slice]:
     step = max(1, int(slice_bytes * rows / max(1.0, size)))
     if rows <= step:
-        yield columns
+        yield Slice(columns)
         return
     for start in range(0, rows, step):
-        yield {name: slice_rows(values, start, min(start + step, rows)) for name, values in columns.items()}
+        yield Slice({name: slice_rows(values, start, min(start + step, rows)) for name, values in columns.items()})
 
 
-def _of_mapping(data: Mapping[Any, Any], slice_bytes: int) -> Iterator[dict[str, Any]]:
+def _of_mapping(data: Mapping[Any, Any], slice_bytes: int) -> Iterator[Slice]:
     named = [(_column_name(name), values) for name, values in data.items()]
     _check_names([name for name, _ in named])
     columns = dict(named)
@@ -232,7 +249,7 @@ def _check_names(names: list[Any]) -> None:
         seen.add(name)
 
 
-def _of_rows(rows: Sequence[Any], slice_bytes: int) -> Iterator[dict[str, Any]]:
+def _of_rows(rows: Sequence[Any], slice_bytes: int) -> Iterator[Slice]:
     step = max(1, int(slice_bytes / max(1.0, row_bytes(rows))))
     for start in range(0, len(rows), step):
         part = rows[start : start + step]

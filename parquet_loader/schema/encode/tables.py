@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -70,15 +71,15 @@ def iter_tables(data: Any, schema: Schema | None = None, slice_bytes: int = SLIC
     Data without a single row may yield nothing, or one empty table.
     """
     first_row, declared = 0, schema
-    given: Mapping[str, Field] = schema or {}
-    named: Mapping[str, Category] | None = None
-    for columns in slices_of(data, slice_bytes, schema):
-        if named is None:  # not before: `slices_of` refuses data without rows, such as lazy frames
-            named = _named_codes(data, given)
+    named: Mapping[str, Category] = {}
+    described: pa.Schema | None = None
+    for columns, arrow_schema in slices_of(data, slice_bytes, schema):
         if schema is None:
-            schema = declared = _carried_schema(data)
+            schema = declared = _carried_schema(arrow_schema)
+        if arrow_schema is not described:
+            named, described = _named_codes(arrow_schema, schema or {}), arrow_schema
         schema = complete_schema(schema, columns)
-        table = _encode(_as_words(columns, named, first_row), schema, first_row, declared)
+        table = _encode(columns, schema, first_row, declared, named)
         first_row += table.num_rows
         yield table
 
@@ -181,27 +182,25 @@ def _infer_ragged(ragged: Ragged) -> Field:
     return RaggedList(Tensor(dtype, shape) if shape else Scalar(dtype))
 
 
-def _carried_schema(data: Any) -> Schema | None:
+def _carried_schema(arrow: pa.Schema | None) -> Schema | None:
     """Return the schema in an Arrow table's metadata, if it still describes the table's columns."""
-    arrow = getattr(data, "schema", None)
-    if not isinstance(arrow, pa.Schema) or METADATA_KEY not in (arrow.metadata or {}):
+    if arrow is None or METADATA_KEY not in (arrow.metadata or {}):
         return None
     schema = Schema.from_arrow(arrow)
     stored = {name: field.type for name, field in schema.stored_columns().items()}
     return schema if stored == {field.name: field.type for field in arrow} else None
 
 
-def _named_codes(data: Any, schema: Mapping[str, Field]) -> dict[str, Category]:
+def _named_codes(arrow: pa.Schema | None, schema: Mapping[str, Field]) -> dict[str, Category]:
     """Return the vocabularies of columns of integers that the data name, if the schema stores words for them."""
-    arrow = getattr(getattr(data, "features", None), "arrow_schema", getattr(data, "schema", None))  # of `datasets`
-    if not isinstance(arrow, pa.Schema):
+    if arrow is None or not arrow.metadata:
         return {}
     found: dict[str, Category] = {}
     members = [pair for field in schema.values() if isinstance(field, Group) for pair in field.members]
     for name, field in (*schema.items(), *members):
-        if isinstance(field, Category) and not field.is_integer:
+        if isinstance(field, Category):
             for own in (name, *field.aliases):
-                found |= named_codes(arrow, own)
+                found |= {n: f for n, f in named_codes(arrow, own).items() if f.is_integer == field.is_integer}
     return found
 
 
@@ -218,12 +217,18 @@ def _as_words(columns: Mapping[str, Any], named: Mapping[str, Category], first_r
     return out
 
 
-def _encode(columns: Mapping[str, Any], schema: Schema, first_row: int, declared: Schema | None) -> pa.Table:
+def _encode(
+    columns: Mapping[str, Any],
+    schema: Schema,
+    first_row: int,
+    declared: Schema | None,
+    named: Mapping[str, Category] = MappingProxyType({}),
+) -> pa.Table:
     known = schema.column_names()
     columns = {n: v for n, v in columns.items() if n in known or not is_index_column(n)}
     if schema.extra == "drop":
         columns = {n: v for n, v in columns.items() if n in known or any(k.startswith(f"{n}.") for k in known)}
-    columns = _flatten_nested(columns, schema, first_row)
+    columns = _as_words(_flatten_nested(columns, schema, first_row), named, first_row)
     if schema.extra == "drop":
         columns = {n: v for n, v in columns.items() if n in known}
     _refuse_unknown(columns, schema)
