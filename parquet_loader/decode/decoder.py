@@ -49,7 +49,7 @@ from parquet_loader.schema import (
     named_codes,
     plain_type,
     policy_of,
-    unpacked_field,
+    raw_difference,
 )
 from parquet_loader.source import RowGroupRef
 
@@ -253,7 +253,7 @@ class Decoder:
                     "and one with aliases=<names> files with other names for it"
                 )
             return None
-        difference = _raw_difference(self._stored.get(source), field, type_)
+        difference = raw_difference(self._stored.get(source), field, type_)
         if difference is not None:
             return (
                 f"{difference}, and raw values cannot be converted; read the column as the file has it and convert it "
@@ -265,13 +265,6 @@ class Decoder:
                     f"expected {pa.binary(field.width_bytes)} for the packed "
                     f"group, found {type_}; was the group written with other members?"
                 )
-            for member, part in field.members:
-                stored = self._carried.get(member)
-                if isinstance(part, Category) and stored is not None and stored.vocabulary != part.vocabulary:
-                    return (
-                        f"the packed group holds codes of member {member!r} in another vocabulary; "
-                        "read it with the schema of the file"
-                    )
         elif not accepts(type_, field):
             return f"the type {type_} cannot be read as {field!r}{_member_hint(name, type_, field)}"
         return None
@@ -450,30 +443,6 @@ def _categories(fields: Mapping[str, Field]) -> dict[str, Category]:
         if isinstance(field, Group):
             found |= {name: part for name, part in field.members if isinstance(part, Category)}
     return found
-
-
-def _raw_difference(stored: Field | None, field: Field, type_: pa.DataType) -> str | None:
-    """Return how the numbers differ that raw bytes of this Arrow type hold as either field; None if they do not."""
-    type_ = plain_type(type_)
-    if is_list_like(type_):
-        if not isinstance(stored, RaggedList) or not isinstance(field, RaggedList):
-            return None
-        return _raw_difference(stored.item, field.item, type_.value_type)
-    numbers = unpacked_field(field) if isinstance(field, Encoded) else field
-    if isinstance(stored, Group) and isinstance(field, Group):
-        for number, ((own, part), (name, wanted)) in enumerate(zip(stored.members, field.members, strict=False)):
-            if own not in (name, *wanted.aliases):
-                return f"member {number} of the packed group is {own!r} in the file and {name!r} in the schema"
-            if _number_kind(part) != _number_kind(wanted):
-                return f"member {own!r} of the packed group is {part!r} in the file and {wanted!r} in the schema"
-        return None
-    if isinstance(stored, Tensor | Group) and isinstance(numbers, Tensor | Group) and stored.dtype != numbers.dtype:
-        return f"the file has raw {stored.dtype} numbers, the schema {numbers.dtype}"
-    return None
-
-
-def _number_kind(field: Scalar | Category) -> object:
-    return field.type if isinstance(field, Scalar) else field.dtype
 
 
 def _column_source(

@@ -53,6 +53,7 @@ from parquet_loader.schema.media import Audio, Video
 from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls
 from parquet_loader.schema.ragged import Ragged, object_array, row_objects, split_ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
+from parquet_loader.schema.raw_numbers import raw_difference
 from parquet_loader.schema.schema import METADATA_KEY, Schema, check_schema, named_codes
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "object_array",
     "plain_type",
     "policy_of",
+    "raw_difference",
     "refuses_nulls",
     "register_where_imported",
     "row_objects",

@@ -277,7 +277,7 @@ def test_a_packed_group_read_with_masks_is_all_there(tmp_path: Path) -> None:
     assert batch["g_valid"].tolist() == [[True, True]]
 
 
-@pytest.mark.parametrize(
+OTHER_NUMBERS = pytest.mark.parametrize(
     ("stored", "read", "message"),
     [
         (Tensor("int64", (2,)), Tensor("float64", (2,)), "raw int64 numbers, the schema float64"),
@@ -285,16 +285,44 @@ def test_a_packed_group_read_with_masks_is_all_there(tmp_path: Path) -> None:
         (Tensor("int64", (2,)), Encoded("float64", (2,)), "raw int64 numbers, the schema float64"),
         (RaggedList(Tensor("int64", (2,))), RaggedList(Tensor("float64", (2,))), "raw int64 numbers"),
         (Group(("p", "q"), "int64", storage="packed"), Group(("p", "q"), "float64"), "member 'p' of the packed group"),
-        (Group(("p", "q"), "int64", storage="packed"), Group(("q", "p"), "int64"), "member 0 .* is 'p' in the file"),
+        (Group(("p", "q"), "int64", storage="packed"), Group(("q", "p"), "int64"), "member 0 .* is 'p' in the"),
         (Group(("p", "q"), "int64", storage="packed"), Tensor("float64", (2,)), "raw int64 numbers"),
+        (
+            Group(("p", "q"), Category([1, 2]), storage="packed"),
+            Group(("p", "q"), Category([2, 1])),
+            "codes of member 'p' in another vocabulary",
+        ),
     ],
 )
+
+
+@OTHER_NUMBERS
 def test_raw_numbers_are_not_read_as_other_numbers(tmp_path: Path, stored: Any, read: Any, message: str) -> None:
     rows = [[[1, 2]]] if isinstance(stored, RaggedList) else [[1, 2]]
     data = {"p": [1], "q": [2]} if isinstance(stored, Group) else {"g": rows}
     write_dataset(data, tmp_path / "set", Schema({"g": stored}))
     with pytest.raises(SchemaError, match=message):
         BatchedDataLoader(tmp_path / "set", 1, schema=Schema({"g": read}))
+
+
+@OTHER_NUMBERS
+def test_raw_numbers_of_a_table_are_not_written_as_other_numbers(
+    tmp_path: Path, stored: Any, read: Any, message: str
+) -> None:
+    rows = [[[1, 2]]] if isinstance(stored, RaggedList) else [[1, 2]]
+    data = {"p": [1], "q": [2]} if isinstance(stored, Group) else {"g": rows}
+    write_dataset(data, tmp_path / "set", Schema({"g": stored}))
+    table = pq.read_table(tmp_path / "set")
+    for form in (table, [table]):
+        with pytest.raises(SchemaError, match=message):
+            write_dataset(form, tmp_path / "new", Schema({"g": read}))
+
+
+def test_raw_numbers_of_a_table_that_was_changed_are_its_numbers(tmp_path: Path) -> None:
+    write_dataset({"g": [[1, 2]]}, tmp_path / "set", Schema({"g": Tensor("int64", (2,))}))
+    table = pq.read_table(tmp_path / "set").set_column(0, "g", pa.array([[0.5, 1.5]], pa.list_(pa.float64(), 2)))
+    write_dataset(table, tmp_path / "new", Schema({"g": Tensor("float64", (2,))}))
+    assert first_batch(tmp_path / "new")["g"].tolist() == [[0.5, 1.5]]
 
 
 def test_raw_numbers_are_read_in_another_shape_and_under_new_names(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from parquet_loader.schema.encode.tensors import encode_tensor, raw_elements
 from parquet_loader.schema.fields import Bytes, Category, Field, Group, RaggedList, Scalar, Tensor, Text
 from parquet_loader.schema.infer import infer_fields, is_index_column
 from parquet_loader.schema.ragged import Ragged
+from parquet_loader.schema.raw_numbers import raw_difference
 from parquet_loader.schema.schema import METADATA_KEY, Schema, named_codes
 
 SLICE_BYTES = 32 * 2**20
@@ -78,6 +79,7 @@ def iter_tables(data: Any, schema: Schema | None = None, slice_bytes: int = SLIC
             schema = declared = _carried_schema(arrow_schema)
         if arrow_schema is not described:
             named, described = _named_codes(arrow_schema, schema or {}), arrow_schema
+            _refuse_other_numbers(arrow_schema, schema or {})
         schema = complete_schema(schema, columns)
         table = _encode(columns, schema, first_row, declared, named)
         first_row += table.num_rows
@@ -202,6 +204,24 @@ def _named_codes(arrow: pa.Schema | None, schema: Mapping[str, Field]) -> dict[s
             for own in (name, *field.aliases):
                 found |= {n: f for n, f in named_codes(arrow, own).items() if f.is_integer == field.is_integer}
     return found
+
+
+def _refuse_other_numbers(arrow: pa.Schema | None, schema: Mapping[str, Field]) -> None:
+    """Refuse raw bytes that hold other numbers by the metadata of their table than by the schema.
+
+    Raises:
+        SchemaError: a tensor has another dtype, or a packed group other members.
+    """
+    if arrow is None or METADATA_KEY not in (arrow.metadata or {}):
+        return
+    carried = Schema.from_arrow(arrow)
+    for name, field in schema.items():
+        own = next((n for n in (name, *getattr(field, "aliases", ())) if n in arrow.names), None)
+        if own is not None and (difference := raw_difference(carried.get(own), field, arrow.field(own).type, "table")):
+            raise SchemaError(
+                f"field {name!r}: {difference}, and raw values cannot be converted; "
+                "pass the column as numbers, such as a numpy array [rows, ...]"
+            )
 
 
 def _as_words(columns: Mapping[str, Any], named: Mapping[str, Category], first_row: int) -> dict[str, Any]:
