@@ -50,6 +50,7 @@ from parquet_loader.source.tables.formats import (
     first_table,
     format_of_marker,
     local_table_at,
+    not_listed,
     remote_markers,
     tables_in,
 )
@@ -383,11 +384,16 @@ def _table_by_marker(lister: Lister, root: str, name: str) -> Table | None:
     try:
         if lister.look(path) is not True:
             return None
-        if name == "metadata":
-            return tables_in((entry.path for entry in lister.below(path)), root).get(root)
     except (SourceError, OSError):
         return None  # the permission to read the files may not include these directories
-    return Table(format_of_marker(name), root)
+    if name != "metadata":
+        return Table(format_of_marker(name), root)
+    try:
+        return tables_in((entry.path for entry in lister.below(path)), root).get(root)
+    except UnreachableError:
+        raise
+    except (SourceError, OSError) as error:
+        raise not_listed(path) from error
 
 
 def _table_of(files: Sequence[ListedFile], tables: dict[str, Table], *, is_local: bool) -> Table | None:

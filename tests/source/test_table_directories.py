@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,51 @@ def test_a_table_whose_log_may_not_be_listed_is_refused(
     monkeypatch.setattr(os, "listdir", listdir)
     with pytest.raises(SourceError, match=r"Delta table|Spark streaming query"):
         load(tmp_path / source)
+
+
+@pytest.mark.parametrize("format_", ["iceberg", "paimon"])
+def test_a_table_whose_metadata_may_not_be_listed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    LAYOUTS[format_][0](tmp_path / "sales")
+    put(tmp_path / "sales" / "data" / "day=1" / "a.parquet")
+    hidden = tmp_path / "sales" / ("metadata" if format_ == "iceberg" else "schema")
+    source = str(tmp_path / "sales" / "data" / "day=1" / "*.parquet")
+    with pytest.raises(SourceError, match=LAYOUTS[format_][1]):
+        load(source)
+
+    def listdir(path: str, list_directory: Callable[[str], list[str]] = os.listdir) -> list[str]:
+        if str(path) == str(hidden):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return list_directory(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(SourceError, match=f"^{re.escape(str(hidden))}: the directory cannot be listed"):
+        load(source)
+    assert load(source, read_options=ReadOptions(ignore_table_format=True)) == list(range(10))
+    write_dataset({"id": [1]}, tmp_path / "sales" / "data" / "new", SCHEMA)
+
+
+def test_a_table_whose_metadata_a_store_does_not_list_is_refused(tmp_path: Path) -> None:
+    memory = pytest.importorskip("fsspec.implementations.memory", reason="fsspec is not installed")
+
+    class Store(memory.MemoryFileSystem):  # type: ignore[name-defined,misc]
+        cachable = False
+        store: dict[str, Any] = {}  # noqa: RUF012
+        pseudo_dirs = [""]  # noqa: RUF012
+
+        def find(self, path: str, *args: Any, **options: Any) -> Any:
+            if path.endswith("metadata"):
+                raise PermissionError(errno.EACCES, "AccessDenied", path)
+            return super().find(path, *args, **options)
+
+    store = Store()
+    wrapped = pafs.PyFileSystem(pafs.FSSpecHandler(store))
+    store.pipe("/lake/data/a.parquet", put(tmp_path / "a.parquet").read_bytes())
+    assert load("/lake/data/a.parquet", filesystem=wrapped) == list(range(10))
+    store.pipe("/lake/metadata/00000-a.metadata.json", b"{}")
+    with pytest.raises(SourceError, match=r"^/lake/metadata: the directory cannot be listed"):
+        load("/lake/data/a.parquet", filesystem=wrapped)
 
 
 def test_a_table_that_the_disk_hides_is_not_read_as_plain_files(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import pyarrow.fs as pafs
 
 from parquet_loader.common import is_local, look_up, shown
+from parquet_loader.errors import SourceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,19 +184,38 @@ def first_table(paths: Iterable[str], table_at: Callable[[str], Table | None]) -
 
 
 def local_table_at(folder: str) -> Table | None:
-    """Return the table whose directory this local directory is, or None."""
+    """Return the table whose directory this local directory is, or None.
+
+    Raises:
+        SourceError: this user may not list a directory of it that may hold a table's metadata.
+    """
     if _is_directory(os.path.join(folder, ".hoodie")):
         return Table(HUDI, folder)
     for name, format_ in (("_delta_log", DELTA), ("_spark_metadata", SPARK_SINK)):
         names = _names_in(os.path.join(folder, name))
         if names or (names is None and _is_directory(os.path.join(folder, name))):
             return Table(format_, folder)
-    names = [f"metadata/{name}" for name in _names_in(os.path.join(folder, "metadata")) or ()]
+    parts = ["metadata"]
     if _is_directory(os.path.join(folder, "schema")):
-        for name in ("schema", "snapshot", "manifest"):
-            names += [f"{name}/{inner}" for inner in _names_in(os.path.join(folder, name)) or ()]
-    found = tables_in(names, "")
-    return None if not found else Table(found[""].format, folder)
+        others = [name for name in ("snapshot", "manifest") if _is_directory(os.path.join(folder, name))]
+        parts += ["schema", *others] if others else []
+    inside = {name: _names_in(os.path.join(folder, name)) for name in parts}
+    found = tables_in((f"{part}/{name}" for part, names in inside.items() for name in names or ()), "")
+    if found:
+        return Table(found[""].format, folder)
+    hidden = [path for part, names in inside.items() if names is None and _is_directory(path := f"{folder}/{part}")]
+    if hidden and folder != "/":
+        raise not_listed(hidden[0])
+    return None
+
+
+def not_listed(path: str) -> SourceError:
+    """Return the error that a directory cannot be listed, although it may hold the metadata of a table."""
+    return SourceError(
+        f"{shown(path)}: the directory cannot be listed, so it is unknown whether the files next to it belong to an "
+        "Iceberg or Paimon table, which may have deleted some of their rows; let this user list it, or take every row "
+        "of every file with ReadOptions(ignore_table_format=True)"
+    )
 
 
 def _names_in(folder: str) -> list[str] | None:
@@ -255,12 +275,19 @@ def table_to_write_to(filesystem: pafs.FileSystem, path: str, found: Iterable[st
         return table
     if is_local(filesystem):
         both = [os.path.join(path, "x"), os.path.join(os.path.realpath(path), "x")]
-        return first_table(both, local_table_at)
+        return first_table(both, _table_to_write_at)
     for root, name in dict.fromkeys(remote_markers(f"{path}/x.parquet") + remote_markers(f"{path}.parquet")):
         with contextlib.suppress(OSError):  # the permission to write here may not include parent directories
             if name != "metadata" and look_up(filesystem, posixpath.join(root, name)).type == pafs.FileType.Directory:
                 return Table(format_of_marker(name), root)
     return None
+
+
+def _table_to_write_at(folder: str) -> Table | None:
+    try:
+        return local_table_at(folder)
+    except SourceError:  # the permission to write here may not include the other directories
+        return None
 
 
 def format_of_marker(name: str) -> TableFormat:
