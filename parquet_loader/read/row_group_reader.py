@@ -180,7 +180,8 @@ class RowGroupReader:
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.positions else None
         self.passing = self._passing_whole()
         self.row_numbers = row_numbers
-        self._first_rows = snapshot.first_rows if row_numbers is not None else None
+        # The number of the first row of each row group, by the name of the column of rows' numbers.
+        self._numbered = {} if row_numbers is None else {row_numbers: snapshot.first_rows}
         if row_numbers is not None:
             self.columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
 
@@ -349,9 +350,7 @@ class RowGroupReader:
             row_groups: Indices in the snapshot of small row groups.
             selection: Their `joint_selection`.
         """
-        numbered = {}
-        if self.row_numbers is not None and self._first_rows is not None:
-            numbered[self.row_numbers] = self._first_rows[row_groups]
+        numbered = {name: first_rows[row_groups] for name, first_rows in self._numbered.items()}
         return joint_rows(self.snapshot, row_groups, self.chunks.patterns(selection), self._constants, numbered)
 
     def _constants(self, row_group: RowGroupRef, left: Collection[str]) -> pa.Table:
@@ -586,9 +585,9 @@ class RowGroupReader:
         if deleted is not None:
             table = table.filter(pa.array(_alive_mask(deleted, first_row, len(table))))
             origin = TableOrigin(row_group, is_filtered=True)
-        if self._first_rows is not None:
+        if self.row_numbers is not None:
             before = 0 if deleted is None else int(np.searchsorted(deleted, first_row))
-            first_number = int(self._first_rows[row_group.index]) + first_row - before
+            first_number = int(self._numbered[self.row_numbers][row_group.index]) + first_row - before
             table = table.append_column(_ROW_NUMBER, pa.array(np.arange(first_number, first_number + len(table))))
         if row_filter is not None:
             table = row_filter.apply(table, row_group.schema_number, row_group)
