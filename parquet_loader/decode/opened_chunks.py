@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from parquet_loader.common import IntArray
 from parquet_loader.decode.native.column_reader import Fills, NativeChunks
-from parquet_loader.decode.native.decodable import DecodableChunks, decodable_columns, is_known_bytes
+from parquet_loader.decode.native.decodable import DecodableChunks, Line, decodable_columns, is_known_bytes
 from parquet_loader.decode.native.page_check import check_pages
 from parquet_loader.decode.page_headers import bounds_of_chunks
 from parquet_loader.decode.plain_pages import RawColumn, RawFile, RawPages, raw_pages
@@ -99,7 +99,8 @@ class PlanPattern:
         straight, kernel = ([numbers[name] for name in part.names] for part in parts)
         takes_nulls, row_values = footer.pattern.takes_nulls.copy(), footer.pattern.row_values.copy()
         for part, columns in zip(parts, (straight, kernel), strict=True):
-            row_values[columns] = np.where(part.lines[:, 11], 0, np.maximum(part.lines[:, 10], 1))
+            are_lists, per_row = part.lines[:, Line.ELEMENT_LEVEL], part.lines[:, Line.ROW_VALUES]
+            row_values[columns] = np.where(are_lists, 0, np.maximum(per_row, 1))
         # The kernel finds nulls of lists of any length in the pages: the footer counts empty lists, too.
         per_row = row_values[straight]
         takes_nulls[straight] = (plan.fills.are_given & (per_row == 1)) | (per_row == 0)

@@ -49,6 +49,7 @@ from parquet_loader.decode import (
 )
 from parquet_loader.decode.lazy_rows import _slots_of_all
 from parquet_loader.decode.native import column_reader, decodable
+from parquet_loader.decode.native.decodable import Line
 from parquet_loader.schema import decimals_to_float64
 from tests.support.examples import examples, grid
 from tests.support.footers import column_chunk, metadata_of, put, rewrite_footer
@@ -362,7 +363,7 @@ def test_gzip_is_decompressed_by_zlib_where_libdeflate_is_missing(
     chunks = known(tmp_path / "a.parquet")
     with NativeChunks(str(tmp_path / "a.parquet"), chunks) as native_chunks:
         assert is_same(native_chunks.read(5000)[0], array)
-    end, whole = int(chunks.lines[0, 1]), bytearray((tmp_path / "a.parquet").read_bytes())
+    end, whole = int(chunks.lines[0, Line.END]), bytearray((tmp_path / "a.parquet").read_bytes())
     whole[end - 40 : end - 30] = bytes(10)
     with NativeChunks(pa.py_buffer(bytes(whole)), chunks) as native_chunks, pytest.raises(NotDecodedError):
         native_chunks.read(5000)
@@ -384,7 +385,7 @@ def test_more_rows_than_memory_can_hold_are_left_to_arrow(tmp_path: Path, rows: 
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": np.arange(100)}), path, compression="none", use_dictionary=False)
     chunks = known(path)
-    chunks.lines[0, 2] = rows
+    chunks.lines[0, Line.VALUES] = rows
     with NativeChunks(str(path), chunks) as native_chunks, pytest.raises(NotDecodedError):
         native_chunks.read(rows)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader, OutputOptions, Schema
 from parquet_loader.common import IS_BUILT
 from parquet_loader.decode import ChunkPlan, open_chunks
-from parquet_loader.decode.native.decodable import DecodableChunks
+from parquet_loader.decode.native.decodable import DecodableChunks, Line
 from parquet_loader.loader.batched import parts_of
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="without kernels no plan is made from another one")
@@ -86,7 +86,9 @@ def test_row_groups_that_differ_only_in_places_share_a_pattern(tmp_path: Path) -
     check(found)
     assert len(found) == 12
     assert len({id(made.fills) for made, _ in found.values()}) == 1  # one plan was made from scratch
-    assert len({made.straight.lines[0, 2] for made, _ in found.values()}) == 2  # the last of a file has fewer rows
+    assert (
+        len({made.straight.lines[0, Line.VALUES] for made, _ in found.values()}) == 2
+    )  # the last of a file has fewer rows
 
 
 def test_row_groups_with_and_without_empty_lists_share_a_pattern(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parquet_loader.common import KERNELS, READ_BEHIND, SYSTEM, IntArray, failed_read
-from parquet_loader.decode.native.decodable import BYTE_ARRAY, VIEW_BYTES, DecodableChunks
+from parquet_loader.decode.native.decodable import BYTE_ARRAY, VIEW_BYTES, DecodableChunks, Line
 from parquet_loader.decode.native.list_reader import ListReader
 
 
@@ -148,11 +148,12 @@ class NativeChunks:
         self._all_names = self.names
         self._refused = np.zeros(len(self.names), np.uint8)
         self._refused_address: int = self._refused.ctypes.data
-        self._has_byte_arrays = bool((lines[:, 8] >= BYTE_ARRAY).any())
+        self._has_byte_arrays = bool((lines[:, Line.PHYSICAL] >= BYTE_ARRAY).any())
         self._position = 0
         self._lines = lines
         self._list_readers = {
-            n: ListReader(n, self._types[n], *lines[n, [2, 10]].tolist()) for n in np.flatnonzero(lines[:, 11]).tolist()
+            n: ListReader(n, self._types[n], *lines[n, [Line.VALUES, Line.ROW_VALUES]].tolist())
+            for n in np.flatnonzero(lines[:, Line.ELEMENT_LEVEL]).tolist()
         }
         held: bytes | pa.Buffer = os.fsencode(source) if isinstance(source, str) else source
         self._held = held  # the kernels use its memory
@@ -177,15 +178,15 @@ class NativeChunks:
     def _list_values(self) -> list[int]:
         """The number of values of each column's rows, if they are lists of one length; else 0."""
         lines = self._lines
-        found: list[int] = np.where(lines[:, 11] == 0, lines[:, 10], 0).tolist()
+        found: list[int] = np.where(lines[:, Line.ELEMENT_LEVEL] == 0, lines[:, Line.ROW_VALUES], 0).tolist()
         return found
 
     @cached_property
     def _widths(self) -> list[int]:
         """The bytes of a row of each column, without columns of lists of any length."""
         lines = self._lines
-        widths: IntArray = lines[:, 14] * np.maximum(1, self._list_values)
-        found: list[int] = np.where(lines[:, 11] == 0, widths, 0).tolist()
+        widths: IntArray = lines[:, Line.OUT] * np.maximum(1, self._list_values)
+        found: list[int] = np.where(lines[:, Line.ELEMENT_LEVEL] == 0, widths, 0).tolist()
         return found
 
     def read(self, rows: int) -> list[pa.Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -123,13 +124,34 @@ class WindowForm(NamedTuple):
 _AS_STORED = WindowForm()
 
 
+class Line(IntEnum):
+    """The numbers of a line of `DecodableChunks`, as `chunks_open` of `chunks/column_chunks.c` describes them."""
+
+    START = 0
+    END = 1
+    VALUES = 2
+    WIDTH = 3
+    KEPT = 4
+    CODEC = 5
+    DEFINITION_LEVEL = 6
+    ENCODINGS = 7
+    PHYSICAL = 8
+    ALWAYS_COMPRESSED = 9
+    ROW_VALUES = 10  # of lists of any length, the number of rows
+    ELEMENT_LEVEL = 11
+    CONVERSION = 12
+    MOST_PAGE_BYTES = 13
+    OUT = 14
+    VOCABULARY = 15
+
+
 class DecodableChunks(NamedTuple):
     """Column chunks of a row group that the kernels can probably decode.
 
     Attributes:
         names: The names of the columns.
         types: The Arrow types of the result, as in `pyarrow.parquet`.
-        lines: int64 ``[columns, 16]``, the description of each for `chunks_open` of `chunks/column_chunks.c`.
+        lines: int64 ``[columns, 16]``, the description of each for `chunks_open`; see `Line`.
         nullable: For each, whether it may have nulls, because the footer does not exclude them.
         vocabularies: The vocabularies whose addresses are in `lines`.
     """
@@ -150,9 +172,10 @@ class DecodableChunks(NamedTuple):
         """
         lines = np.empty((*places.shape[:-1], self.lines.shape[1]), np.int64)
         lines[:] = self.lines
-        lines[..., :2], lines[..., 2] = places[..., :2], places[..., 3]
-        lines[..., 10] = np.where(self.lines[:, 11], rows, self.lines[:, 10])
-        lines[..., 13] = np.maximum(SMALL_PAGE_BYTES, places[..., 2])
+        lines[..., [Line.START, Line.END]], lines[..., Line.VALUES] = places[..., :2], places[..., 3]
+        are_lists = self.lines[:, Line.ELEMENT_LEVEL]
+        lines[..., Line.ROW_VALUES] = np.where(are_lists, rows, self.lines[:, Line.ROW_VALUES])
+        lines[..., Line.MOST_PAGE_BYTES] = np.maximum(SMALL_PAGE_BYTES, places[..., 2])
         return self._replace(lines=lines)
 
 
@@ -208,7 +231,7 @@ def decodable_columns(
             found[name] = described
         elif refused is not None:
             refused[name] = described
-    lines = np.array([described.line for described in found.values()], np.int64).reshape(-1, 16)
+    lines = np.array([described.line for described in found.values()], np.int64).reshape(-1, len(Line))
     vocabularies = tuple(form.vocabulary for form in (forms or {}).values() if form.vocabulary is not None)
     types, nullable = [d.type for d in found.values()], [d.is_nullable for d in found.values()]
     return DecodableChunks(list(found), types, lines, nullable, vocabularies)
@@ -259,7 +282,7 @@ def _described(
         return _why_not(type_, chunk)
     item = type_.value_type if list_values or elements else type_
     of_lists = (rows, elements) if elements else (list_values, 0)
-    conversion, out = _conversion_of(item, chunk, line[4], form)
+    conversion, out = _conversion_of(item, chunk, line[Line.KEPT], form)
     vocabulary = 0 if form.vocabulary is None else form.vocabulary.address
     more = int(always_compressed), *of_lists, conversion, most_bytes_of_page(chunk), out, vocabulary
     if form.number is not None:

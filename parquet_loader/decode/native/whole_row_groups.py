@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from parquet_loader.common import KERNELS, IntArray, addresses_of
 from parquet_loader.decode.native.column_reader import Dictionary, Fills, NotDecodedError, PageMemory
-from parquet_loader.decode.native.decodable import DecodableChunks
+from parquet_loader.decode.native.decodable import DecodableChunks, Line
 
 
 class ListedRowGroup(NamedTuple):
@@ -50,8 +50,8 @@ class WholeRowGroups:
         self, row_groups: Sequence[ListedRowGroup], known: DecodableChunks, lines: IntArray, fills: Fills
     ) -> None:
         self._known, self._lines, self._fills = known, lines, fills
-        self._are_lists = known.lines[:, 11] > 0
-        elements = lines[:, :, 2].sum(axis=0) * lines[0, :, 14]
+        self._are_lists = known.lines[:, Line.ELEMENT_LEVEL] > 0
+        elements = lines[:, :, Line.VALUES].sum(axis=0) * lines[0, :, Line.OUT]
         numbers = np.flatnonzero(self._are_lists).tolist()
         self.most_list_bytes = {known.names[number]: int(elements[number]) for number in numbers}
         paths = [os.fsencode(one.path) + b"\0" for one in row_groups]
@@ -85,7 +85,7 @@ class WholeRowGroups:
         places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in held], np.int64)
         places = places[are_fixed] if held else np.zeros(len(fillers), np.int64)
         # Slots count from the first row of all row groups.
-        row_bytes = np.where(places, 0, lines[0, :, 14] * np.maximum(lines[0, :, 10], 1))
+        row_bytes = np.where(places, 0, lines[0, :, Line.OUT] * np.maximum(lines[0, :, Line.ROW_VALUES], 1))
         outs, targets = addresses[are_fixed] + before * row_bytes, np.where(places, places + 8 * before, 0)
         defined = None if masks is None else _of_columns(are_fixed, np.where(masks, masks + before, 0))
         buffers = None if staging is None else staging.addresses[are_fixed]
@@ -127,7 +127,7 @@ class WholeRowGroups:
         )
         if code:
             raise NotDecodedError(self._known.names)
-        begins *= lines[0, :, 14][:, None]
+        begins *= lines[0, :, Line.OUT][:, None]
         return dict(zip(names, begins, strict=True))
 
     def dictionaries(self) -> dict[str, Dictionary]:
