@@ -24,11 +24,14 @@ _NARROWEST = 20
 
 
 def show_error(error: Exception | str) -> int:
-    """Print an error as one line and return the exit status."""
-    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    """Print an error as one line, and the statements that it proposes below; return the exit status."""
+    message, _, statements = str(error).partition("\n\nfrom ")
+    text = " ".join(line.strip() for line in message.splitlines() if line.strip())
     if not text:
         text = type(error).__name__
     err.print(Text.assemble(("error: ", "bold red"), printable(text)))
+    for line in f"\nfrom {statements}".splitlines() if statements else ():
+        err.print(Text(printable(line)))
     return 1
 
 

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
+from parquet_loader import Scalar, Schema
 from parquet_loader.cli import commands
 from parquet_loader.cli.type_names import type_text
 from tests.support.command_line import run_here
@@ -201,6 +202,16 @@ def test_errors_are_one_line_with_a_status(arguments: tuple[str, ...], status: i
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("error: ")
     assert said in done.stderr
+
+
+def test_the_schema_that_an_error_proposes_can_be_pasted(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1, None]}), tmp_path / "a.parquet")
+    done = run_here("simulate", tmp_path / "a.parquet")
+    said, blank, *statements = done.stderr.splitlines()
+    assert (done.returncode, said.startswith("error: "), said.endswith("such as"), blank) == (1, True, True, "")
+    names: dict[str, Any] = {}
+    exec("\n".join(statements), names)
+    assert names["schema"] == Schema({"x": Scalar("int64", null="mask")}, extra="infer")
 
 
 def test_a_schema_that_is_not_one_is_one_line(source: Path, tmp_path: Path) -> None:
