@@ -101,14 +101,14 @@ def signature_of(schema: Mapping[str, Field], rows: int | None, row_numbers: str
     found: dict[str, Spec] = {}
     for name, field in schema.items():
         found[name] = _spec(name, field, rows)
-        if policy_of(field) == "mask":
-            shape = (rows, len(field.members)) if isinstance(field, Group) else (rows,)
-            found[f"{name}_valid"] = tf.TensorSpec(shape, tf.bool)
         companion = companion_of(name, field)
         if companion is not None and isinstance(field, Video):
             found[companion] = tf.TensorSpec((rows, *field.shape[:-3]), tf.float64)
         elif companion is not None:
             found[companion] = tf.TensorSpec((rows,), tf.int64)
+        if policy_of(field) == "mask":
+            shape = (rows, len(field.members)) if isinstance(field, Group) else (rows,)
+            found[f"{name}_valid"] = tf.TensorSpec(shape, tf.bool)
     if row_numbers is not None:
         found[row_numbers] = tf.TensorSpec((rows,), tf.int64)
     return found

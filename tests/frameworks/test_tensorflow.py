@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import operator
 import os
 import subprocess
 import sys
 import textwrap
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquet_loader import (
+    Audio,
     BatchedDataLoader,
     ConfigurationError,
     Image,
@@ -84,6 +87,20 @@ def test_images_of_different_sizes_are_ragged(tf: Any, tmp_path: Path) -> None:
     assert dataset.element_spec["image"] == tf.RaggedTensorSpec((None, None, None, 3), tf.uint8, ragged_rank=2)
     for row, image in enumerate(images):
         np.testing.assert_array_equal(batch[row].to_tensor().numpy(), image)
+
+
+def test_columns_of_a_recording_have_the_order_of_the_batch(tf: Any, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((1, 2, 8000, 0, "NONE", ""))
+        sound.writeframes(np.arange(800, dtype=np.int16).tobytes())
+    schema = Schema({"sound": Audio(rate=8000, seconds=0.1, null="mask")})
+    write_dataset({"sound": [file.getvalue(), None]}, str(tmp_path), schema)
+    with BatchedDataLoader(str(tmp_path), 2, output_options=NUMPY) as loader:
+        names = list(next(iter(loader)))
+        assert names == ["sound", "sound_length", "sound_valid"]
+        dataset = loader.to_tf()
+        assert list(dataset.element_spec) == list(next(iter(dataset))) == names
 
 
 def test_signatures_and_transforms_belong_together(tf: Any, tmp_path: Path) -> None:
