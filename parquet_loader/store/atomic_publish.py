@@ -29,7 +29,7 @@ from parquet_loader.store.commits import (
     undo_commit,
 )
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths
+from parquet_loader.store.files.paths import StorePaths, share_record
 from parquet_loader.store.files.stored_file import FOOTER_KEY
 from parquet_loader.store.ledger import Ledger, Totals
 from parquet_loader.store.settings import StoreSettings
@@ -119,7 +119,9 @@ class AtomicPublish:
         """Move files to the directory of unfinished ones, and return their names there."""
         names = [f"{reservation.writer}-{number}.parquet" for number in range(1, len(files) + 1)]
         for file, name in zip(files, names, strict=True):
-            _move(file.path, os.path.join(self._paths.unfinished, name))
+            path = os.path.join(self._paths.unfinished, name)
+            _move(file.path, path)
+            share_record(path)
         if self._settings().options.durable:
             fsync(self._paths.unfinished)
         return names

@@ -19,7 +19,7 @@ from parquet_loader.common import format_bytes
 from parquet_loader.errors import StoreFullError, UnfinishedCommitError, WriteError
 from parquet_loader.schema import is_in_memory, iter_tables
 from parquet_loader.store.files.file_names import FileName
-from parquet_loader.store.files.paths import StorePaths
+from parquet_loader.store.files.paths import StorePaths, share_record
 from parquet_loader.store.ledger import Ledger
 from parquet_loader.store.settings import StoreSettings
 from parquet_loader.store.size_bounds import footer_bound, group_bound
@@ -247,6 +247,7 @@ class WriterState:
         try:
             with storage_errors(self._paths.root, _LOST):
                 file.finish(durable=settings.options.durable)
+                share_record(file.path)
                 self._let_appear(file, settings.tag)
         except BaseException:
             file.discard()

@@ -310,6 +310,22 @@ def test_the_umask_of_one_user_does_not_hide_records_from_another(tmp_path: Path
     assert set(records.values()) == {0o666}
 
 
+def test_the_umask_of_one_user_does_not_hide_files_from_another(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = SampleStore(tmp_path / "store", schema=SCHEMA, options=ONE)
+        os.umask(0o077)
+        with store.writer() as writer:
+            writer.write(rows(0, 100))
+        of_job = next((tmp_path / "store").glob("*.parquet"))
+        shutil.copyfile(of_job, tmp_path / "of_job.parquet")
+        store.publish([str(tmp_path / "of_job.parquet")])
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "store").glob("*.parquet")]
+    assert set(modes) == {0o666}
+
+
 @pytest.mark.parametrize("folder", ["readers", "holds", "commits"])
 def test_nothing_is_evicted_while_a_record_of_another_user_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str

@@ -109,7 +109,7 @@ class StorePaths:
 
 
 def share_record(path: str) -> None:
-    """Give a new record the permissions of its directory, so that all users of the store can read it.
+    """Give a new record, or file of rows, the permissions of its directory, so that all users of the store can read it.
 
     The umask of the process that makes it must not decide: a writer that cannot read a lease may evict its files.
     """
