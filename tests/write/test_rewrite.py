@@ -45,6 +45,7 @@ from parquet_loader import (
     write_dataset,
 )
 from parquet_loader.common.permutations import Stream, bit_generator
+from parquet_loader.source import open_snapshot
 from parquet_loader.write import WriteJob, remove_dead_jobs
 from parquet_loader.write.rewrite import external_shuffle as scatter
 from parquet_loader.write.rewrite.external_shuffle import Buckets, RowKeys
@@ -742,3 +743,19 @@ def test_memory_stays_within_the_limit(tmp_path: Path, shuffle: bool) -> None:
     assert used <= limit, f"{used / 2**20:.0f} MiB"
     decoded = 2_000_000 * (38 * 4 + 16)
     assert spilled <= 1.1 * decoded if shuffle else spilled == 0
+
+
+def test_an_error_after_publication_says_that_the_rows_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dataset({"x": np.arange(10)}, tmp_path / "old")
+
+    def opened(source: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(source, list):  # the new files
+            raise SourceError("503 Slow Down")
+        return open_snapshot(source, *args, **options)
+
+    monkeypatch.setattr("parquet_loader.write.rewrite.rewrite.open_snapshot", opened)
+    with pytest.raises(SourceError, match=r"new: all rows are written and published, .* 503 Slow Down"):
+        rewrite_dataset(tmp_path / "old", tmp_path / "new")
+    assert delivered(tmp_path / "new")["x"].values == list(range(10))

@@ -40,7 +40,7 @@ from parquet_loader.dataset import (
     with_fixed_size_lists,
     with_partition_words,
 )
-from parquet_loader.errors import ConfigurationError, MemoryLimitError, WriteError
+from parquet_loader.errors import ConfigurationError, MemoryLimitError, SourceError, WriteError
 from parquet_loader.read import Filters, RowFilter, as_expression
 from parquet_loader.schema import Schema, check_schema
 from parquet_loader.source import (
@@ -182,7 +182,13 @@ def rewrite_dataset(
         )
         written = write_rows(job, path, mode, target_filesystem)
     files = list(written.summary.files)
-    new = open_snapshot(files, home, selection=Selection(split="all")) if files else None
+    as_written = Selection(split="all", ignore_table_format=True)
+    try:
+        new = open_snapshot(files, home, selection=as_written) if files else None
+    except SourceError as error:
+        raise SourceError(
+            f"{written.path}: all rows are written and published, but the report about them cannot be made: {error}"
+        ) from error
     return _report(given, job, written, new, time.perf_counter() - began)
 
 
