@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import os
 import selectors
 import tarfile
 import threading
@@ -26,7 +27,7 @@ from parquet_loader.errors import OpenFilesError
 from parquet_loader.source import SourceFile
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.remote.backoff import Backoff
-from parquet_loader.source.remote.blocking_client import CallThreads
+from parquet_loader.source.remote.blocking_client import CallThreads, forked, fsspec_of
 from parquet_loader.source.remote.client import Bytes, TransientError
 from parquet_loader.source.remote.fetcher import Fetcher
 from parquet_loader.source.remote.remote_filesystem import store_of
@@ -232,6 +233,24 @@ def test_files_of_a_tar_archive_are_read_one_range_at_a_time() -> None:
     with store.fetcher() as fetcher:
         found = fetch(fetcher, SourceFile("a", len(content), None), ranges)
     assert b"".join(found) == content
+
+
+def test_an_archive_is_opened_again_after_a_fork_or_refused(tmp_path: Path) -> None:
+    implementation = pytest.importorskip("fsspec.implementations.tar")
+    with tarfile.open(tmp_path / "a.tar", mode="w") as made:
+        made.add(__file__, "a")
+    with open(tmp_path / "a.tar", "rb") as file:
+        for given in (str(tmp_path / "a.tar"), file):
+            fs = implementation.TarFileSystem(given)
+            wrapped = pafs.PyFileSystem(pafs.FSSpecHandler(fs))
+            assert forked(wrapped, os.getpid()) is wrapped
+            if given is file:
+                with pytest.raises(
+                    SourceError, match=r"TarFileSystem was made of an open file, .* make it of the path"
+                ):
+                    forked(wrapped, os.getppid())
+            else:
+                assert fsspec_of(forked(wrapped, os.getppid())).find("") == ["a"]
 
 
 def test_a_pass_begins_without_waiting_for_a_footer(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 
 from parquet_loader.common import LruCache, is_out_of_descriptors, out_of_descriptors
 from parquet_loader.common.storage import hdfs
-from parquet_loader.errors import OpenFilesError
+from parquet_loader.errors import OpenFilesError, SourceError
 from parquet_loader.source.byte_ranges import ByteRange
 from parquet_loader.source.files import SourceFile
 from parquet_loader.source.remote.client import (
@@ -230,7 +230,7 @@ def forked(filesystem: pafs.FileSystem, made_in: int) -> pafs.FileSystem:
     """Return a filesystem that shares no connections with the parent process if this one was forked.
 
     Raises:
-        SourceError: it is HDFS, whose client cannot be used after a fork.
+        SourceError: it is HDFS, whose client cannot be used after a fork, or an archive in a file that was open before.
     """
     if made_in == os.getpid():
         return filesystem
@@ -240,6 +240,11 @@ def forked(filesystem: pafs.FileSystem, made_in: int) -> pafs.FileSystem:
         return pafs.SubTreeFileSystem(filesystem.base_path, forked(filesystem.base_fs, made_in))
     fs = fsspec_of(filesystem)
     if fs is not None:  # the pickled form of its handler refers to the same instance
+        if any(hasattr(given, "read") for given in (*fs.storage_args, *fs.storage_options.values())):
+            raise SourceError(
+                f"{type(fs).__name__} was made of an open file, whose position all forked processes share; make it of "
+                "the path of the archive, or leave out worker processes"
+            )
         make, arguments = fs.__reduce__()[:2]
         return pafs.PyFileSystem(pafs.FSSpecHandler(make(*arguments)))
     make, arguments = filesystem.__reduce__()[:2]
