@@ -122,7 +122,10 @@ def _unreadable(file: SourceFile, error: Exception) -> ParquetLoaderError:
     if failure is not None:
         return failure
     if isinstance(error, UnicodeEncodeError):
-        return SourceError(f"{file.name}: the name of the file is not UTF-8, and Arrow cannot open it; rename the file")
+        return SourceError(
+            f"{file.name}: the name of the file is not UTF-8, and Arrow cannot open it; rename the file, or set "
+            "PYTHONUTF8=1 if only the locale of this process is not UTF-8"
+        )
     reason = without_secrets(str(error).split("\n")[0].removesuffix("."))
     return SourceError(f"{file.name}: not a readable Parquet file of {file.size_bytes} bytes: {reason}")
 

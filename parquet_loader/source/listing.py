@@ -374,7 +374,8 @@ def _partitions(folder: str, base: str) -> tuple[tuple[str, str | None], ...]:
     except UnicodeEncodeError:
         raise SourceError(
             f"{folder}: the partition in the name of this directory is not UTF-8 after its escapes are decoded; "
-            "rename the directory, and write a percent sign as %25"
+            "rename the directory, and write a percent sign as %25, or set PYTHONUTF8=1 if only the locale of this "
+            "process is not UTF-8"
         ) from None
     return pairs
 
