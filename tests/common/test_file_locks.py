@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -40,4 +41,20 @@ def test_a_child_forked_while_a_thread_writes_does_not_wait_for_that_thread(tmp_
     assert (tmp_path / "lock").read_bytes() == b"parent"
     assert is_locked(lock.path)
     lock.close()
+    assert not is_locked(lock.path)
+
+
+def test_closing_a_lock_ignores_the_writes_that_a_network_file_system_only_then_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = LockedFile(str(tmp_path / "lock"), b"lease")
+    close = os.close
+
+    def close_on_a_full_disk(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close_on_a_full_disk)
+        lock.close()
     assert not is_locked(lock.path)

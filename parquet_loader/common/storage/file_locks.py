@@ -69,7 +69,8 @@ def _close(descriptor: int, pid: int) -> None:
     with _guard:
         if descriptor in _open:
             _open.discard(descriptor)
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # a network file system reports a full disk here; the file is closed
+                os.close(descriptor)
 
 
 def _write_all(descriptor: int, content: bytes | memoryview, offset: int = 0) -> None:
