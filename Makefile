@@ -37,7 +37,7 @@ FUZZ_SEED ?= 0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-lm demo-store test test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all docs test-docs lint format fuzz bench clean
+.PHONY: help demo demo-lm demo-store test prepare-tests test-core test-oldest test-wheel wheels test-frameworks test-hdfs test-all docs test-docs lint format fuzz bench clean
 
 help:
 	@sed -n '3,16s/^# *//p' Makefile
@@ -112,10 +112,18 @@ test-core: $(VENV)/dev
 
 # The oldest versions come first on the path, before those of the environment. torch is not replaced, because version 2.4
 # for Linux installs gigabytes of CUDA.
-test-oldest: $(VENV)/dev
-	rm -rf $(VENV)/oldest
-	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --target $(VENV)/oldest numpy pandas pyarrow av
+$(VENV)/oldest/made: $(VENV)/dev constraints-oldest.txt
+	rm -rf $(@D)
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints-oldest.txt --target $(@D) numpy pandas pyarrow av
+	@touch $@
+
+test-oldest: $(VENV)/oldest/made
 	PYTHONPATH=$(abspath $(VENV))/oldest $(PY) -m pytest $(PARALLEL) -W default $(CORE_TESTS) tests/decode/media/test_video.py
+
+# For `.ci/run`, while mypy uses one processor: installs the oldest versions, and compiles the tests and all that they
+# import, which otherwise each process of `make test` would do. Errors are left to `make test`.
+prepare-tests: $(VENV)/oldest/made
+	-$(PY) -m pytest --collect-only -qq $(TESTS) > /dev/null
 
 $(VENV)/release: $(VENV)/made release/requirements.txt
 	$(PYTHON) -m venv $@
