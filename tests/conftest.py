@@ -36,6 +36,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 # The tests start hundreds of interpreters; each would compile the whole package if none may write bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# There are more processes than processors: a thread of torch that spins while it waits takes time from other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 SECONDS_TO_END = 60.0
 
@@ -95,10 +97,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_of_frameworks and "not frameworks" in config.option.markexpr else None
 
 
-def pytest_collection_finish() -> None:
-    """Exempt modules and tests from garbage collections, see `nothing_leaks`."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the tests without garbage collections, and exempt them from later ones, see `nothing_leaks`."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
