@@ -38,7 +38,7 @@ from parquet_loader import (
 )
 from parquet_loader.common.native import permute
 from parquet_loader.common.native.bindings import IS_BUILT, KERNELS, NO_MEMORY, _load, trim_buffers
-from parquet_loader.common.native.build import build, compilers
+from parquet_loader.common.native.build import build, compilers, digest
 from parquet_loader.decode import (
     DecodableChunks,
     NativeChunks,
@@ -787,14 +787,17 @@ def test_a_null_that_is_refused_is_said_as_without_kernels(tmp_path: Path, has_s
 
 @needs_compiler
 def test_a_library_that_is_missing_broken_or_of_other_source_is_not_used(tmp_path: Path) -> None:
-    broken, other, right = tmp_path / "broken.so", tmp_path / "other.so", tmp_path / "right.so"
+    broken, right, other, older = (tmp_path / f"{name}.so" for name in ("broken", "right", "other", "older"))
     assert _load(broken)[0] is None
     broken.write_bytes(b"no library")
     assert _load(broken)[0] is None
-    assert build(other, options=("-O0", "-Dkernels_digest(nothing)=older_digest(nothing)")) is None
-    assert _load(other)[0] is None
     assert build(right, options=("-O0",)) is None
     assert _load(right)[0] is not None
+    library = right.read_bytes()
+    other.write_bytes(library.replace(digest().encode(), b"0" * len(digest())))
+    assert _load(other) == (None, "it was compiled from the source of another version")
+    older.write_bytes(library.replace(b"kernels_digest", b"kernels_hashed"))
+    assert "kernels_digest" in _load(older)[1]
 
 
 def test_without_a_compiler_there_is_no_library_and_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
