@@ -148,8 +148,9 @@ def test_a_synchronous_map_of_the_caller_pulls_no_batch_ahead(tf: Any, tmp_path:
             assert loader.state_dict()["batch"] == number % 8
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("batch_size", [64, 37, 900])
+@pytest.mark.parametrize(
+    ("batch_size", "isolation"), [(64, "thread"), (37, "thread"), (900, "thread"), (37, "process")]
+)
 def test_states_are_exact_after_each_batch_of_a_window(
     tf: Any, tmp_path: Path, batch_size: int, isolation: str
 ) -> None:
@@ -482,10 +483,10 @@ def train_workers(count: int, path: Path, most: int = 0, state: Any = None) -> t
 
 def test_workers_of_a_strategy_get_each_row_once_and_resume_with_another_number(tf: Any, tmp_path: Path) -> None:
     write_numbered(str(tmp_path), ((20, 7), (10, 1), (30,)))
-    first, states = train_workers(4, tmp_path, most=3)
+    first, states = train_workers(2, tmp_path, most=3)
     assert len(first) == 3
-    assert all(state == states[0] for state in states)
-    rest, _ = train_workers(2, tmp_path, state=states[0])
+    assert states[0] == states[1]
+    rest, _ = train_workers(1, tmp_path, state=states[0])
     assert [len(step) for step in first + rest] == [8] * 8  # 64 of 68 rows: drop_last
     assert len({row for step in first + rest for row in step}) == 64
 
