@@ -22,7 +22,7 @@ from parquet_loader.decode.native.column_reader import Fills
 from parquet_loader.decode.native.decodable import WindowForm, decodable_columns
 from parquet_loader.decode.native.vocabulary import Vocabulary
 from tests.support.chunks import read_in_steps
-from tests.support.examples import examples
+from tests.support.examples import examples, grid
 from tests.support.footers import metadata_of
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="the kernels are not compiled")
@@ -104,9 +104,13 @@ def test_any_number_of_words_is_found() -> None:
     assert np.count_nonzero(table._slots) == 19_995
 
 
-@pytest.mark.parametrize("filters", [None, [("n", ">", 20)]])
-@pytest.mark.parametrize("null", ["fill", "mask"])
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@grid(
+    "isolation, null, filters",
+    ["thread", "process"],
+    ["fill", "mask"],
+    [None, [("n", ">", 20)]],
+    everyday=lambda isolation, null, filters: isolation == "thread" or (null == "mask" and filters is not None),
+)
 def test_columns_of_words_are_delivered_as_codes(tmp_path: Path, filters: Any, null: str, isolation: Any) -> None:
     words = [None if n % 11 == 0 else f"w{n % 7}" for n in range(3000)]
     table = pa.table({"x": words, "n": range(3000)})

@@ -115,7 +115,7 @@ def test_batches_that_are_kept_never_change_and_never_stall_reading(tmp_path: Pa
         assert (wide == values[batch["id"].numpy()]).all()
 
 
-@pytest.mark.parametrize("window_rows", [40, 300])
+@pytest.mark.parametrize("window_rows", [40, pytest.param(300, marks=pytest.mark.slow)])
 def test_any_position_may_be_chosen_after_an_epoch_whose_next_one_was_prepared(root: str, window_rows: int) -> None:
     options: dict[str, Any] = {"shuffle": True, "window_rows": window_rows}
     with isolated(root, **options) as loader, BatchedDataLoader(root, 10, **options) as threads:
