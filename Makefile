@@ -59,8 +59,9 @@ $(VENV)/dev:
 	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/demo $(VENV)/store-demo
 
+# This adds packages to the installed project; to install it again would compile the kernels again.
 $(VENV)/frameworks: $(VENV)/dev
-	$(INSTALL) --editable '.[dev,frameworks]'
+	$(INSTALL) 'torch-parquet-loader[dev,frameworks]'
 	@touch $@
 
 $(VENV)/all:
@@ -159,7 +160,7 @@ test-frameworks: $(VENV)/frameworks
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m frameworks -o faulthandler_timeout=1200 $(TESTS)
 
 $(VENV)/spark: $(VENV)/dev
-	$(INSTALL) --editable '.[dev,spark]'
+	$(INSTALL) 'torch-parquet-loader[dev,spark]'
 	@touch $@
 
 test-hdfs: $(VENV)/spark
