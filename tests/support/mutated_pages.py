@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from parquet_loader import (
@@ -59,6 +60,7 @@ from tests.support.page_rewriter import (
 
 CODECS = {0: None, 1: "snappy", 2: "gzip", 6: "zstd", 7: "lz4_raw"}
 ROWS = 150
+WINDOW_ROWS = [128, 2 * ROWS]
 NULL_TEXT = "none"
 WORDS = ["", "ü", "hello", "hello world", "日本語", "help", "x" * 70, "hello wörld", "zebra"]
 SIZES = [-1, 0, 1, 2, 7, 8, 9, 63, 64, 2**15, 2**31 - 1, -(2**31)]
@@ -141,6 +143,7 @@ def tables() -> list[Kind]:
     texts = {"text": pa.array([WORDS[n] for n in few]), "bytes": pa.array(reversed_words)}
     unsure = pa.array([None if n % 7 == 3 else WORDS[n % 9] + WORDS[n % 5] for n in range(ROWS)])
     texts |= {"unsure": unsure, "large": unsure.cast(pa.large_binary())}
+    long_texts = {name: pc.binary_repeat(column, 60) for name, column in texts.items()}
     # One member each: the levels of two members may disagree on whether their struct is null.
     inner = pa.StructArray.from_arrays([holes], ["f64"], mask=pa.array(few == 2))
     structs = {
@@ -163,6 +166,11 @@ def tables() -> list[Kind]:
             found.append(Kind(f"{name} texts", pa.table(texts), options))
             if not coded:
                 found.append(Kind(f"{name} deltas", pa.table(texts), {**options, "column_encoding": deltas}))
+                # The kernels decompress these pages to the window; two windows share a page.
+                long_pages = {**options, "write_batch_size": 20}
+                found.append(Kind(f"{name} long texts", pa.table(long_texts), long_pages))
+                long_pages = {**long_pages, "column_encoding": deltas}
+                found.append(Kind(f"{name} long deltas", pa.table(long_texts), long_pages))
         if codec in ("none", "snappy"):
             found.append(Kind(f"{name} with nulls", pa.table(nulls), options))
             found.append(Kind(f"{name} lists", pa.table(listed), options))
@@ -518,8 +526,9 @@ def is_same(found: dict[str, Any], expected: dict[str, Any] | None) -> bool:
 def faults(folder: Path, count: int, seed: int) -> tuple[list[str], int]:
     """Return which changed files the loader reads otherwise than pyarrow, and how many both read."""
     found, both = list[str](), 0
-    for what, path, schema in mutants(folder, count, seed):
-        expected, delivered = arrows_values(path), loaders_values(path, schema=schema)
+    for number, (what, path, schema) in enumerate(mutants(folder, count, seed)):
+        window_rows = int(np.random.default_rng([seed, number, 2]).choice(WINDOW_ROWS))
+        expected, delivered = arrows_values(path), loaders_values(path, schema=schema, window_rows=window_rows)
         if isinstance(delivered, ParquetLoaderError):
             continue
         if not is_same(delivered, expected):
