@@ -74,7 +74,7 @@ class PageMemory(NamedTuple):
 
     Attributes:
         addresses: int64 ``[columns]``, the address of each column's `Staging` (see `staging.h`), or 0.
-        rows: The window reads so many rows, and the next page may have further ones: then it is not put there.
+        rows: Number of rows that the window reads from here on. A page with further rows is not put there.
     """
 
     addresses: npt.NDArray[np.int64]
