@@ -114,10 +114,10 @@ EXPORT void *chunks_open(
  * `slots`: the row of `outs` to which each row goes, from row `begin` on, deleted rows included; NULL: in order.
  * `refused`: 1 if the column is not to be read; set to 1 if the column cannot be decoded, and its rows are undefined.
  *
- * `outs`, `defined`, `fillers`, `slots` and `staging` may be NULL for all columns. If `deleted` is not NULL, the first `begin` rows are
- * skipped and the others are written without the deleted ones. Their numbers are sorted, and `position` is the number of
- * the next row. Then each column has `outs`, and neither row `begin` nor the last row is deleted. A column with `slots` has no
- * `defined`.
+ * `outs`, `defined`, `fillers`, `slots` and `staging` may be NULL for all columns. If `deleted` is not NULL, the first `begin`
+ * rows are skipped and the others are written without the deleted ones. Their numbers are sorted, and `position` is the number
+ * of the next row. Then each column has `outs`, and neither row `begin` nor the last row is deleted. A column with `slots` has
+ * no `defined`.
  *
  * OTHER: a column was newly refused; the others were read. SYSTEM: nothing more can be read. */
 EXPORT int chunks_read(

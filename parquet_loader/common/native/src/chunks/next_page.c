@@ -8,6 +8,7 @@
 #define LONGEST_HEADER (1 << 16)  /* bytes of a page header that is accepted */
 #define MOST_DELTA_BYTES (1 << 23)  /* limit for the values of a DELTA_BYTE_ARRAY page and their views */
 #define LARGE_PAGE (1 << 16)  /* from this many bytes, values of an uncompressed page of lists are read to their places */
+#define LEAST_STAGED (1 << 12)  /* bytes of a page of byte arrays that is staged: SLACK behind it then takes little space */
 #define FIRST_BYTES (1 << 12)  /* of a large page of lists that are read first: most levels are among them */
 
 /* Before the next page of a column of byte arrays: keeps the current page if views of it were delivered, and takes a
@@ -210,7 +211,7 @@ static int begin_first_levels(Column *column, int64_t rows) {
 /* Returns memory of the staging buffer for a page of `nbytes` of byte arrays, whose values then need not be copied; NULL if
  * its rows have to outlive the buffer, or if there is no space. */
 static uint8_t *staged_page(Column *column, int64_t encoding, int64_t nbytes) {
-  if (!column->staging || column->rows < column->rows_behind) return NULL;
+  if (!column->staging || column->rows < column->rows_behind || nbytes < LEAST_STAGED) return NULL;
   if (encoding != PLAIN && encoding != DELTA_LENGTH_BYTE_ARRAY) return NULL;
   const int64_t before = staging_take(column->staging, nbytes + SLACK);
   column->is_staged = before >= 0;

@@ -48,8 +48,9 @@ static RowGroup *open_next(const int64_t *file, const int64_t *lines, int64_t co
  * `outs`, `defined`, `slots`: for each column, the addresses for `chunks_read`; `defined` may be NULL.
  * `opened`: gets what holds its pages, and so the views of byte arrays, until `row_groups_close`.
  *
- * `fillers` and `staging` are as in `chunks_read`, and `refused` is a byte for each column, which is overwritten. Returns OK, or OTHER if a
- * file differs from its listing, cannot be read, or has a column that cannot be decoded: then all rows are undefined. */
+ * `fillers` and `staging` are as in `chunks_read`, and `refused` is a byte for each column, which is overwritten. Returns OK,
+ * or OTHER if a file differs from its listing, cannot be read, or has a column that cannot be decoded: then all rows are
+ * undefined. */
 EXPORT int row_groups_read(
     const int64_t *files, const int64_t *lines, int64_t count, int64_t columns, uint8_t *const *outs,
     uint8_t *const *defined, const uint8_t *const *fillers, const int64_t *const *slots, Staging *const *staging,
@@ -58,7 +59,9 @@ EXPORT int row_groups_read(
   memset(opened, 0, (size_t)count * sizeof *opened);
   for (int64_t i = 0; i < count; i++, files += 4, lines += 16 * columns, outs += columns, slots += columns) {
     opened[i] = open_next(files, lines, columns, i ? opened[i - 1] : NULL);
-    if (!opened[i] || chunks_read(opened[i], files[3], NULL, 0, 0, 0, outs, defined, fillers, slots, staging, files[3], refused) ||
+    if (!opened[i] ||
+        chunks_read(
+            opened[i], files[3], NULL, 0, 0, 0, outs, defined, fillers, slots, staging, files[3], refused) ||
         !leave_file(opened[i])) {
       row_groups_close(opened, count);
       return OTHER;
