@@ -37,6 +37,7 @@ class ProcessedBatch:
         nbytes: Bytes of all arrays.
         replaced: The rows with damaged media that were replaced by other rows of the batch.
         encoded: The images that a device decodes, by column name; the column's array then holds their bytes.
+        given_bytes: Bytes of the arrays that a thread passed to `transform`.
     """
 
     rows: int
@@ -45,6 +46,7 @@ class ProcessedBatch:
     nbytes: int
     replaced: tuple[DamagedRow, ...] = ()
     encoded: Mapping[str, EncodedImages] = field(default_factory=dict)
+    given_bytes: int = 0
 
     def decoded(self) -> ProcessedBatch:
         """Return the batch with its images decoded on the CPU, in ordinary memory.
@@ -202,9 +204,10 @@ class BatchProcessor:
             return views, self._media_of(views, rows, batch, memory)
 
         def end(views: Mapping[str, Array | EncodedRows], media: MediaBatch | None) -> ProcessedBatch:
-            arrays, replaced = self._processed(views, media, rows, batch, is_own=False)
+            arrays, replaced, given_bytes = self._processed(views, media, rows, batch, is_own=False)
             made = _rows_of(arrays) if self._transform is not None else rows
-            return allocated(_batch_of(arrays, made, memory.owners, replaced, memory.encoded), allocator)
+            done = _batch_of(arrays, made, memory.owners, replaced, memory.encoded)
+            return allocated(replace(done, given_bytes=given_bytes), allocator)
 
         return SharedBatch(begin, end)
 
@@ -222,7 +225,7 @@ class BatchProcessor:
         media = self._media_of(arrays, rows, batch, MediaMemory(None))
         if media is not None:
             media.decode()
-        done, replaced = self._processed(arrays, media, rows, batch, is_own=True)
+        done, replaced, _ = self._processed(arrays, media, rows, batch, is_own=True)
         made = _batch_of(done, _rows_of(done), {}, replaced, {})
         return made if allocator is None else allocated(made, allocator)
 
@@ -237,8 +240,8 @@ class BatchProcessor:
 
     def _processed(
         self, views: Mapping[str, Array | EncodedRows], media: MediaBatch | None, rows: int, batch: int, *, is_own: bool
-    ) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
-        """Return a batch whose media are decoded, after `transform`."""
+    ) -> tuple[BatchArrays, tuple[DamagedRow, ...], int]:
+        """Return a batch whose media are decoded, after `transform`, its replaced rows, and its `given_bytes`."""
         done, replaced = cast("BatchArrays", dict(views)), tuple[DamagedRow, ...]()
         if media is not None:
             done, replaced = media.finish()
@@ -246,9 +249,10 @@ class BatchProcessor:
         if not is_own:
             done = {name: _owned(array) if array is views.get(name) else array for name, array in done.items()}
         if self._transform is None:
-            return done, replaced
+            return done, replaced, 0
         stream = bit_generator(self._seed, Stream.TRANSFORM, self._epoch, self._part << 40 | batch)
         rng = np.random.Generator(stream)
+        given_bytes = sum(map(_nbytes, done.values()))
         given = {name: _for_transform(array) for name, array in done.items()}
         where = f"transform in batch {batch} of epoch {self._epoch}"
         try:
@@ -264,7 +268,7 @@ class BatchProcessor:
         hint = "; a transform keeps the number of rows"
         if self._has_rows_out:
             hint += ", unless rows_out=<rows> says how many it returns"
-        return checked(returned, rows, self._rows_out, where, hint), replaced
+        return checked(returned, rows, self._rows_out, where, hint), replaced, given_bytes
 
 
 def allocated(batch: ProcessedBatch, allocator: Allocator) -> ProcessedBatch:

@@ -131,6 +131,7 @@ class BatchScheduler(Batches):
         self._allocator = allocator
         self._locate = dataset.snapshot.locate
         self._batch_bytes = int(dataset.sizing.row.processed * plan.batch_size)
+        self._given_bytes = 0
         self._is_measured = False
         self._window_bytes = int(dataset.sizing.window_rows * dataset.sizing.row.decoded)
         varying = any(c.image is not None and None in c.decoded_shape for c in dataset.reader.columns)
@@ -154,9 +155,10 @@ class BatchScheduler(Batches):
 
         Batches have a share of the memory limit. Processes may begin further batches in memory that windows leave
         free; otherwise a `transform` that returns more bytes than it gets would keep few processes busy. So may
-        threads that call a `transform`, beside the next window; media are decoded by all threads together. Further
-        batches begin only after the first one has shown how many bytes a batch takes. Without processes, up to four
-        may begin before that, if there is memory for batches that are much larger than estimated.
+        threads that call a `transform`, beside the next window and the rows that all of them get; media are decoded by
+        all threads together. Further batches begin only after the first one has shown how many bytes a batch takes.
+        Without processes, up to four may begin before that, if there is memory for batches that are much larger than
+        estimated.
         """
         begun, units = self.begun, self._sizing.batches_bytes // max(self._batch_bytes, 1)
         if not self._lanes and begun < min(BATCHES_AT_ONCE, max(1, units)):
@@ -164,7 +166,8 @@ class BatchScheduler(Batches):
             return not begun or most == 1 or self._usage.fits(((begun + 1) * most - begun) * expected)
         if not self._lanes:
             is_wanted = self._processor.has_transform and begun < max(BATCHES_AT_ONCE, self._sizing.num_threads)
-            return is_wanted and self._is_measured and self._usage.fits(expected + self._window_bytes)
+            given_bytes = (begun + 1) * self._given_bytes
+            return is_wanted and self._is_measured and self._usage.fits(expected + given_bytes + self._window_bytes)
         return begun < max(BATCHES_AT_ONCE, 2 * self._lanes) and (
             begun < max(1, units // 2) or (self._is_measured and self._usage.fits(expected))
         )
@@ -210,6 +213,7 @@ class BatchScheduler(Batches):
             if batch is None:  # another thread finishes it
                 return
             self._batch_bytes, self._is_measured = max(self._batch_bytes, batch.nbytes), True
+            self._given_bytes = max(self._given_bytes, batch.given_bytes)
             self._usage.add_replaced(batch.replaced)
             settle(batch, batch.nbytes)
 

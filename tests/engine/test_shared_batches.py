@@ -159,3 +159,30 @@ def test_as_many_transforms_run_at_once_as_there_are_threads(tmp_path: Path) -> 
         tmp_path / "data", 10, transform=transform, num_threads=threads, output_options=NUMPY
     ) as loader:
         assert sum(len(batch["id"]) for batch in loader) == 130
+
+
+def test_rows_passed_to_transforms_count_towards_the_limit(tmp_path: Path) -> None:
+    """Also if a `transform` returns far fewer bytes than it gets."""
+    out = io.BytesIO()
+    PillowImage.new("RGB", (1000, 1000)).save(out, "JPEG")
+    rows = [{"id": row, "image": out.getvalue()} for row in range(48)]
+    write_dataset(rows, tmp_path / "data", Schema({"id": Scalar("int64"), "image": Image()}))
+    lock, running, most, late = threading.Lock(), 0, 0, threading.Event()
+
+    def transform(batch: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running > 4:
+                late.set()
+        late.wait(0.2)  # time for more threads than the limit allows
+        with lock:
+            running -= 1
+        return {"id": batch["id"]}
+
+    with BatchedDataLoader(  # batches of 12 MB
+        tmp_path / "data", 4, transform=transform, num_threads=12, memory_limit="128MiB", output_options=NUMPY
+    ) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 48
+    assert most <= 4
