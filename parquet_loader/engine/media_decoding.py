@@ -319,7 +319,8 @@ class MediaBatch:
         self._threads = 0
         self._is_over = False  # no thread may begin any more
         self._damaged: dict[int, tuple[int, BlobProblem]] = {}  # by row: the first column that is damaged
-        self._error: BaseException | None = None  # such as MemoryError
+        self._failed: dict[tuple[int, int], BaseException] = {}  # by column and row: errors that are not damage
+        self._error: BaseException | None = None  # of no row, such as MemoryError
 
     @property
     def are_rows_left(self) -> bool:
@@ -349,14 +350,14 @@ class MediaBatch:
 
     @property
     def _has_failed(self) -> bool:
-        return self._error is not None or bool(self._damaged and not self._replaces)
+        return self._error is not None or bool(self._failed or (self._damaged and not self._replaces))
 
     def _take(self, work: _ColumnWork) -> Sequence[int]:
         with self._lock:
             return () if self._has_failed else work.take()
 
     def _decode(self, number: int, chosen: Iterable[int], rows: BatchRows) -> None:
-        """Decode rows of a column, by its number, until one is damaged, if damaged rows are not replaced."""
+        """Decode rows of a column, by its number, until the error of one has to be raised."""
         work = self._works[number]
         for row in chosen:
             data = work.encoded[row]  # one at a time: copies of all rows would be new memory for each batch
@@ -371,12 +372,17 @@ class MediaBatch:
                         self._damaged[row] = number, problem
                 if not self._replaces:
                     return
+            except BaseException as error:
+                with self._lock:
+                    self._failed[number, row] = error
+                return
 
     def finish(self) -> tuple[BatchArrays, tuple[DamagedRow, ...]]:
         """Return the batch with its media decoded, and the rows that were replaced.
 
         Raises:
             DataError: A row cannot be decoded, or does not match its field; if rows are replaced, this holds for all.
+            SystemReadError, RemoteError: A file that a row names cannot be read; see `ReferencedFiles.open`.
         """
         if self._error is not None:
             raise self._error
@@ -386,8 +392,11 @@ class MediaBatch:
                 self._decode(
                     number, self._sooner(number, [row for row in work.jpegs.rows if row not in written]), self._rows
                 )
-        if self._damaged and not self._replaces:
-            row, (number, problem) = min(self._damaged.items(), key=lambda item: (item[1][0], item[0]))
+        if (first := self._first_error()) is not None:
+            number, row = first
+            if first in self._failed:
+                raise self._failed[first]
+            problem = self._damaged[row][1]
             raise self._rows.error(row, self._works[number].name, problem) from problem.__cause__
         done, replaced = self._replaced() if self._damaged else (self._others, ())
         decoded = {work.name: work.media.columns() for work in self._works}
@@ -397,11 +406,14 @@ class MediaBatch:
         return inserted, replaced
 
     def _sooner(self, number: int, rows: Sequence[int]) -> Sequence[int]:
-        """Return the rows of a column before the first damaged row, if its error is raised; else all."""
-        if not self._damaged or self._replaces:
-            return rows
-        first = min((column, row) for row, (column, _) in self._damaged.items())
-        return [row for row in rows if (number, row) < first]
+        """Return the rows of a column before the first one whose error is raised; all if there is none."""
+        first = self._first_error()
+        return rows if first is None else [row for row in rows if (number, row) < first]
+
+    def _first_error(self) -> tuple[int, int] | None:
+        """Return column and row of the error to raise: the first one in the order in which rows are taken."""
+        damaged = () if self._replaces else ((number, row) for row, (number, _) in self._damaged.items())
+        return min((*self._failed, *damaged), default=None)
 
     def _replaced(self) -> tuple[dict[str, Array], tuple[DamagedRow, ...]]:
         """Replace the damaged rows; return the columns that are not media, and the replaced rows."""
@@ -420,4 +432,5 @@ class MediaBatch:
             DamagedRow(int(rows.numbers[row]), f"column {self._works[number].name!r}: {problem}")
             for row, (number, problem) in sorted(damaged.items())
         )
+        self._damaged = {}  # the tracebacks would keep the batch alive, in a reference cycle
         return {name: array[taken] for name, array in self._others.items()}, replaced

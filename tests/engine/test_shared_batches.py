@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import threading
+import weakref
 from collections.abc import Callable
+
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +123,43 @@ def test_an_error_that_is_not_about_a_row_is_raised_once(monkeypatch: pytest.Mon
     monkeypatch.setattr("parquet_loader.engine.media_decoding.write_image", refused)
     with pytest.raises(MemoryError):
         decoded(batch, 3)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_the_first_error_of_a_file_is_raised(replaces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures of the system are not damage, and are raised in the order of rows, too."""
+    files = [picture(row, "PNG") for row in range(ROWS)]
+    batch = media_batch({"image": files}, replaces=replaces)
+    first: list[threading.Thread] = []
+    both = threading.Barrier(2)
+
+    def refused(data: bytes, *_: Any) -> Any:
+        if data == files[2]:
+            first.append(threading.current_thread())
+            both.wait(60)
+            raise OSError("row 2")
+        if data == files[9]:
+            both.wait(60)
+            first[0].join(60)
+            raise OSError("row 9")
+        return None
+
+    monkeypatch.setattr("parquet_loader.engine.media_decoding.write_image", refused)
+    with pytest.raises(OSError, match="row 2"):
+        decoded(batch, 3)
+
+
+def test_a_batch_with_replaced_rows_is_freed_at_once() -> None:
+    batch = media_batch({"image": [picture(row, "cut" if row == 3 else "JPEG") for row in range(ROWS)]}, replaces=True)
+    gone, is_enabled = weakref.ref(batch), gc.isenabled()
+    gc.disable()
+    try:
+        assert decoded(batch, 2)[1]
+        del batch
+        assert gone() is None
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def test_a_thread_that_comes_late_does_not_finish_the_batch() -> None:
