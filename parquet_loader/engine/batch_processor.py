@@ -91,7 +91,8 @@ class SharedBatch:
             return self._end(views, None)
         self._begun = views, media
         if media.are_rows_left:
-            wake()
+            with suppress(MemoryError):  # nobody helps then; an error here would leave a batch that others decode
+                wake()
         return self.help()
 
     def help(self) -> ProcessedBatch | None:

@@ -7,7 +7,6 @@ import io
 import threading
 import weakref
 from collections.abc import Callable
-
 from pathlib import Path
 from typing import Any
 
