@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -130,6 +131,12 @@ class Samplers:
                 f"function={function!r:.80}: cannot be sent to another process: {error}; define it at the top level of "
                 "a module, and pass what it needs in arguments="
             ) from error
+        script = sys.modules["__main__"]
+        if getattr(function, "__module__", None) == "__main__" and getattr(script, "__file__", None) is None:
+            raise ConfigurationError(
+                f"function={function!r:.80}: is defined in a notebook, at a prompt or by python -c, where no other "
+                "process can import it; define it in a module"
+            )
         check_int("processes", processes, 1, 4096)
         woken, wake = multiprocessing.Pipe(duplex=False)
         samplers = [_Sampler(SamplerStatus(number)) for number in range(processes)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,17 @@ def test_what_cannot_run_in_a_process_is_refused_before_one_starts(tmp_path: Pat
         store.sample(yield_some, arguments=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="'process'"):
         store.sample(yield_some, process=2)
+
+
+def test_a_function_that_no_other_process_can_import_is_refused(tmp_path: Path) -> None:
+    code = (
+        "from parquet_loader import SampleStore, Scalar, Schema\n"
+        "def rows(number):\n    yield {'x': [1]}\n"
+        f"SampleStore({str(tmp_path)!r}, schema=Schema({{'x': Scalar('int64')}})).sample(rows)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "is defined in a notebook, at a prompt or by python -c" in done.stderr
 
 
 def test_one_that_raises_starts_again(tmp_path: Path) -> None:
