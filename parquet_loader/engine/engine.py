@@ -135,19 +135,10 @@ class Engine:
     ) -> None:
         reader, sizing, num_threads = dataset.reader, dataset.sizing, options.num_threads
         lanes: list[TransformLane] = []
+        processor: BatchProcessor | None = None
         if batches is None and BatchProcessor.is_needed(reader.columns, options.transform):
             processor = _processor_of(dataset, plan, options)
             lanes = [] if transforms is None else transforms.lanes(processor)
-            batches = partial(
-                BatchScheduler,
-                processor,
-                dataset,
-                plan,
-                first_batch,
-                allocator,
-                wake=self._wake_idle,
-                lanes=len(lanes),
-            )
             if not lanes and not options.keeps_encoded:  # processes and devices get copies, of adjoining rows
                 scattered = [column.name for column in reader.columns if column.image is not None]
         # Used from `start` to `close`; until `start` the previous epoch uses them.
@@ -158,6 +149,9 @@ class Engine:
         self.workers = EpochWorkers(
             self._choose, num_threads, self._sample, [partial(self._choose_batch, lane) for lane in lanes]
         )
+        if processor is not None:
+            given = (processor, dataset, plan, first_batch, allocator)
+            batches = partial(BatchScheduler, *given, wake=self.workers.wake, lanes=len(lanes))
         self._plan = plan
         self._reader = reader
         self._cache_before = reader.chunks.cache_figures()
@@ -460,10 +454,6 @@ class Engine:
         if helping is not None:
             return helping
         return self._next_job() if self._prefault is None else self._prefault.job(owed)
-
-    def _wake_idle(self) -> None:
-        with self.workers.lock:
-            self.workers.notify()
 
     def _may_make(self, batches: Batches) -> bool:
         """Whether batches may be made now; before the epoch begins, only the first few, in memory that is free."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from parquet_loader import BatchedDataLoader, Image, OutputOptions, Ragged, Scalar, Schema, write_dataset
 from parquet_loader.decode import columns_of, write_image
 from parquet_loader.decode.jpeg import JpegTasks
+from parquet_loader.engine.engine import Engine
 from parquet_loader.engine.media_decoding import MediaBatch, MediaMemory
 from parquet_loader.engine.recordings import BatchRows, RowError
 from tests.support.examples import examples
@@ -224,3 +225,18 @@ def test_rows_passed_to_transforms_count_towards_the_limit(tmp_path: Path) -> No
     ) as loader:
         assert sum(len(batch["id"]) for batch in loader) == 48
     assert most <= 4
+
+
+def test_an_epoch_with_media_is_freed_without_a_garbage_collection(tmp_path: Path) -> None:
+    rows = [{"image": picture(row, "JPEG")} for row in range(30)]
+    write_dataset(rows, tmp_path / "data", Schema({"image": Image()}))
+    gc.collect()
+    before = {id(thing) for thing in gc.get_objects() if isinstance(thing, Engine)}
+    gc.disable()
+    try:
+        with BatchedDataLoader(tmp_path / "data", 10, schema=Schema({"image": FIELD}), output_options=NUMPY) as loader:
+            assert sum(len(batch["image"]) for _ in range(2) for batch in loader) == 60
+        left = [thing for thing in gc.get_objects() if isinstance(thing, Engine) and id(thing) not in before]
+        assert not left
+    finally:
+        gc.enable()

@@ -126,6 +126,11 @@ class EpochWorkers:
         """See `WorkerPool.notify`."""
         self._pool.notify()
 
+    def wake(self) -> None:
+        """Let idle threads look for jobs; called without `lock`."""
+        with self.lock:
+            self.notify()
+
     @property
     def queued_s(self) -> float | None:
         """Seconds that the threads have waited for a processor; None if the system does not report them."""
