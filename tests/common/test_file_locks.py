@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parquet_loader.common import LockedFile, is_locked
+from parquet_loader.common import FileLock, LockedFile, is_locked
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -54,7 +54,11 @@ def test_closing_a_lock_ignores_the_writes_that_a_network_file_system_only_then_
         close(descriptor)
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
+    (tmp_path / "ledger").touch()
+    ledger = FileLock(str(tmp_path / "ledger"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", close_on_a_full_disk)
         lock.close()
+        with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):  # its writes matter after it is closed
+            ledger.close()
     assert not is_locked(lock.path)

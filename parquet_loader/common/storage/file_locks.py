@@ -69,8 +69,7 @@ def _close(descriptor: int, pid: int) -> None:
     with _guard:
         if descriptor in _open:
             _open.discard(descriptor)
-            with contextlib.suppress(OSError):  # a network file system reports a full disk here; the file is closed
-                os.close(descriptor)
+            os.close(descriptor)
 
 
 def _write_all(descriptor: int, content: bytes | memoryview, offset: int = 0) -> None:
@@ -189,6 +188,15 @@ class LockedFile(FileLock):
                 os.unlink(path)
             self.close()
             raise
+
+    def close(self) -> None:
+        """Release the lock; the file stays. Idempotent.
+
+        A network file system may refuse writes only now. That is no error: leases count only while they are locked, and
+        readers verify the rows in a cache.
+        """
+        with contextlib.suppress(OSError):
+            super().close()
 
     @property
     def inode(self) -> int:
