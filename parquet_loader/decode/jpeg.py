@@ -4,7 +4,7 @@ A faster path next to Pillow: for plain images (YCbCr or grey, undamaged) it giv
 time, with the GIL released. It declines anything else, and Pillow then decodes the image or reports the damage. One
 difference: Pillow refuses an image with a truncated JFIF, Adobe or ICC segment, which libjpeg ignores.
 
-The kernels call the library that Pillow has loaded, and decode only the part of an image that is used. `decode_jpegs`
+The kernels call the library that Pillow has loaded, and decode only the part of an image that is used. `JpegTasks`
 decodes many images in one call of them. `decode_jpeg` leaves whole images to `simplejpeg`, which takes 0.92 of the
 kernels' time, and leaves all images to it without the kernels or if Pillow's library has another interface.
 """
@@ -46,7 +46,7 @@ class Region(NamedTuple):
 
 
 class JpegTask(NamedTuple):
-    """One image of `decode_jpegs`.
+    """One image of `JpegTasks`.
 
     Attributes:
         begin, end: Of its bytes.
@@ -74,7 +74,7 @@ class JpegTask(NamedTuple):
 
 
 class JpegForm(NamedTuple):
-    """How `decode_jpegs` delivers images.
+    """How `JpegTasks` delivers images.
 
     Attributes:
         channels: Of a delivered image.
@@ -239,7 +239,7 @@ def decode_jpeg(
 
 
 def jpeg_shapes(values: npt.NDArray[np.uint8], places: IntArray) -> list[Shape]:
-    """Return height, width and channels (1 or 3; 0 for an image that `decode_jpegs` cannot decode) of many images.
+    """Return height, width and channels (1 or 3; 0 for an image that `JpegTasks` cannot decode) of many images.
 
     Args:
         values: The bytes of all images, contiguous uint8 ``[total]``.

@@ -234,7 +234,7 @@ class _ColumnWork:
     Attributes:
         name: The column's name.
         media, encoded, valid: The rows, decoded and encoded, and which of them are null.
-        jpegs: The rows that are decoded first, together; None if there are none.
+        jpegs: The rows that the kernels decode, which are taken first; None unless rows hold the images.
         can_share: Whether several threads may decode rows at a time.
     """
 
