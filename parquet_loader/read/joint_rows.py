@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import IntArray, from_numpy
 from parquet_loader.decode import (
     DeferredColumns,
     LazyRows,
@@ -102,8 +102,8 @@ def _numbers(first_rows: IntArray, rows: IntArray) -> IntArray:
 
 def _repeated(ones: Sequence[pa.Table], rows: IntArray, others: Mapping[str, IntArray]) -> pa.Table:
     """Return each of several tables of one row as often as `rows` says, and other columns, which have all rows."""
-    columns = {name: pa.array(numbers) for name, numbers in others.items()}
+    columns = {name: from_numpy(numbers) for name, numbers in others.items()}
     if ones[0].num_columns:
-        constants = pa.concat_tables(ones).combine_chunks().take(pa.array(np.repeat(np.arange(len(rows)), rows)))
+        constants = pa.concat_tables(ones).combine_chunks().take(from_numpy(np.repeat(np.arange(len(rows)), rows)))
         columns |= dict(zip(constants.column_names, constants.columns, strict=True))
     return pa.table(columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from decimal import Decimal
@@ -13,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image as PillowImage
 
 from parquet_loader.common import fill_null, from_numpy, text_array
 
 READ = """
     import sys
-    from parquet_loader import BatchedDataLoader, Bytes, Category, OutputOptions, RaggedList, Scalar, Schema
+    from parquet_loader import BatchedDataLoader, Bytes, Category, Image, OutputOptions, RaggedList, Scalar, Schema
     from parquet_loader import Tensor, Text
 
     filled = {"i": Scalar("int64", fill=1), "s": Text(fill="x"), "y": Bytes(fill=b"x"), "h": Scalar("float16", fill=1)}
@@ -38,7 +40,8 @@ READ = """
         "w": RaggedList(Text()),
         "part": Text(),
     }
-    for fields in filled, masked, converted:
+    cropped = {"i": Scalar("int64", fill=1), "p": Image(size=4, crop="random"), "part": Text()}
+    for fields in filled, masked, converted, cropped:
         with BatchedDataLoader(
             sys.argv[1], 3, schema=Schema(fields), output_options=OutputOptions(format="numpy")
         ) as loader:
@@ -49,6 +52,8 @@ READ = """
 
 def test_a_loader_imports_no_pandas(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
+    png = io.BytesIO()
+    PillowImage.fromarray(np.zeros((8, 8, 3), np.uint8)).save(png, "PNG")
     columns = {
         "i": [1, None] * 3,
         "b": [True, None] * 3,
@@ -61,9 +66,10 @@ def test_a_loader_imports_no_pandas(tmp_path: Path) -> None:
         "t": [[0.5, 1.5], None] * 3,
         "c": ["a", "z"] * 3,
         "w": [["a", "b"], []] * 3,
+        "p": [png.getvalue()] * 6,
     }
     (tmp_path / "part=x").mkdir()
-    pq.write_table(pa.table(columns), tmp_path / "part=x" / "a.parquet")
+    pq.write_table(pa.table(columns), tmp_path / "part=x" / "a.parquet", row_group_size=2)
     assert _run(READ, tmp_path) == "[]\n"
 
 
