@@ -1,6 +1,7 @@
 """Measures random resized crops of JPEGs: this package, other loaders, and decoding and resizing alone.
 
     python -m benchmarks.images [--images 600] [--rounds 5] [--out benchmarks/results/images_crops.json]
+    python -m benchmarks.images --systems ours alone tf-data --rounds 20
 
 Half of the images are JPEGs of 500 x 375 pixels, half of 375 x 500, with quality 90 and the spectrum of photographs.
 Each system delivers batches of 64 uint8 crops of 224 x 224, flipped with a probability of one half. In one process, the
@@ -9,7 +10,8 @@ workers over a list of the JPEGs in memory, shuffled, with Pillow's decoder and 
 and `tensor-2`, the same with `torchvision.io.decode_jpeg` and transforms of tensors; `alone`, what `ours` calls to
 decode and resize the JPEGs of a batch, in two threads without a loader; and the peers of `benchmarks.image_peers` that
 are installed. Images per second of wall time and of processor time, child processes included: medians, lowest and
-highest, after one round that does not count. Needs torchvision.
+highest of epochs that follow an epoch of the same system. Then the rate of `ours` relative to each other system: the
+median of the ratios of all rounds, in which a change of the machine's speed counts less. Needs torchvision.
 """
 
 from __future__ import annotations
@@ -88,8 +90,11 @@ def processor_s() -> float:
     )
 
 
-def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """Return images per second of wall and processor time by system."""
+def measure(images: int, rounds: int, folder: Path, names: list[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return images per second by system, and how many times as many `ours` delivers: of wall and processor time.
+
+    Without `names`, all systems that are installed are measured.
+    """
     jpegs = [photograph(*((375, 500) if n % 2 else (500, 375)), n) for n in range(images)]
     schema = Schema({"image": Image(), "id": Scalar("int64")})
     write_dataset([{"image": data, "id": n} for n, data in enumerate(jpegs)], folder / "data", schema)
@@ -137,9 +142,13 @@ def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
     systems |= peers
     for name, reason in missing.items():
         print(f"{name}: {reason}")
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
-    for _ in range(rounds):
-        for name, run in systems.items():
+    names = names or list(systems)
+    if unknown := set(names) - set(systems):
+        raise SystemExit(f"--systems {' '.join(sorted(unknown))}: expected names of {', '.join(systems)}")
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names if number % 2 else reversed(names):
+            run = systems[name]
             run()  # a loader that has been waiting has read ahead
             wall, processor = time.perf_counter(), processor_s()
             found = run()
@@ -148,13 +157,19 @@ def measure(images: int, rounds: int, folder: Path) -> dict[str, Any]:
             times[name].append((time.perf_counter() - wall, processor_s() - processor))
     ours.close()
     rates: dict[str, Any] = {}
+    ratios: dict[str, Any] = {}
     for name, pairs in times.items():
         for kind, seconds in zip(("wall", "processor"), zip(*pairs, strict=True), strict=True):
             all_rates = sorted(images / s for s in seconds)
             rates.setdefault(name, {})[kind] = {
                 "median": statistics.median(all_rates), "low": all_rates[0], "high": all_rates[-1]
             }  # fmt: skip
-    return rates
+        if name != "ours" and "ours" in times:
+            ratios[name] = {
+                kind: statistics.median(other[at] / own[at] for own, other in zip(times["ours"], pairs, strict=True))
+                for at, kind in enumerate(("wall", "processor"))
+            }
+    return rates, ratios
 
 
 def main() -> None:
@@ -162,21 +177,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=2400)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--systems", nargs="+")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        rates = measure(given.images, given.rounds, Path(folder))
+        rates, ratios = measure(given.images, given.rounds, Path(folder), given.systems)
     for name, kinds in rates.items():
         text = ", ".join(f"{k} {v['median']:,.0f} ({v['low']:,.0f} to {v['high']:,.0f})" for k, v in kinds.items())
-        print(f"{name:10} {text}")
+        print(f"{name:12} {text}")
+    for name, kinds in ratios.items():
+        print(f"ours / {name:12} " + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in kinds.items()))
     if given.out is not None:
         about = {
             "date": dt.datetime.now(dt.UTC).date().isoformat(), "processors": os.cpu_count(),
             "machine": platform.processor() or platform.machine(), "torch": torch.__version__,
             "images": given.images, "rounds": given.rounds,
         }  # fmt: skip
-        given.out.write_text(json.dumps({"about": about, "images_per_s": rates}, indent=1) + "\n")
+        found = {"about": about, "images_per_s": rates, "ours_relative_to": ratios}
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
