@@ -30,7 +30,7 @@ settings.register_profile(
     "steady", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("explore", settings.get_profile("steady"), derandomize=False, max_examples=1000)
-settings.register_profile("everyday", settings.get_profile("steady"), max_examples=ALL_EXAMPLES // 3)
+settings.register_profile("everyday", settings.get_profile("steady"), max_examples=ALL_EXAMPLES // 5)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # The tests start hundreds of interpreters; each would compile the whole package if none may write bytecode.

@@ -24,7 +24,7 @@ each_kind = pytest.mark.parametrize(
 
 
 def examples(count: int) -> int:
-    """Return how many of ``count`` examples a property gets: all of them, or a third in an everyday run."""
+    """Return how many of ``count`` examples a property gets: all of them, or a fifth in an everyday run."""
     return max(1, count * min(settings().max_examples, ALL_EXAMPLES) // ALL_EXAMPLES)
 
 
