@@ -119,7 +119,7 @@ def is_registered(values: torch.Tensor, runtime: Runtime) -> bool:
     return any(start <= values.data_ptr() < start + nbytes for start, nbytes in runtime.registered.items())
 
 
-@pytest.mark.parametrize("columns", [["nested"], ["id", "nested"]])
+@pytest.mark.parametrize("columns", [pytest.param(["nested"], marks=pytest.mark.slow), ["id", "nested"]])
 def test_lists_of_lists_are_kept_until_their_copies_are_done(
     table: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, columns: list[str]
 ) -> None:

@@ -270,7 +270,7 @@ def test_clips_are_read_from_a_part_of_a_file(tmp_path: Path) -> None:
     "kind, isolation",
     ["hive", "delta", "list"],
     ["thread", "process"],
-    everyday=lambda kind, isolation: isolation == "thread" or kind == "hive",
+    everyday=lambda kind, isolation: isolation == "thread",
 )
 def test_paths_are_relative_to_the_data_set_if_it_has_one_partition(tmp_path: Path, kind: str, isolation: Any) -> None:
     table = pa.table({"image": ["media/4.png"], "id": [0], "day": ["monday"]})

@@ -314,7 +314,7 @@ def test_a_pass_left_early_leaves_no_process_and_a_finished_one_keeps_it_until_t
     assert children() == set()
 
 
-@pytest.mark.parametrize("transform_workers", [0, pytest.param(1, marks=needs_transform_processes)])
+@pytest.mark.parametrize("transform_workers", [0, pytest.param(1, marks=[needs_transform_processes, pytest.mark.slow])])
 def test_a_killed_process_that_ends_late_is_no_error_of_close(
     root: str, monkeypatch: pytest.MonkeyPatch, transform_workers: int
 ) -> None:
@@ -336,6 +336,7 @@ def test_a_killed_process_that_ends_late_is_no_error_of_close(
         assert process.wait(60) in (0, -signal.SIGKILL)  # the end of its socket ends it, too
 
 
+@pytest.mark.slow  # test_open_files.py counts the files of an epoch
 def test_a_thousand_columns_do_not_take_a_thousand_files(tmp_path: Path) -> None:
     rows = 200
     columns = {f"number{i}": np.arange(rows).astype(["float32", "int64", "int8", "int16"][i % 4]) for i in range(400)}
@@ -428,7 +429,7 @@ def read_line(process: subprocess.Popen[str]) -> str:
         ("sys.exit(7)", 7),
         pytest.param("os.kill(os.getpid(), signal.SIGKILL)", -9, marks=pytest.mark.slow),
         pytest.param("os._exit(3)", 3, marks=pytest.mark.slow),
-        ("raise KeyboardInterrupt", -2),
+        pytest.param("raise KeyboardInterrupt", -2, marks=pytest.mark.slow),
         ("if not os.fork():\n        signal.pause()\n    os.kill(os.getpid(), signal.SIGKILL)", -9),
     ],
     ids=["exit", "kill", "_exit", "ctrl-c", "kill with a forked child alive"],

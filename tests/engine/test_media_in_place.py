@@ -75,7 +75,9 @@ def check(batch: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"num_threads": 3}, {"isolation": "process"}, {"transform_workers": 1}], ids=str
+    "options",
+    [{}, pytest.param({"num_threads": 3}, marks=pytest.mark.slow), {"isolation": "process"}, {"transform_workers": 1}],
+    ids=str,
 )
 def test_each_row_has_its_media(source: Path, options: dict[str, Any]) -> None:
     if "transform_workers" in options:
@@ -89,7 +91,7 @@ def test_each_row_has_its_media(source: Path, options: dict[str, Any]) -> None:
         assert [number for batch in loader for number in check(without_twice(batch))] == expected[1][11 * BATCH :]
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_kept_batches_do_not_change(source: Path, shuffle: bool) -> None:
     # In their order, the later rows take a second block, because the first one has the size of average rows.
     with BatchedDataLoader(source, BATCH, schema=SCHEMA, shuffle=shuffle, seed=3, window_rows=WINDOW) as loader:

@@ -314,7 +314,7 @@ CHOICES: dict[str, Callable[[BatchedDataLoader], tuple[int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("window_rows", [40, None])
+@pytest.mark.parametrize("window_rows", [40, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("choice", CHOICES)
 def test_any_position_may_be_chosen_after_reading_ahead(root: str, choice: str, window_rows: int | None) -> None:
     with opened(root, window_rows=window_rows) as loader:

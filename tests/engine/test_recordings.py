@@ -230,6 +230,7 @@ def test_rows_that_name_the_same_film_open_it_once_an_epoch(referenced: Path, mo
             assert np.array_equal(batch["v"][row].numpy(), expected)
 
 
+@pytest.mark.slow  # the next test decodes in these processes, too
 def test_processes_that_transform_decode_the_same_recordings(referenced: Path) -> None:
     def first(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         return {"id": columns["id"], "time": columns["v_time"], "pixels": columns["v"].reshape(len(columns["v"]), -1)}

@@ -394,6 +394,7 @@ def test_a_module_that_only_the_caller_can_import_is_an_error_of_the_first_batch
     assert "raised while transform was unpickled in a process that runs transform" in notes(raised.value)
 
 
+@pytest.mark.slow  # a process that is killed is an error in another test
 @pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_crash_is_an_error_of_its_batch_even_if_a_forked_process_keeps_the_files(root: str, isolation: Any) -> None:
     with over_processes(root, transforms.crashing, isolation=isolation) as loader:

@@ -75,7 +75,7 @@ def assert_nothing_is_left(root: str, started: float) -> None:
     "window_rows, shuffle",
     [pytest.param(10, id="narrow windows"), pytest.param(75, id="windows"), pytest.param(None, id="one window")],
     [pytest.param(False, id="False"), pytest.param(True, id="True")],
-    everyday=lambda window_rows, shuffle: shuffle == (window_rows != 75),
+    everyday=lambda window_rows, shuffle: window_rows and shuffle == (window_rows == 10),
 )
 def test_an_iterator_abandoned_at_any_batch_ends(root: str, shuffle: bool, window_rows: int | None) -> None:
     with BatchedDataLoader(root, 10, shuffle=shuffle, window_rows=window_rows, num_threads=3) as loader:
@@ -529,6 +529,7 @@ def test_many_epochs_hold_memory_threads_and_open_files_flat(tmp_path: Path, fir
     assert threads_after - threads < 5
 
 
+@pytest.mark.slow  # the test before counts the same over epochs
 @pytest.mark.parametrize(("first", "last"), [(30, 79), pytest.param(60, 199, marks=pytest.mark.slow)])
 def test_many_loaders_hold_memory_threads_and_open_files_flat(tmp_path: Path, first: int, last: int) -> None:
     write_numbered(str(tmp_path), ((200,) * 3,), ("double",))

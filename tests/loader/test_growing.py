@@ -35,7 +35,8 @@ def test_records_drawn_from_the_server_are_the_archives(tmp_path: Path, rclone: 
     assert (batches[0]["record"] != others[0]["record"]).any()
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow  # docs/tutorials/growing_store.md, which test_docs.py runs, trains on a growing store
+@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.timeout(300)
 def test_training_on_a_growing_store_learns_within_the_limit(tmp_path: Path, rclone: None, processes: int) -> None:
     limit = 400 * RECORD_BYTES

@@ -69,7 +69,11 @@ def test_the_old_iterator_raises_and_the_new_one_delivers_the_next_epoch(root: s
     assert_nothing_runs()
 
 
-@each_way
+@pytest.mark.parametrize(
+    "options",
+    [*WAYS[:2], *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS[2:])],
+    ids=["threads", "threads, transform", "process", "process, transform"],
+)
 def test_many_iterators_left_in_the_middle_leave_no_thread_and_no_process(root: str, options: dict[str, Any]) -> None:
     held = []
     with BatchedDataLoader(root, 8, shuffle=True, **options) as loader:
@@ -204,7 +208,7 @@ def test_a_thread_that_waits_for_a_batch_hears_that_another_began(root: str) -> 
     assert_nothing_runs()
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_of_threads_that_iterate_at_once_all_but_the_last_raise(root: str, isolation: Any) -> None:
     threads = 4
     with BatchedDataLoader(root, 4, isolation=isolation, num_threads=2) as loader:

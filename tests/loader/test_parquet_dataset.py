@@ -237,7 +237,7 @@ def test_filters_of_the_data_set_and_of_a_loader_hold_together(data: Path) -> No
         assert others
 
 
-@pytest.mark.parametrize("filters", [None, split_rows(0, 0.6)])
+@pytest.mark.parametrize("filters", [pytest.param(None, marks=pytest.mark.slow), split_rows(0, 0.6)])
 def test_a_state_of_a_loader_made_either_way_resumes_the_other(data: Path, filters: Any) -> None:
     keywords: dict[str, Any] = {"shuffle": True, "seed": 5, "window_rows": 100}
     below = pc.field("id") < 300

@@ -22,7 +22,7 @@ from parquet_loader.loader.advice import findings_of
 from parquet_loader.loader.diagnosis import storage_figures
 
 RNG = np.random.default_rng(0)
-ISOLATIONS = ["thread", "process"] if sys.platform == "linux" else ["thread"]
+ISOLATIONS = ["thread", *([pytest.param("process", marks=pytest.mark.slow)] if sys.platform == "linux" else [])]
 
 
 def write(path: Path, columns: dict[str, Any], **options: Any) -> str:
@@ -118,7 +118,7 @@ def test_rows_in_random_order_are_silent_whatever_their_row_groups(tmp_path: Pat
     assert "mixing" not in causes(figures)
 
 
-@pytest.mark.parametrize("codec", ["zstd", "gzip"])
+@pytest.mark.parametrize("codec", [pytest.param("zstd", marks=pytest.mark.slow), "gzip"])
 def test_heavy_compression_is_measured_on_the_files_own_pages(tmp_path: Path, codec: str) -> None:
     columns = {f"x{i}": RNG.normal(size=50_000).round(3) for i in range(6)}
     options = {"compression": codec, "compression_level": {"zstd": 19, "gzip": 9}[codec], "use_dictionary": False}

@@ -63,7 +63,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize(
+    "isolation", [ISOLATIONS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in ISOLATIONS[1:])]
+)
 def test_a_report_is_one_file_with_all_charts_and_no_requests(source: str, tmp_path: Path, isolation: Any) -> None:
     with BatchedDataLoader(source, 500, shuffle=True, window_rows=9_000, isolation=isolation) as loader:
         for _ in loader:
