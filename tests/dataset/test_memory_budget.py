@@ -72,7 +72,7 @@ GROWING = np.sort((10 + 1000 * np.random.default_rng(0).random(60_000) ** 2).ast
     [
         pytest.param(text_of, [np.full(200_000, 10)] + 12 * [np.full(300, 7000)], id="most bytes in short text"),
         pytest.param(text_of, 10 * [np.full(10_000, 10)] + 3 * [np.full(5_000, 2000)], id="few groups of long text"),
-        pytest.param(text_of, [GROWING], id="text sorted by length in one row group"),
+        pytest.param(text_of, [GROWING], id="text sorted by length in one row group", marks=pytest.mark.slow),
         pytest.param(lists_of, [GROWING // 3], id="lists sorted by length in one row group"),
     ],
 )

@@ -63,7 +63,7 @@ def plain_columns(rows: int = ROWS) -> dict[str, Any]:
     ["none", "snappy", "gzip", "brotli", "zstd", "lz4"],
     ["1.0", "2.0"],
     everyday=lambda dictionary, compression, page_version: (
-        dictionary == ((page_version == "1.0") == (compression in ("none", "gzip", "zstd")))
+        (page_version == "1.0") == (compression in ("none", "gzip", "zstd")) == dictionary
     ),
 )
 def test_pyarrow_with_each_compression_and_page_version_loads(

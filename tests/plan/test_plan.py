@@ -5,20 +5,24 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parquet_loader.common import Shard, ShardOptions
 from parquet_loader.plan import Sharding, batches_until_done
 from parquet_loader.plan.epoch import plan_epoch
+from tests.support.examples import grid
 
 MILLION = 1_000_000
 
 
-@pytest.mark.parametrize("open_row_groups", [1, 16])
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("most_rows", [100, 100_000, 3_000_000])
+@grid(
+    "most_rows, shuffle, open_row_groups",
+    [100, 100_000, 3_000_000],
+    [False, True],
+    [1, 16],
+    everyday=lambda *chosen: chosen in {(100, False, 1), (100_000, True, 16), (3_000_000, True, 1)},
+)
 def test_a_plan_of_a_million_row_groups_takes_at_most_200_bytes_each(
     most_rows: int, shuffle: bool, open_row_groups: int
 ) -> None:

@@ -134,7 +134,7 @@ def test_shares_are_even_and_seeds_independent(tmp_path: Path) -> None:
     [pytest.param(None, id="alone"), pytest.param(pc.field("id") >= 0, id="with another filter")],
     [pytest.param("thread", id="thread"), pytest.param("process", id="process")],
     [pytest.param("row_group", id="row_group"), pytest.param("file", id="file")],
-    everyday=lambda more, isolation, unit: isolation == "thread" or (more is not None and unit == "row_group"),
+    everyday=lambda more, isolation, unit: isolation == "thread",
 )
 def test_of_what_is_left_out_whole_nothing_is_read(tmp_path: Path, unit: Any, isolation: Any, more: Any) -> None:
     for number in range(8):

@@ -232,7 +232,7 @@ def test_a_store_that_fails_says_nothing_about_the_source(connections: str) -> N
 
 
 @pytest.mark.parametrize("connections", CONNECTIONS)
-@pytest.mark.parametrize("path", ["no-bucket/train", "no-bucket/a.parquet"])
+@pytest.mark.parametrize("path", ["no-bucket/train", pytest.param("no-bucket/a.parquet", marks=pytest.mark.slow)])
 def test_a_missing_bucket_is_told_from_a_missing_key(moto: str, connections: str, path: str) -> None:
     with pytest.raises(SourceError, match=rf"^s3://\.\.\.@{path}\?\.\.\.: .*there is no such bucket; check its name"):
         load(url("s3", path, moto), connections)

@@ -549,7 +549,7 @@ next(batches)
     ["exit", "interrupt", "terminate"],
     ["thread", "process"],
     everyday=lambda connections, *others: (  # AWS's own takes 12 s
-        connections == "obstore" and others in {("exit", "process"), ("interrupt", "thread"), ("terminate", "thread")}
+        connections == "obstore" and others in {("exit", "process"), ("interrupt", "thread")}
     ),
 )
 def test_the_interpreter_ends_with_requests_in_flight(store: Store, connections: str, how: str, isolation: str) -> None:
