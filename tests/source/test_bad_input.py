@@ -239,7 +239,7 @@ LIES: dict[str, Callable[[ThriftStruct], None]] = {
 }
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("shuffle", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lie", LIES)
 def test_a_footer_that_lies_is_named_and_no_row_is_lost_in_silence(tmp_path: Path, lie: str, shuffle: bool) -> None:
     """Some lies do no harm: then every row is there with its values."""
@@ -335,7 +335,7 @@ def test_every_epoch_meets_the_corrupt_page_again(tmp_path: Path) -> None:
     [pytest.param(size, id=str(size)) for size in (7, 40, 1000)],
     [pytest.param(False, id="False"), pytest.param(True, id="True")],
     [pytest.param(True, id="page header"), pytest.param(False, id="page body")],
-    everyday=lambda window_rows, batch_size, shuffle, header: (shuffle == header) == (batch_size != 40),
+    everyday=lambda window_rows, batch_size, shuffle, header: shuffle != header and batch_size == 40,
 )
 def test_skipping_a_corrupt_row_group_delivers_all_others_once(
     tmp_path: Path, header: bool, shuffle: bool, batch_size: int, window_rows: int | None
