@@ -302,7 +302,7 @@ def test_an_integer_that_does_not_fit_is_an_error_of_its_batch_within_a_window(t
             next(batches)
 
 
-def test_batches_are_on_the_default_device_and_free_to_leave_it(narrow: str, *, transfers: bool) -> None:
+def test_batches_are_on_the_default_device_and_free_to_leave_it(narrow: str) -> None:
     script = """
         import sys, jax, numpy as np
         from parquet_loader import BatchedDataLoader, OutputOptions
@@ -310,21 +310,26 @@ def test_batches_are_on_the_default_device_and_free_to_leave_it(narrow: str, *, 
         one, two = jax.devices()
         columns = ["id", "bits", *(f"c{number}" for number in range(8))]
         options = OutputOptions(format="jax")
-        if sys.argv[2] == "False":
-            jax_transfers.batched_device_put = None
-        with BatchedDataLoader(sys.argv[1], 16, columns=columns, output_options=options, window_rows=700) as loader:
-            for number, batch in enumerate(loader):
-                jax.config.update("jax_default_device", two if number % 50 > 9 else one)  # also within a window
-                assert not batch["c0"].committed
-                assert batch["id"].tolist() == list(range(16 * number, min(16 * number + 16, 2100)))
-                if number > 11 and number % 50 > 11:
-                    assert batch["c0"].devices() == {two}, number
+
+        def check():
+            with BatchedDataLoader(sys.argv[1], 16, columns=columns, output_options=options, window_rows=700) as loader:
+                for number, batch in enumerate(loader):
+                    jax.config.update("jax_default_device", two if number % 50 > 9 else one)  # also within a window
+                    assert not batch["c0"].committed
+                    assert batch["id"].tolist() == list(range(16 * number, min(16 * number + 16, 2100)))
+                    if number > 11 and number % 50 > 11:
+                        assert batch["c0"].devices() == {two}, number
+
+        check()
+        jax.config.update("jax_default_device", None)
+        jax_transfers.batched_device_put = None  # then batches are cut from windows
+        check()
         print("true")
     """
-    assert result_of(run(script, narrow, str(transfers), devices=2))
+    assert result_of(run(script, narrow, devices=2))
 
 
-def test_batches_stay_on_one_device_while_a_mesh_is_set(narrow: str, *, transfers: bool) -> None:
+def test_batches_stay_on_one_device_while_a_mesh_is_set(narrow: str) -> None:
     script = """
         import sys, jax
         from parquet_loader import BatchedDataLoader, OutputOptions
@@ -332,21 +337,25 @@ def test_batches_stay_on_one_device_while_a_mesh_is_set(narrow: str, *, transfer
         columns = ["id", "bits", "wide", *(f"c{number}" for number in range(8))]
         mesh = jax.make_mesh((2,), ("data",))
         options = OutputOptions(format="jax")
-        if sys.argv[2] == "False":
-            jax_transfers.batched_device_put = None
-        with BatchedDataLoader(sys.argv[1], 16, columns=columns, output_options=options, window_rows=700) as loader:
-            batches = iter(loader)
-            found = [next(batches) for _ in range(5)]  # cuts before the mesh
-            with jax.set_mesh(mesh):
-                found += [next(batches) for _ in range(70)]  # of two windows
-            found += batches
-        for number, batch in enumerate(found):
-            assert batch["id"].tolist() == list(range(16 * number, min(16 * number + 16, 2100)))
-            for column in batch.values():
-                assert not column.committed and column.devices() == {jax.devices()[0]}, number
+
+        def check():
+            with BatchedDataLoader(sys.argv[1], 16, columns=columns, output_options=options, window_rows=700) as loader:
+                batches = iter(loader)
+                found = [next(batches) for _ in range(5)]  # cuts before the mesh
+                with jax.set_mesh(mesh):
+                    found += [next(batches) for _ in range(70)]  # of two windows
+                found += batches
+            for number, batch in enumerate(found):
+                assert batch["id"].tolist() == list(range(16 * number, min(16 * number + 16, 2100)))
+                for column in batch.values():
+                    assert not column.committed and column.devices() == {jax.devices()[0]}, number
+
+        check()
+        jax_transfers.batched_device_put = None  # then batches are cut from windows
+        check()
         print("true")
     """
-    assert result_of(run(script, narrow, str(transfers), devices=2))
+    assert result_of(run(script, narrow, devices=2))
 
 
 @pytest.mark.parametrize("with_transform", [False, True])
