@@ -46,6 +46,8 @@ NEEDS = {
 # Blocks marked with a package run if it is installed; no extra brings these.
 OPTIONAL = ("datasets", "fbgemm_gpu", "maxtext", "streaming", "tokenizers")
 OF_EVERY_DAY = ("audio.md", "iceberg.md", "torchdata.md", "video.md")
+# Trains three times on a cluster of Ray. The library has no code for Ray: ranks and states are those of torch.
+SLOW = ("ray.md",)
 LANGUAGES = {"python", "python spark", *(f"python {package}" for package in OPTIONAL), "sh", "text", "json"}
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)(?P<target>[^)#]+)(?:#[^)]*)?\)")
@@ -67,6 +69,8 @@ def params(page: Path) -> Any:
         marks.append(pytest.mark.filterwarnings("ignore"))  # warnings of others
     if page.name in NEEDS and page.name not in OF_EVERY_DAY:
         marks += [pytest.mark.frameworks, pytest.mark.timeout(600)]
+    if page.name in SLOW:
+        marks.append(pytest.mark.slow)
     return pytest.param(page, marks=marks, id=relative(page))
 
 

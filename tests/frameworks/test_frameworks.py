@@ -29,6 +29,7 @@ def assert_each_row_once(results: list[list[list[list[int]]]], epochs: int) -> N
         assert len(seen) == 68
 
 
+@pytest.mark.slow  # test_framework_flags.py has loaders left alone and prepared, on files of equal length
 @needs("accelerate")
 @pytest.mark.parametrize("prepared", [False, True], ids=["left alone", "prepared"])
 def test_accelerate_does_not_divide_the_rows_again(tmp_path: Path, prepared: bool) -> None:
@@ -97,6 +98,7 @@ def test_the_trainer_does_not_divide_the_rows_again(tmp_path: Path) -> None:
     assert_each_row_once(results, 2)
 
 
+@pytest.mark.slow  # test_framework_flags.py trains with Lightning on two ranks, on files of equal length
 @needs("lightning")
 def test_lightning_on_two_processes_reads_each_row_once(tmp_path: Path) -> None:
     root = str(tmp_path / "data")

@@ -594,6 +594,7 @@ def test_two_processes_get_each_row_once_and_one_resumes(data: str) -> None:
     assert [sorted(part) for part, *_ in resumed[0]] == both[5:]
 
 
+@pytest.mark.slow  # the test before resumes on one process
 def test_four_processes_resume_where_two_stopped(data: str) -> None:
     sharded: dict[str, Any] = {"drop_last": True, "shard_options": ShardOptions(logical_shards=4)}
     with BatchedDataLoader(data, 8, shuffle=True, seed=3, **sharded) as loader:

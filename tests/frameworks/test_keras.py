@@ -143,7 +143,10 @@ def test_workers_of_keras_are_refused(data: str, name: str, value: Any) -> None:
         assert (batches.workers, batches.use_multiprocessing) == (1, False)
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax", "tensorflow"])
+# The demo trains with JAX, and tests of `to_tf` and the page on Keras with TensorFlow.
+@pytest.mark.parametrize(
+    "backend", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jax", "tensorflow"))]
+)
 def test_fit_uses_each_row_once_an_epoch(data: str, backend: str) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
