@@ -64,7 +64,12 @@ def torch_error(parts: dict[str, str]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("module", "package"), [("train_jax", "flax"), ("train_tensorflow", "tensorflow"), ("train_keras", "keras")]
+    ("module", "package"),
+    [
+        ("train_jax", "flax"),
+        ("train_tensorflow", "tensorflow"),  # has the network of `train_keras`
+        pytest.param("train_keras", "keras", marks=pytest.mark.slow),
+    ],
 )
 def test_the_network_learns_about_as_much_as_in_torch(
     module: str, package: str, parts: dict[str, str], torch_error: float
