@@ -162,6 +162,11 @@ def test_a_narrow_terminal_breaks_lines_between_words(source: Path) -> None:
     words = {"timestamp[us,", "decimal(10,", "list<float32>[2]", "Tensor('float32',", "zstd"}
     assert words <= {word.rstrip(",") if word.rstrip(",") in words else word for word in shown.split()}
     assert max(map(len, shown.splitlines())) <= 60
+
+
+@pytest.mark.slow  # a pipe gets whole lines, too
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_wide_terminal_breaks_no_line(source: Path) -> None:
     wide = on_terminal(200, "info", source)
     assert "id" in wide.split()
     assert any(line.split()[:3] == ["id", "int64", "0"] for line in wide.splitlines())

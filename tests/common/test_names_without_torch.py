@@ -63,7 +63,7 @@ def test_names_can_be_looked_at_and_help_describes_them(error: str) -> None:
     assert "class ParquetIterable" in run(f"{NAMES}{LOOKS}help(parquet_loader)", error)
 
 
-@pytest.mark.parametrize("error", [MISSING, BROKEN], ids=["missing", "broken"])
+@pytest.mark.parametrize("error", [MISSING, pytest.param(BROKEN, marks=pytest.mark.slow)], ids=["missing", "broken"])
 def test_calling_a_name_that_needs_torch_names_the_extra_and_the_reason(error: str) -> None:
     message = run(MESSAGE, error)
     assert message.startswith("ParquetIterable needs torch, which cannot be imported (")

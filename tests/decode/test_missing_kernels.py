@@ -61,6 +61,7 @@ def test_a_loader_warns_once_in_a_process_and_says_why_what_it_costs_and_what_to
     assert "kernels" not in done.stderr, "the process that reads says nothing of its own"
 
 
+@pytest.mark.slow  # test_native.py loads such libraries
 def test_kernels_of_other_source_or_that_do_not_load_are_missing_too(script: Path) -> None:
     (script.parent / "broken.so").write_bytes(b"no library")
     done = run(script, PARQUET_LOADER_KERNELS=str(script.parent / "broken.so"))

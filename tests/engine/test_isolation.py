@@ -95,6 +95,7 @@ def test_the_batches_are_those_of_threads_bit_for_bit(root: str, options: dict[s
             assert_same(list(process), epoch)
 
 
+@pytest.mark.slow  # the batches are compared to those of threads above
 def test_every_row_comes_once(root: str) -> None:
     with isolated(root, shuffle=True, window_rows=40) as loader:
         delivered = oracle.delivered_columns(loader)

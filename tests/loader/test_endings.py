@@ -251,9 +251,13 @@ STAGES: dict[str, tuple[Callable[[list[str]], None], bool, Any]] = {
 }
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("window_rows", [10, None], ids=["narrow windows", "one window"])
-@pytest.mark.parametrize("stage", STAGES)
+@grid(
+    "stage, window_rows, shuffle",
+    [pytest.param(stage, id=stage) for stage in STAGES],
+    [pytest.param(10, id="narrow windows"), pytest.param(None, id="one window")],
+    [pytest.param(False, id="False"), pytest.param(True, id="True")],
+    everyday=lambda stage, window_rows, shuffle: shuffle == (window_rows is not None),
+)
 def test_an_exception_in_any_stage_ends_the_epoch(
     root: str, stage: str, shuffle: bool, window_rows: int | None
 ) -> None:

@@ -50,7 +50,7 @@ from parquet_loader import (
 from parquet_loader.engine import WindowMedia
 from parquet_loader.loader.episodes.sample_windows import SampleCutter
 from parquet_loader.loader.episodes.sample_writer import _take
-from tests.support.examples import examples
+from tests.support.examples import examples, grid
 from tests.support.gloo import on_ranks
 
 NUMPY = OutputOptions(format="numpy")
@@ -319,8 +319,12 @@ def photos_of(folder: Path, photo: Image | None = None, **arguments: Any) -> Epi
     return loader_of(folder, schema=schema, shuffle=True, **arguments)
 
 
-@pytest.mark.parametrize("window_rows", [None, 40])
-@pytest.mark.parametrize("device", [None, "tensors"])
+@grid(
+    "device, window_rows",
+    [None, "tensors"],
+    [None, 40],
+    everyday=lambda device, window_rows: (device is None) == (window_rows is not None),
+)
 def test_images_are_decoded_once_for_all_samples_of_their_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window_rows: int | None, device: str | None
 ) -> None:

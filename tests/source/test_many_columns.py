@@ -89,7 +89,7 @@ def test_twice_the_columns_are_twice_the_work(tmp_path: Path, kind: Any, columns
     assert largest - middle < 2.2 * (middle - smallest)
 
 
-@pytest.mark.parametrize("kind", [numbers, lists, struct])
+@pytest.mark.parametrize("kind", [numbers, lists, pytest.param(struct, marks=pytest.mark.slow)])
 def test_rows_of_twice_the_columns_are_twice_the_work(tmp_path: Path, kind: Any) -> None:
     def reading(count: int) -> int:
         path = tmp_path / f"{count}.parquet"

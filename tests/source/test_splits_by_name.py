@@ -27,6 +27,7 @@ from parquet_loader import (
 )
 from parquet_loader.cli import commands
 from parquet_loader.petastorm import make_batch_reader
+from tests.support.examples import grid
 
 NUMPY = OutputOptions(format="numpy")
 
@@ -68,8 +69,12 @@ TRAIN = {
 }
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-@pytest.mark.parametrize("where", ["local", "store", "list", "glob"])
+@grid(
+    "where, layout",
+    ["local", "store", "list", "glob"],
+    list(LAYOUTS),
+    everyday=lambda where, layout: where == "local" or layout in ("hub", "partitions"),
+)
 def test_splits_are_not_mixed_unasked_and_one_is_picked_by_name(tmp_path: Path, layout: str, where: str) -> None:
     root = lay_out(tmp_path / "repo", *LAYOUTS[layout])
     (root / "README.md").write_text("a data set")
