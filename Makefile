@@ -6,7 +6,7 @@
 #   make demo-lm                                   trains a small GPT on Python's own documentation, stops it, resumes it
 #   make demo-store                                samples from an S3 server into a store, and trains on the store
 #   make test        the everyday tests             make test-all   also the slow tests and those that need Spark
-#   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, JAX, TensorFlow and others
+#   make test-frameworks                           the recipes for Lightning, Accelerate, Transformers, Ray, JAX, TensorFlow and others
 #   make test-hdfs                                 tests with a real HDFS of two processes; needs a JDK and a C compiler
 #   make test-oldest the core tests, and those of video, with the oldest supported pyarrow, numpy and PyAV
 #   make wheels      wheels for all platforms and a source distribution, in dist/; make test-wheel tests an installed wheel
@@ -156,8 +156,9 @@ assert "wheel/packages" in native.__file__ and LOADED_CODECS == 0b11111, (native
 endef
 export HAS_KERNELS
 
+MARKED ?= frameworks
 test-frameworks: $(VENV)/frameworks
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'frameworks and not slow' -o faulthandler_timeout=1200 $(TESTS)
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m '$(MARKED)' -o faulthandler_timeout=1200 $(TESTS)
 
 $(VENV)/spark: $(VENV)/dev
 	$(INSTALL) 'torch-parquet-loader[dev,spark]'
