@@ -59,7 +59,8 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
     """
     if filters is None or isinstance(filters, pc.Expression):
         return filters
-    for column, operator, value in _terms(filters):
+    given = _with_tuples(filters)
+    for column, operator, value in _terms(given):
         if operator in _MEMBERSHIPS and isinstance(value, str | bytes):
             raise ConfigurationError(
                 f"filters={filters!r:.80}: {operator!r} takes a list of values; write ({column!r}, {operator!r}, "
@@ -71,13 +72,12 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
                 f"pc.field({column!r}).is_null() and .is_valid() select rows by nulls"
             )
     try:
-        if isinstance(filters, list | tuple):
-            given = [filters] if _is_term(filters) else list(filters)
-            return _lazily("parquet").filters_to_expression(_with_dates(given))
+        if isinstance(given, list | tuple):
+            return _lazily("parquet").filters_to_expression([given] if isinstance(given, tuple) else given)
     except OverflowError as error:
         raise ConfigurationError(f"filters={filters!r:.80}: a value does not fit 64 bits: {error}") from None
     except (ValueError, TypeError, AttributeError, IndexError, pa.ArrowException):
-        for _, operator, _ in _terms(filters):
+        for _, operator, _ in _terms(given):
             if operator not in _OPERATORS:
                 known = ", ".join(map(repr, _OPERATORS))
                 raise ConfigurationError(
@@ -89,23 +89,24 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
     )
 
 
-def _is_term(filters: Any) -> bool:
-    return isinstance(filters, tuple) and len(filters) == 3 and isinstance(filters[0], str)
+def _with_tuples(filters: Any) -> Any:
+    """Return filters whose terms are tuples, in lists; files of settings give lists, or sequences of their own.
+
+    Days of numpy become dates of Python, because pyarrow does not convert them.
+    """
+    if not isinstance(filters, Sequence) or isinstance(filters, str | bytes):
+        return filters
+    if len(filters) == 3 and isinstance(filters[0], str):
+        column, operator, value = filters
+        is_day = isinstance(value, np.datetime64) and value.dtype == np.dtype("M8[D]")
+        return column, operator, value.item() if is_day else value
+    return list(map(_with_tuples, filters))
 
 
 def _terms(filters: Any) -> list[tuple[str, Any, Any]]:
-    if _is_term(filters):
+    if isinstance(filters, tuple):
         return [filters]
-    return [term for part in filters for term in _terms(part)] if isinstance(filters, list | tuple) else []
-
-
-def _with_dates(filters: Any) -> Any:
-    """Return filters with numpy's days as dates of Python, because pyarrow does not convert them."""
-    if _is_term(filters):
-        value = filters[2]
-        is_day = isinstance(value, np.datetime64) and value.dtype == np.dtype("M8[D]")
-        return (*filters[:2], value.item()) if is_day else filters
-    return type(filters)(map(_with_dates, filters)) if type(filters) in (list, tuple) else filters
+    return [term for part in filters for term in _terms(part)] if isinstance(filters, list) else []
 
 
 class RowFilter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import UserList
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -308,7 +309,9 @@ def test_a_number_too_large_for_a_filter_is_named(path: str) -> None:
         BatchedDataLoader(path, 2, filters=[("a", "<", 2**70)])
 
 
-@pytest.mark.parametrize("filters", [[("a", "=>", 1)], ("a", "=>", 1), [[("a", "<", 1)], [("a", "=>", 1)]]], ids=str)
+@pytest.mark.parametrize(
+    "filters", [[("a", "=>", 1)], ("a", "=>", 1), [["a", "=>", 1]], [[("a", "<", 1)], [("a", "=>", 1)]]], ids=str
+)
 def test_an_unknown_operator_of_a_filter_is_named(path: str, filters: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no operator '=>'; the operators are '==', '=', '!=', '<'"):
         BatchedDataLoader(path, 2, filters=filters)
@@ -316,20 +319,42 @@ def test_an_unknown_operator_of_a_filter_is_named(path: str, filters: Any) -> No
 
 @pytest.mark.parametrize("operator", ["in", "not in"])
 def test_a_word_is_not_a_list_of_the_values_of_a_filter(path: str, operator: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"takes a list of values; write \('b', '{operator}', \['no'\]\)"):
-        BatchedDataLoader(path, 2, filters=[[("a", "<", 1)], [("b", operator, "no")]])
+    term: Any = ["b", operator, "no"]
+    for filters in (term, [term], [[("a", "<", 1)], [tuple(term)]]):
+        with pytest.raises(ConfigurationError, match=rf"a list of values; write \('b', '{operator}', \['no'\]\)"):
+            BatchedDataLoader(path, 2, filters=filters)
 
 
 @pytest.mark.parametrize("operator", ["==", "!=", "<"])
 def test_a_filter_does_not_compare_with_none(path: str, operator: str) -> None:
     with pytest.raises(ConfigurationError, match=r"no row passes a comparison with None; pc.field\('a'\).is_null\(\)"):
         BatchedDataLoader(path, 2, filters=("a", operator, None))
+    with pytest.raises(ConfigurationError, match=r"no row passes a comparison with None; pc.field\('a'\).is_null\(\)"):
+        BatchedDataLoader(path, 2, filters=[["a", operator, None]])
+
+
+@pytest.mark.parametrize("sequence", [list, UserList])
+def test_filters_of_a_file_of_settings_select_the_same_rows(path: str, sequence: Callable[[Any], Any]) -> None:
+    either: list[list[tuple[str, str, Any]]] = [[("a", "<", 2)], [("a", ">", 2), ("a", "in", (3, 4))]]
+    read = sequence(
+        [
+            sequence([sequence([*term[:2], sequence(term[2]) if term[1] == "in" else term[2]]) for term in terms])
+            for terms in either
+        ]
+    )
+    with BatchedDataLoader(path, 10, filters=either) as given, BatchedDataLoader(path, 10, filters=read) as same:
+        assert [batch["a"].tolist() for batch in given] == [batch["a"].tolist() for batch in same] == [[0, 1, 3, 4]]
+        same.load_state_dict(given.state_dict())
 
 
 @pytest.mark.parametrize("unit", ["D", "s", "us", "ns"])
 def test_a_filter_takes_times_of_numpy(tmp_path: Path, unit: str) -> None:
     days = np.arange("2020-01-01", "2020-01-11", dtype="M8[D]")
     pq.write_table(pa.table({"day": days.astype("M8[us]")}), tmp_path / "a.parquet")
-    for filters in ([("day", ">=", days.astype(f"M8[{unit}]")[7])], [[("day", ">", days.astype(f"M8[{unit}]")[6])]]):
+    for filters in (
+        [("day", ">=", days.astype(f"M8[{unit}]")[7])],
+        [[("day", ">", days.astype(f"M8[{unit}]")[6])]],
+        [["day", ">=", days.astype(f"M8[{unit}]")[7]]],
+    ):
         with BatchedDataLoader(tmp_path, 10, filters=filters) as loader:
             assert [len(batch["day"]) for batch in loader] == [3]
