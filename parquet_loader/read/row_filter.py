@@ -171,6 +171,8 @@ class RowFilter:
                 reason = str(error).splitlines()[0]
                 if reason.startswith("Precision is not great enough"):  # Arrow takes an integer for 19 digits
                     reason += "; compare a column of decimals with a decimal.Decimal, not with an int"
+                elif "no kernel matching input types" in reason:
+                    reason += "; compare each column with values of its own type"
                 raise SchemaError(f"{file}: filters={expression} cannot be applied to columns of these types: {reason}")
             _check_time_zones(tree, known, file)
             check_text_keys([name for name in known.names if name in keys], known, file)
