@@ -26,16 +26,24 @@ class NullCount:
     Attributes:
         nulls: Nulls in the counted rows; None if the footers do not state them.
         rows: The number of counted rows.
+        members: The number of columns that the nulls are counted in; more than 1 for a group.
     """
 
     nulls: int | None
     rows: int
+    members: int = 1
+
+    @property
+    def share(self) -> float:
+        """The share of values that are null."""
+        return (self.nulls or 0) / max(1, self.rows * self.members)
 
     def __str__(self) -> str:
         if self.nulls is None:
             return "unknown"
-        share = 100 * self.nulls / max(1, self.rows)
-        return f"{f'{share:.2g} %' if share < 10 else f'{share:.0f} %'} ({self.nulls:,} of {self.rows:,} rows)"
+        share = 100 * self.share
+        values = f"{self.rows:,} rows" if self.members == 1 else f"{self.rows * self.members:,} values"
+        return f"{f'{share:.2g} %' if share < 10 else f'{share:.0f} %'} ({self.nulls:,} of {values})"
 
 
 def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, NullCount]:
@@ -72,7 +80,8 @@ def count_nulls(snapshot: Snapshot, schema: Mapping[str, Field]) -> dict[str, Nu
                     found = found + group_rows if found is not None and absent[constant][file] else found
                 nulls[name] = None if found is None else known + found
                 chunks += 1
-    return {name: NullCount(known if rows else None, rows) for name, known in nulls.items()}
+    members = {name: len(list(parts_of(name, field))) for name, field in schema.items()}
+    return {name: NullCount(known if rows else None, rows, members[name]) for name, known in nulls.items()}
 
 
 @dataclass(frozen=True, slots=True)

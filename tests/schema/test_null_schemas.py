@@ -85,6 +85,13 @@ def test_one_error_names_all_columns_with_nulls_and_their_share(tmp_path: Path, 
     assert "'score'" not in message, "nulls of floats are NaN"
 
 
+def test_the_share_of_nulls_of_a_group_is_that_of_its_values(tmp_path: Path) -> None:
+    columns = {"a": [None, 1.0], "b": [None, 2.0], "c": pa.nulls(2, pa.float64())}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    message = null_error(tmp_path, schema=Schema({"x": Group(["a", "b", "c"], Scalar("float64"))}))
+    assert "columns with nulls: 'x' 67 % (4 of 6 values); the default" in message
+
+
 @pytest.mark.parametrize("statistics", [True, False])
 def test_the_schema_that_an_error_prints_can_be_pasted(tmp_path: Path, statistics: bool) -> None:
     pq.write_table(NULLS, tmp_path / "a.parquet", write_statistics=statistics)

@@ -154,7 +154,7 @@ def problems_of(snapshot: Snapshot) -> tuple[list[Problem], list[str] | None]:
     for name, count in count_nulls(snapshot, refusing).items():
         if count.nulls:
             reason = (
-                f"holds {format_count(count.nulls, 'null')} ({count.nulls / count.rows:.1%}), and "
+                f"holds {format_count(count.nulls, 'null')} ({count.share:.1%}), and "
                 f"{describe(refusing[name], most_words=8)} refuses them; declare fill= or null='mask' in a schema"
             )
             problems.append(Problem(name, reason, nulls=True))
