@@ -221,6 +221,9 @@ def _reader_of(source: Any) -> str:
         return "from_spark(data, batch_size) makes a loader of it, and write_spark(data, path) writes it as Parquet"
     if package == "datasets":
         return _OF_ROWS
+    has_text = getattr(getattr(source, "dtype", None), "kind", None) in ("O", "U")
+    if has_text and hasattr(source, "tolist"):
+        return f"of paths, pass a list: source.tolist(); of rows, {_OF_ROWS}"
     if package in ("pandas", "polars") and name == "Series":
         return f"to_frame() makes it a frame; {_OF_FRAME}"
     if (package, name) == ("polars", "LazyFrame"):

@@ -122,6 +122,8 @@ FRAME = pd.DataFrame({"a": [1, 2]})
         (lambda _: [{"a": 1}], "source is a list that holds a dict; write_dataset(data, path)"),
         (lambda _: [FRAME], "source is a list that holds a pandas.DataFrame; write_dataset(data, path)"),
         (lambda _: np.zeros(3), "from_pandas({'x': array}, batch_size)"),
+        (lambda path: np.array([path]), "of paths, pass a list: source.tolist()"),
+        (lambda path: pd.Series([path]), "of paths, pass a list: source.tolist()"),
         (lambda _: torch.zeros(3), "from_pandas({'x': array}, batch_size)"),
         (lambda _: TensorDataset(torch.zeros(3)), "write_dataset(({'x': x, 'y': y} for x, y in data), path)"),
         (lambda _: TensorDataset(torch.zeros(3)), "write_dataset((data[n] for n in range(len(data))), path)"),
