@@ -512,7 +512,22 @@ def _type_of(node: Node, schema: pa.Schema) -> pa.DataType:
 def _check_named(names: Collection[str], schema: pa.Schema, file: str) -> None:
     for name in names:
         if name not in schema.names:
+            missing = f"{file}: filters name the column {name!r}, which does not exist"
+            if path := _path_in_structs(name, schema):
+                raise SchemaError(f"{missing}; the member of the struct is pc.field({', '.join(map(repr, path))})")
             raise SchemaError(
-                f"{file}: filters name the column {name!r}, which does not exist. {nearest(name, schema.names)} "
+                f"{missing}. {nearest(name, schema.names)} "
                 "A field of schema= with missing=<value> or aliases=<names> replaces it in files that lack it"
             )
+
+
+def _path_in_structs(name: str, schema: pa.Schema) -> list[str] | None:
+    """Return the names that lead through structs to the member of this dotted name; None if there is no such member."""
+    parent: Any = schema
+    path = name.split(".")
+    for step in path:
+        index = parent.get_field_index(step) if isinstance(parent, pa.Schema | pa.StructType) else -1
+        if index < 0:
+            return None
+        parent = parent.field(index).type
+    return path

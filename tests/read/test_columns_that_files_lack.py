@@ -143,3 +143,12 @@ def test_a_missing_column_whose_name_has_a_dot_is_filtered_too(tmp_path: Path) -
     _write(tmp_path, d={"id": [5], "v": [{"x": 7}]})
     with pytest.raises(SchemaError, match=r"d\.parquet: filters name the column 'v\.x', which does not exist"):
         _load(tmp_path, schema, filters=[("v.x", "!=", 5)])
+
+
+def test_a_filter_by_the_dotted_name_of_a_member_is_told_its_path(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"p": [{"x": 1, "q": {"y": 2}}]}), tmp_path / "a.parquet")
+    for name, path in (("p.x", "'p', 'x'"), ("p.q.y", "'p', 'q', 'y'")):
+        with pytest.raises(SchemaError, match=rf"does not exist; the member of the struct is pc.field\({path}\)"):
+            BatchedDataLoader(tmp_path, 1, filters=[(name, ">", 0)])
+    with BatchedDataLoader(tmp_path, 1, filters=pc.field("p", "q", "y") == 2) as loader:
+        assert len(loader) == 1
