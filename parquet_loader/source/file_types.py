@@ -49,7 +49,7 @@ def has_magic(ends: tuple[bytes, bytes]) -> bool:
 
 
 def hive_pairs(folders: list[str]) -> tuple[tuple[str, str | None], ...]:
-    """Return the keys and values of directories named ``key=value``; None for Hive's null.
+    """Return the keys and values of directories named ``key=value``; None for Hive's null, unless it is escaped.
 
     Escaped bytes that are not UTF-8 become surrogates, which no other text holds.
     """
@@ -57,8 +57,8 @@ def hive_pairs(folders: list[str]) -> tuple[tuple[str, str | None], ...]:
     for folder in folders:
         key, equals, value = folder.partition("=")
         if equals and key:
-            text = unquote(value, errors="surrogateescape")
-            pairs.append((unquote(key, errors="surrogateescape"), None if text == HIVE_NULL else text))
+            text = None if value == HIVE_NULL else unquote(value, errors="surrogateescape")
+            pairs.append((unquote(key, errors="surrogateescape"), text))
     return tuple(pairs)
 
 

@@ -411,6 +411,16 @@ def test_nulls_of_partitions_are_counted(tmp_path: Path) -> None:
         list(BatchedDataLoader(tmp_path / "sales", 6))
 
 
+def test_the_escaped_word_of_hives_null_is_text(tmp_path: Path) -> None:
+    """DuckDB 2.0 escapes the text, and not the null."""
+    for shop in ("%5F_HIVE_DEFAULT_PARTITION__", "__HIVE_DEFAULT_PARTITION__", "a%20b"):
+        (tmp_path / f"shop={shop}").mkdir()
+        pq.write_table(pa.table({"x": [1]}), tmp_path / f"shop={shop}" / "0.parquet")
+    batch = load(tmp_path, schema=Schema({"shop": Text(null="mask")}))
+    found = zip(batch["shop"].to_list(), batch["shop_valid"].tolist(), strict=True)
+    assert sorted(found) == [("", False), ("__HIVE_DEFAULT_PARTITION__", True), ("a b", True)]
+
+
 @pytest.mark.parametrize("field", [Scalar("int64", aliases=["j"], fill=-1), Scalar("int64", missing=7)])
 def test_aliases_and_missing_do_not_replace_names_of_directories(tmp_path: Path, field: Scalar) -> None:
     for folder in ("k=1", "j=2"):
