@@ -198,6 +198,19 @@ class SampleStore:
             WriteError: The directory is read-only, or the disk is full.
             SystemReadError: The system starts no more threads.
         """
+        options = self._writer_options(evicts, when_full, wait_s, roll_s, priority, metadata)
+        parts = self._writable()
+        return StoreWriter(WriterState(self._paths, parts.ledger, parts.space, lambda: self.settings, options))
+
+    def _writer_options(
+        self,
+        evicts: bool,
+        when_full: WhenFull,
+        wait_s: float | None,
+        roll_s: float | None,
+        priority: float,
+        metadata: Mapping[str, str] | None,
+    ) -> WriterOptions:
         if when_full not in ("wait", "drop", "fail"):
             raise ConfigurationError(f"when_full={when_full!r}: expected 'wait', 'drop' or 'fail'")
         if wait_s is not None:
@@ -208,9 +221,7 @@ class SampleStore:
         if not all(isinstance(part, str) for pair in given.items() for part in pair):
             raise ConfigurationError(f"metadata={given!r:.80}: expected text by name")
         roll = self.settings.options.roll_s if roll_s is None else check_seconds("roll_s", roll_s)
-        parts = self._writable()
-        options = WriterOptions(bool(evicts), when_full, wait_s, roll, float(priority), given)
-        return StoreWriter(WriterState(self._paths, parts.ledger, parts.space, lambda: self.settings, options))
+        return WriterOptions(bool(evicts), when_full, wait_s, roll, float(priority), given)
 
     def evict(self, to_bytes: int | str | None = None) -> Evicted:
         """Evict by the store's policy until at most `to_bytes` are used, or no file is left that may be evicted.
@@ -394,7 +405,9 @@ class SampleStore:
         self._writable()
         if isinstance(arguments, str) or not isinstance(arguments, Iterable):
             raise ConfigurationError(f"arguments={arguments!r:.80}: expected a list or a tuple of arguments")
-        inspect.signature(self.writer).bind(**writer)  # raises here, not in each process again and again
+        given = inspect.signature(self.writer).bind(**writer)
+        given.apply_defaults()
+        self._writer_options(**given.arguments)  # raises here, not in each process again and again
         return Samplers(partial(self.writer, **writer), function, processes, tuple(arguments))
 
     def status(self) -> StoreStatus:
