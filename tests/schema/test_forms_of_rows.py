@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from parquet_loader import (
     BatchedDataLoader,
     DataError,
     DatasetWriter,
+    RaggedList,
     Scalar,
     Schema,
     SchemaError,
@@ -65,6 +67,31 @@ class Rows(IterableDataset[dict[str, Any]]):
 )
 def test_rows_are_written_from_any_iterable(make: Callable[[], Any], tmp_path: Path) -> None:
     assert stored(make(), tmp_path) == STORED
+
+
+NESTED = {
+    "words": [["a", "b"], [], ["c"]],
+    "bytes": [[], [b"a"], []],
+    "flags": [[True, None], [], [False]],
+    "days": [[dt.date(2020, 1, 1)], [], []],
+    "numbers": [[[1, 2], [3]], [], [[]]],
+    "pairs": [[{"a": 1, "b": "x"}], [], [{"a": 2, "b": "y"}]],
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_lists_that_pandas_read_from_parquet_are_written_again(name: str, tmp_path: Path) -> None:
+    """Pandas makes arrays of Python objects of them."""
+    pq.write_table(pa.table({name: NESTED[name]}), tmp_path / "a.parquet")
+    frame = pd.read_parquet(tmp_path / "a.parquet")
+    assert frame[name][0].dtype == object or name == "pairs"
+    schema = Schema({name: RaggedList(Scalar("bool", fill=False))}) if name == "flags" else None
+    write_dataset(frame, tmp_path / "data", schema)
+    source = tmp_path / "a.parquet"
+    with BatchedDataLoader(source, 3, schema=schema) as loader, BatchedDataLoader(tmp_path / "data", 3) as again:
+        (expected,), (batch,) = loader, again
+    assert list(batch) == list(expected)
+    assert all(batch[column] == expected[column] for column in expected)
 
 
 def test_rows_of_torch_tensors_are_written(tmp_path: Path) -> None:

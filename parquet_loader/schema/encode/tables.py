@@ -145,7 +145,8 @@ def _infer_column(name: str, values: Any) -> dict[str, Field]:
             array = numpy_array(first)
             if array.dtype.kind in "cfV" and not _is_number(array.dtype):
                 raise _no_arrow_type(name, array)
-            return {name: Tensor(array.dtype, array.shape) if array.ndim > 1 else RaggedList(array.dtype)}
+            if array.ndim > 1 or array.dtype.kind not in "OSTU":
+                return {name: Tensor(array.dtype, array.shape) if array.ndim > 1 else RaggedList(array.dtype)}
         given = to_arrow(given)
     if isinstance(given, np.ndarray):
         try:
@@ -287,7 +288,7 @@ def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) 
             continue
         try:
             given = plain(values, nan_is_null=False)
-            if isinstance(given, list) and any(isinstance(v, Mapping | list) for v in given[:64]):
+            if isinstance(given, list) and any(_may_be_nested(v) for v in given[:64]):
                 given = from_python(given)
             if isinstance(given, pa.Array) and is_nested(given.type):
                 del out[name]
@@ -295,6 +296,10 @@ def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) 
         except Misfit as misfit:
             raise _located(name, misfit, first_row) from None
     return out
+
+
+def _may_be_nested(row: Any) -> bool:
+    return isinstance(row, Mapping | list) or (isinstance(row, np.ndarray) and row.dtype.kind == "O")
 
 
 def _refuse_unknown(columns: Mapping[str, Any], schema: Schema) -> None:
