@@ -18,6 +18,7 @@ from parquet_loader import (
     BatchedDataLoader,
     Category,
     DataError,
+    Encoded,
     Group,
     Image,
     ParquetLoaderError,
@@ -163,6 +164,57 @@ def test_uuids_are_their_bytes(kind: str, tmp_path: Path) -> None:
         assert next(iter(loader))["key"].shape == (1, 16)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "field"),
+    [
+        ([(2, 4), (0, 4), (3, 4)], RaggedList(Tensor("float32", (4,)))),
+        ([(0, 4), (2, 4)], RaggedList(Tensor("float32", (4,)))),
+        ([(2, 3, 3), (4, 5, 3)], Encoded("float32", (None, None, 3))),
+    ],
+)
+def test_arrays_of_several_shapes_are_told_their_field(shapes: list[Any], field: Any, tmp_path: Path) -> None:
+    rows = [np.ones(shape, np.float32) for shape in shapes]
+    message = str(error_of({"boxes": rows}, tmp_path))
+    assert message.startswith("field 'boxes', row ")
+    written = message.partition(" need ")[2].removesuffix(" in schema=")
+    assert eval(written, {"RaggedList": RaggedList, "Tensor": Tensor, "Encoded": Encoded}) == field
+    write_dataset({"boxes": rows}, tmp_path / "data", Schema({"boxes": field}))
+    with BatchedDataLoader(tmp_path / "data", len(rows)) as loader:
+        (batch,) = loader
+    assert [tuple(row.shape) for row in batch["boxes"]] == shapes
+
+
+@pytest.mark.parametrize("rows", [np.zeros((2, 0, 3)), [np.zeros((0, 3))] * 2])
+def test_arrays_without_values_are_named(rows: Any, tmp_path: Path) -> None:
+    message = str(error_of({"x": rows}, tmp_path))
+    assert message.startswith("column 'x': its arrays have the shape (0, 3), which holds no values; leave the column")
+
+
+def test_a_pandas_dtype_without_an_arrow_form_is_told_to_be_converted(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": pd.arrays.SparseArray([0, 0, 1])})
+    assert "Sparse[int64, 0] has no Arrow form" in str(error_of(frame, tmp_path))
+    assert str(error_of(frame, tmp_path)).endswith("; convert it with astype")
+    write_dataset(frame.astype("int64"), tmp_path / "data")
+
+
+def test_the_pairs_of_a_map_are_told_their_form(tmp_path: Path) -> None:
+    message = str(error_of({"tags": [[("a", 1)], []]}, tmp_path))
+    assert "field 'tags', row 0: the value [('a', 1)] (list) has no Arrow type; " in message
+    pair = eval(message.partition(" are dicts, ")[2])
+    write_dataset({"tags": [[pair], []]}, tmp_path / "data")
+    with BatchedDataLoader(tmp_path / "data", 2) as loader:
+        (batch,) = loader
+    assert batch["tags.key"].to_list() == [["a"], []]
+
+
+@pytest.mark.parametrize(
+    ("rows", "part"), [([[], []], "x"), ([{"a": 1, "b": None}], "x.b"), ([[{"a": 1, "b": []}]], "x.b")]
+)
+def test_the_part_of_a_column_without_values_is_named(rows: list[Any], part: str, tmp_path: Path) -> None:
+    message = str(error_of({"x": rows}, tmp_path))
+    assert message.startswith(f"column {part!r} has the type null, as it holds no values; leave the column out")
+
+
 @pytest.mark.parametrize(("values", "what"), [([None, None], "nothing but nulls"), ([], "no values")])
 def test_a_column_of_unknown_type_asks_for_a_field(values: list[Any], what: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": pd.Series(values, dtype=object), "y": np.arange(len(values))})
@@ -184,6 +236,8 @@ def test_a_column_of_unknown_type_asks_for_a_field(values: list[Any], what: str,
         (np.ones(2, np.longdouble), r"has no Arrow type; convert it with astype"),
         (np.zeros((2, 1), "M8[s]"), r"numpy's datetime64\[s\] with 2 axes has no Arrow type"),
         (np.zeros(2, [("a", "i4")]), r"has no Arrow type.*columns of their own"),
+        ([np.array([["a"]])] * 2, r"numpy's <U1 with 2 axes has no Arrow type"),
+        (pd.Series(np.ones(2, np.complex128)), r"numpy's complex128 has no Arrow type.*x\.view\('float64'\)"),
     ],
 )
 def test_arrays_of_types_that_arrow_lacks_are_named(tmp_path: Path, values: Any, says: str) -> None:

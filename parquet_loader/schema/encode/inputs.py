@@ -183,7 +183,7 @@ def _is_pandas(values: Any) -> bool:
 
 def _from_pandas(series: Any, *, nan_is_null: bool) -> Values:
     dtype = series.dtype
-    if isinstance(dtype, np.dtype) and dtype.kind in "biu":
+    if isinstance(dtype, np.dtype) and dtype.kind in "biuc":
         return np.asarray(series)
     if isinstance(dtype, np.dtype) and dtype.kind == "f":
         numbers = np.asarray(series)
@@ -195,7 +195,7 @@ def _from_pandas(series: Any, *, nan_is_null: bool) -> Values:
     except MemoryError:
         raise  # memory that ran out says nothing about the data
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise Misfit(f"the pandas dtype {dtype} has no Arrow form ({error})") from None
+        raise Misfit(f"the pandas dtype {dtype} has no Arrow form ({error}); convert it with astype") from None
 
 
 def _listed(values: Iterable[Any]) -> Values:

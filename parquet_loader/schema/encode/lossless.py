@@ -144,6 +144,8 @@ def _advice(value: Any) -> str:
         return "; an Image() field in schema= takes images, numpy.asarray(image) is an array"
     if hasattr(value, "ids") and type(value).__module__.partition(".")[0] == "tokenizers":
         return "; encoding.ids is its list of tokens"
+    if isinstance(value, list) and value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        return "; the pairs of a map are dicts, {'key': 'a', 'value': 1}"
     return ""
 
 

@@ -26,7 +26,7 @@ from parquet_loader.schema.encode.nulls import null_advice
 from parquet_loader.schema.encode.sources import slices_of
 from parquet_loader.schema.encode.tensors import encode_tensor, raw_elements
 from parquet_loader.schema.fields import Bytes, Category, Field, Group, RaggedList, Scalar, Tensor, Text
-from parquet_loader.schema.infer import infer_fields, is_index_column
+from parquet_loader.schema.infer import infer_fields, is_index_column, nodes
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.schema.raw_numbers import raw_difference
 from parquet_loader.schema.schema import METADATA_KEY, Schema, named_codes
@@ -136,30 +136,43 @@ def complete_schema(schema: Schema | None, columns: Mapping[str, Any]) -> Schema
 def _infer_column(name: str, values: Any) -> dict[str, Field]:
     given = plain(values, nan_is_null=False)
     if isinstance(given, np.ndarray) and _is_number(given.dtype):
-        return {name: Tensor(given.dtype, given.shape[1:]) if given.ndim > 1 else Scalar(given.dtype)}
+        return {name: _tensor(name, given.dtype, given.shape[1:]) if given.ndim > 1 else Scalar(given.dtype)}
     if isinstance(given, Ragged):
         return {name: _infer_ragged(given)}
     if isinstance(given, list):
         first = next((v for v in given if v is not None), None)
         if hasattr(first, "__array__") and getattr(first, "ndim", 0) > 0:
             array = numpy_array(first)
-            if array.dtype.kind in "cfV" and not _is_number(array.dtype):
-                raise _no_arrow_type(name, array)
+            if array.ndim > 1 and _is_number(array.dtype):
+                shapes = (tuple(getattr(row, "shape", (0,))) for row in given)
+                return {name: _tensor(name, array.dtype, next((s for s in shapes if 0 not in s), array.shape))}
+            if array.ndim == 1 and (_is_number(array.dtype) or array.dtype.kind in "mM"):
+                return {name: RaggedList(array.dtype)}
             if array.ndim > 1 or array.dtype.kind not in "OSTU":
-                return {name: Tensor(array.dtype, array.shape) if array.ndim > 1 else RaggedList(array.dtype)}
+                raise _no_arrow_type(name, array)
         given = to_arrow(given)
     if isinstance(given, np.ndarray):
         try:
             given = pa.array(given)
         except pa.ArrowException:
             raise _no_arrow_type(name, given) from None
-    if pa.types.is_null(given.type):
-        what = "nothing but nulls" if len(given) else "no values"
-        raise SchemaError(
-            f"column {name!r} has the type null, as it holds {what}; leave the column out, or give it a field in "
-            "schema= that says its type"
-        )
+    for part, type_ in nodes(given.type, name):
+        if pa.types.is_null(type_):
+            what = "nothing but nulls" if type_ == given.type and len(given) else "no values"
+            raise SchemaError(
+                f"column {part!r} has the type null, as it holds {what}; leave the column out, or give it a field in "
+                "schema= that says its type"
+            )
     return infer_fields(pa.field(name, given.type))
+
+
+def _tensor(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
+    if 0 in shape:
+        raise SchemaError(
+            f"column {name!r}: its arrays have the shape {shape}, which holds no values; leave the column out, or "
+            "give it a field in schema="
+        )
+    return Tensor(dtype, shape)
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:

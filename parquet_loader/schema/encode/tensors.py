@@ -78,7 +78,8 @@ def _from_rows(field: Tensor, rows: list[Any]) -> tuple[np.ndarray[Any, Any], np
             continue
         array = _row_array(field, row, index)
         if array.shape != field.shape:
-            raise Misfit(f"the tensor has the shape {array.shape}, expected {field.shape}", index)
+            advice = _advice_on_shape(field, array.shape)
+            raise Misfit(f"the tensor has the shape {array.shape}, expected {field.shape}{advice}", index)
         arrays.append(array)
         indexes.append(index)
     out = np.zeros((len(rows), *field.shape), dtype=field.dtype)
@@ -94,6 +95,18 @@ def _from_rows(field: Tensor, rows: list[Any]) -> tuple[np.ndarray[Any, Any], np
             except Misfit as misfit:
                 raise Misfit(misfit.reason, index) from None
     return out, None if valid.all() else valid
+
+
+def _advice_on_shape(field: Tensor, shape: tuple[int, ...]) -> str:
+    """Return which field holds rows of both shapes."""
+    if len(shape) != len(field.shape):
+        return ""
+    dtype = field.dtype.name
+    if shape[1:] == field.shape[1:]:
+        item = f"Tensor({dtype!r}, {shape[1:]})" if shape[1:] else repr(dtype)
+        return f"; rows of several lengths need RaggedList({item}) in schema="
+    lengths = tuple(a if a == b else None for a, b in zip(shape, field.shape, strict=True))
+    return f"; rows of several shapes need Encoded({dtype!r}, {lengths}) in schema="
 
 
 def _row_array(field: Tensor, row: Any, index: int) -> np.ndarray[Any, Any]:
