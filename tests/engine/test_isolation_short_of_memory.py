@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, SystemReadError
+from parquet_loader import BatchedDataLoader, OutputOptions, ReadingProcessError, SystemReadError
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits the address space of a process"),
@@ -110,5 +111,23 @@ def test_threads_that_cannot_be_started_are_told(folder: Path, monkeypatch: pyte
     with (
         BatchedDataLoader(folder, 256, num_threads=2) as loader,
         pytest.raises(SystemReadError, match=r"^num_threads=2: can't start new thread; lower num_threads, or allow"),
+    ):
+        next(iter(loader))
+
+
+def doubled(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"id": 2 * columns["id"]}
+
+
+@pytest.mark.parametrize("options", [{"isolation": "process"}, {"transform": doubled, "transform_workers": 1}])
+def test_a_process_that_can_start_no_thread_says_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    refusing = "import threading\ndef start(self):\n    raise RuntimeError\nthreading.Thread.start = start\n"
+    (tmp_path / "sitecustomize.py").write_text(refusing)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with (
+        BatchedDataLoader(folder, 256, output_options=OutputOptions(format="numpy"), **options) as loader,
+        pytest.raises(ReadingProcessError, match=r"code 71: it could start no thread; allow the process more threads"),
     ):
         next(iter(loader))

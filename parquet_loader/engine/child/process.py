@@ -26,6 +26,8 @@ _POLL_PARENT_MS = 250
 SCRIPT_MODULES = ("__main__", "__mp_main__")
 _ORIGINAL = "_pickled_error"
 _STDOUT, _STDERR = 1, 2
+# The exit code of a process that could not start its thread; `EX_OSERR` of <sysexits.h>.
+_NO_THREAD = 71
 # File descriptors that a start needs: a socket pair, and those that `subprocess` opens.
 _START_DESCRIPTORS = 6
 # `sys.path` is replaced before any import: it begins with the working directory, whose files may shadow modules.
@@ -145,6 +147,8 @@ def death(process: subprocess.Popen[bytes], name: str) -> ReadingProcessError:
     if code is not None and code < 0:
         how = f"killed by {signal_name(-code)} (exit code {code})"
     hint = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
+    if code == _NO_THREAD:
+        hint = ": it could start no thread; allow the process more threads (ulimit -u) or memory (ulimit -v)"
     return ReadingProcessError(f"{name} has ended, {how}{hint}", code)
 
 
@@ -165,7 +169,10 @@ def serve(socket_number: int, parent: int, answer: Callable[[socket.socket], Non
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=socket_number)
-    Thread(target=_end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
+    try:
+        Thread(target=_end_with, args=(end, parent), name="parquet_loader-parent", daemon=True).start()
+    except RuntimeError:
+        os._exit(_NO_THREAD)
     raise_limit()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         answer(end)
