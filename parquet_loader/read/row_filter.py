@@ -96,8 +96,8 @@ def _with_tuples(filters: Any) -> Any:
     """
     if not isinstance(filters, Sequence) or isinstance(filters, str | bytes):
         return filters
-    if len(filters) == 3 and isinstance(filters[0], str):
-        column, operator, value = filters
+    if len(filters) == 3 and (isinstance(filters[0], str) or isinstance(filters[1], str)):
+        column, operator, value = filters  # the column may be a path of names, ("struct", "member")
         is_day = isinstance(value, np.datetime64) and value.dtype == np.dtype("M8[D]")
         return column, operator, value.item() if is_day else value
     return list(map(_with_tuples, filters))

@@ -349,6 +349,21 @@ def test_filters_of_a_file_of_settings_select_the_same_rows(path: str, sequence:
         same.load_state_dict(given.state_dict())
 
 
+def test_a_term_of_a_filter_takes_the_path_of_a_member(tmp_path: Path) -> None:
+    structs = [{"x": n, "in": {"y": n % 3}} for n in range(6)]
+    pq.write_table(pa.table({"a": range(6), "s": structs}), tmp_path / "a.parquet")
+    of_x, of_y = (("s", "x"), ">", 2), (("s", "in", "y"), "in", [0, 1])
+    for filters in ([[of_x, of_y]], [("a", ">=", 0), of_x, of_y], ((of_x, of_y),), [[list(of_x), list(of_y)]]):
+        with BatchedDataLoader(tmp_path, 10, columns=["a"], filters=filters) as loader:
+            assert [batch["a"].tolist() for batch in loader] == [[3, 4]]
+    for member, operator, value, advice in (
+        (("s", "x"), "==", None, r"pc.field\(\('s', 'x'\)\).is_null"),
+        (("s", "in", "y"), "=>", 1, "there is no operator '=>'"),
+    ):
+        with pytest.raises(ConfigurationError, match=advice):
+            BatchedDataLoader(tmp_path, 10, filters=[[(member, operator, value)]])
+
+
 @pytest.mark.parametrize("unit", ["D", "s", "us", "ns"])
 def test_a_filter_takes_times_of_numpy(tmp_path: Path, unit: str) -> None:
     days = np.arange("2020-01-01", "2020-01-11", dtype="M8[D]")
