@@ -21,8 +21,9 @@ from parquet_loader.common import fill_null, from_numpy, text_array
 READ = """
     import sys
     from parquet_loader import BatchedDataLoader, Bytes, Category, Image, OutputOptions, RaggedList, Scalar, Schema
-    from parquet_loader import Tensor, Text
+    from parquet_loader import ParquetDataset, Tensor, Text
 
+    options = OutputOptions(format="numpy")
     filled = {"i": Scalar("int64", fill=1), "s": Text(fill="x"), "y": Bytes(fill=b"x"), "h": Scalar("float16", fill=1)}
     filled |= {"n": Scalar("float64", fill=float("nan")), "m": Scalar("int32", missing=1)}
     masked = {
@@ -42,10 +43,10 @@ READ = """
     }
     cropped = {"i": Scalar("int64", fill=1), "p": Image(size=4, crop="random"), "part": Text()}
     for fields in filled, masked, converted, cropped:
-        with BatchedDataLoader(
-            sys.argv[1], 3, schema=Schema(fields), output_options=OutputOptions(format="numpy")
-        ) as loader:
+        with BatchedDataLoader(sys.argv[1], 3, schema=Schema(fields), output_options=options) as loader:
             assert sum(len(batch["i"]) for batch in loader) == 6
+    rows = ParquetDataset(sys.argv[1], schema=Schema(cropped)).take([4, 1], output_options=options)
+    assert rows["p"].shape == (2, 4, 4, 3)
     print(sorted({"pandas", "torch"}.intersection(sys.modules)))
 """
 

@@ -208,7 +208,7 @@ class RowReader:
             if row_numbers in table.column_names:
                 raise SchemaError(f"row_numbers={row_numbers!r}: a column has this name already; choose another name")
             columns += (Column(row_numbers, "fixed", pa.int64(), np.dtype(np.int64)),)
-            table = table.append_column(row_numbers, pa.array(self._row_numbers(opened, wanted), pa.int64()))
+            table = table.append_column(row_numbers, from_numpy(self._row_numbers(opened, wanted)))
         return table.combine_chunks(), columns
 
     def _is_alike(self, one: RowGroupRef, other: RowGroupRef) -> bool:
