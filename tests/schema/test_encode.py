@@ -488,6 +488,13 @@ def test_nested_columns_become_dotted_ones() -> None:
     assert to_table(table.slice(2), schema).to_pydict()["m.key"] == [[]]
 
 
+@pytest.mark.parametrize("member", [{"z": 1}, [{"z": 1}], np.array([{"z": 1}])], ids=["struct", "list", "array"])
+def test_nested_columns_may_begin_with_many_nulls(member: Any) -> None:
+    field = Scalar("int8", null="mask") if isinstance(member, dict) else RaggedList("int8", fill=())
+    written = to_table({"s": [None] * 100 + [member]}, Schema({"s.z": field}))
+    assert written["s.z"].to_pylist() == [None] * 100 + [1 if isinstance(member, dict) else [1]]
+
+
 # -- what is refused --
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -301,7 +302,7 @@ def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) 
             continue
         try:
             given = plain(values, nan_is_null=False)
-            if isinstance(given, list) and any(_may_be_nested(v) for v in given[:64]):
+            if isinstance(given, list) and any(map(_may_be_nested, islice((v for v in given if v is not None), 64))):
                 given = from_python(given)
             if isinstance(given, pa.Array) and is_nested(given.type):
                 del out[name]
