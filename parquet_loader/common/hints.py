@@ -223,7 +223,7 @@ def _reader_of(source: Any) -> str:
         return _OF_ROWS
     has_text = getattr(getattr(source, "dtype", None), "kind", None) in ("O", "U")
     if has_text and hasattr(source, "tolist"):
-        return f"of paths, pass a list: source.tolist(); of rows, {_OF_ROWS}"
+        return "of paths, pass a list: source.tolist(); from_pandas({'x': source}, batch_size) makes a loader of values"
     if package in ("pandas", "polars") and name == "Series":
         return f"to_frame() makes it a frame; {_OF_FRAME}"
     if (package, name) == ("polars", "LazyFrame"):

@@ -124,6 +124,7 @@ FRAME = pd.DataFrame({"a": [1, 2]})
         (lambda _: np.zeros(3), "from_pandas({'x': array}, batch_size)"),
         (lambda path: np.array([path]), "of paths, pass a list: source.tolist()"),
         (lambda path: pd.Series([path]), "of paths, pass a list: source.tolist()"),
+        (lambda _: pd.Series([{"a": 1}]), "from_pandas({'x': source}, batch_size) makes a loader of values"),
         (lambda _: torch.zeros(3), "from_pandas({'x': array}, batch_size)"),
         (lambda _: TensorDataset(torch.zeros(3)), "write_dataset(({'x': x, 'y': y} for x, y in data), path)"),
         (lambda _: TensorDataset(torch.zeros(3)), "write_dataset((data[n] for n in range(len(data))), path)"),
