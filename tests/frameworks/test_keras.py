@@ -143,7 +143,7 @@ def test_workers_of_keras_are_refused(data: str, name: str, value: Any) -> None:
         assert (batches.workers, batches.use_multiprocessing) == (1, False)
 
 
-# The demo trains with JAX, and tests of `to_tf` and the page on Keras with TensorFlow.
+# All backends get numpy arrays. The page on Keras trains with TensorFlow, and the demo, also slow, with JAX.
 @pytest.mark.parametrize(
     "backend", ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jax", "tensorflow"))]
 )
