@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import io
 import uuid
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +282,28 @@ def test_times_of_day_among_the_dates_of_a_struct_are_refused(tmp_path: Path) ->
     moment = dt.datetime(2020, 1, 1, 5, tzinfo=dt.UTC)
     rows = [{"at": {"day": moment.date()}}, {"at": {"day": moment}}]
     assert "row 1: the value datetime.datetime(2020, 1, 1, 5" in str(error_of(rows, tmp_path))
+
+
+MOMENT = dt.datetime(2020, 1, 1, 5, tzinfo=dt.UTC)
+DAY = MOMENT.date()
+
+
+@pytest.mark.parametrize("form", [lambda v: v, lambda v: [v], lambda v: np.array([v], object), lambda v: [{"x": [v]}]])
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (DAY, MOMENT),
+        (DAY, 0.5),
+        (DAY, pd.NaT),
+        (MOMENT, 7),
+        (MOMENT, Decimal("1.5")),
+        (MOMENT, MOMENT.replace(tzinfo=None)),
+        (dt.time(5), 0.5),
+        (dt.timedelta(1), 7),
+    ],
+)
+def test_other_values_among_times_are_refused(
+    first: Any, other: Any, form: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    message = str(error_of({"at": [form(first), form(first), form(other)]}, tmp_path))
+    assert message.startswith("field 'at', row 2: the value ")

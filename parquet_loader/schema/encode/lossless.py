@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Callable, Mapping
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -100,28 +101,41 @@ def from_python(values: list[Any]) -> pa.Array:
 
 
 def _check_times(values: list[Any], type_: pa.DataType) -> None:
-    """Refuse times of day among dates, and times with and without a zone, which Arrow converts silently."""
-    if pa.types.is_date(type_):
+    """Refuse what Arrow converts silently: numbers among times, times of day among dates, mixed zones."""
+    if pa.types.is_temporal(type_):
+        zoned: bool | None = None
         for row, value in enumerate(values):
-            if isinstance(value, dt.datetime) and (value.tzinfo is not None or value.time() != dt.time()):
+            is_number = isinstance(value, Number) and not isinstance(value, np.timedelta64)
+            is_nat = isinstance(value, dt.datetime) and value != value  # noqa: PLR0124  (pandas' NaT)
+            if is_number or is_nat:
+                raise Misfit(f"the value {_shown(value)} does not go with the {type_} before it", row)
+            if not isinstance(value, dt.datetime):
+                continue
+            has_zone = value.tzinfo is not None
+            if pa.types.is_date(type_) and (has_zone or value.time() != dt.time()):
                 raise Misfit(
                     f"the value {_shown(value)} has a time of day, and other rows are dates; convert them first", row
                 )
-    elif pa.types.is_timestamp(type_):
-        zoned: bool | None = None
-        for row, value in enumerate(values):
-            if isinstance(value, dt.datetime):
-                has_zone = value.tzinfo is not None
-                if zoned is not None and has_zone != zoned:
-                    raise Misfit(
-                        f"the value {_shown(value)} and the times before it are not alike: a time with and one without "
-                        "a zone are not the same; convert them first",
-                        row,
-                    )
-                zoned = has_zone
+            if zoned is not None and has_zone != zoned:
+                raise Misfit(
+                    f"the value {_shown(value)} and the times before it are not alike: a time with and one without "
+                    "a zone are not the same; convert them first",
+                    row,
+                )
+            zoned = has_zone
     elif pa.types.is_struct(type_):
         for member in type_:
             _check_times([v.get(member.name) if isinstance(v, Mapping) else None for v in values], member.type)
+    elif pa.types.is_list(type_) and _may_hold_times(type_.value_type):
+        items = [(row, item) for row, value in enumerate(values) if value is not None for item in value]
+        try:
+            _check_times([item for _, item in items], type_.value_type)
+        except Misfit as misfit:
+            raise Misfit(misfit.reason, None if misfit.row is None else items[misfit.row][0]) from None
+
+
+def _may_hold_times(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(type_) or pa.types.is_nested(type_))
 
 
 def _shown(value: Any) -> str:
