@@ -527,9 +527,9 @@ class RowGroupReader:
             for batch in self._batches(row_group, selection, location, opened):
                 table = self._with_known_columns(row_group, pa.Table.from_batches([batch]), read)
                 if found is not None:
-                    table = table.append_column(_ROW_NUMBER, from_numpy(np.arange(read, read + len(table))))
+                    table = table.append_column(_ROW_NUMBER, pa.array(np.arange(read, read + len(table))))
                 if deleted is not None:
-                    table = table.filter(from_numpy(_alive_mask(deleted, read, len(table))))
+                    table = table.filter(pa.array(_alive_mask(deleted, read, len(table))))
                 table = self._filter.apply(table, row_group.schema_number, row_group)
                 passing += len(table)
                 if found is not None:
@@ -545,15 +545,15 @@ class RowGroupReader:
             return None
         if any(self._filter.differs_within(schema.names) for schema in snapshot.schemas):
             return None
-        table = pa.table({_ROW_NUMBER: from_numpy(np.arange(snapshot.row_groups))})
+        table = pa.table({_ROW_NUMBER: pa.array(np.arange(snapshot.row_groups))})
         if self.positions is not None:
             for column in self._filter.positions:
                 constants = self.positions.constants(column, 0, snapshot.row_groups)
-                table = table.append_column(column.name, from_numpy(constants))
+                table = table.append_column(column.name, pa.array(constants))
         for column in snapshot.partition_schema:
             if column.name in self._filter.columns:
                 by_file = snapshot.partition_column(column.name)
-                table = table.append_column(column.name, by_file.take(from_numpy(snapshot.row_group_file)))
+                table = table.append_column(column.name, by_file.take(pa.array(snapshot.row_group_file)))
         passing = np.zeros(snapshot.row_groups, np.bool_)
         passing[self._filter.apply(table).column(_ROW_NUMBER).to_numpy()] = True
         return passing
@@ -578,7 +578,7 @@ class RowGroupReader:
         origin, rows = TableOrigin(row_group, first_row), len(table)
         left_out = None if deleted is None or not deferred else _deleted_among(deleted, first_row, rows)
         if row_filter is not None and deferred:
-            table = table.append_column(_POSITION, from_numpy(np.arange(first_row, first_row + rows)))
+            table = table.append_column(_POSITION, pa.array(np.arange(first_row, first_row + rows)))
         for name, of_rows in ranges.items():
             table = table.append_column(name, of_rows.slice(first_row, len(table)))
         if row_filter is not None:
