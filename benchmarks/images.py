@@ -142,7 +142,7 @@ def measure(images: int, rounds: int, folder: Path, names: list[str] | None) -> 
     systems |= peers
     for name, reason in missing.items():
         print(f"{name}: {reason}")
-    names = names or list(systems)
+    names = list(dict.fromkeys(names or systems))
     if unknown := set(names) - set(systems):
         raise SystemExit(f"--systems {' '.join(sorted(unknown))}: expected names of {', '.join(systems)}")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
