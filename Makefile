@@ -156,6 +156,7 @@ assert "wheel/packages" in native.__file__ and LOADED_CODECS == 0b11111, (native
 endef
 export HAS_KERNELS
 
+# The pytest marker expression that selects the recipes; `.ci/run` leaves out slow ones.
 MARKED ?= frameworks
 test-frameworks: $(VENV)/frameworks
 	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m '$(MARKED)' -o faulthandler_timeout=1200 $(TESTS)

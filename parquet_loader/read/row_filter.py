@@ -522,7 +522,7 @@ def _check_named(names: Collection[str], schema: pa.Schema, file: str) -> None:
 
 
 def _path_in_structs(name: str, schema: pa.Schema) -> list[str] | None:
-    """Return the names that lead through structs to the member of this dotted name; None if there is no such member."""
+    """Return the path of the struct member that a dotted name means, such as ``["a", "b"]`` for ``"a.b"``, or None."""
     parent: Any = schema
     path = name.split(".")
     for step in path:

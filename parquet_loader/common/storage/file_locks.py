@@ -192,8 +192,8 @@ class LockedFile(FileLock):
     def close(self) -> None:
         """Release the lock; the file stays. Idempotent.
 
-        A network file system may refuse writes only now. That is no error: leases count only while they are locked, and
-        readers verify the rows in a cache.
+        Some network file systems report only here that an earlier write failed. Such errors are ignored: a lease counts
+        only while it is locked, and readers verify the rows of a cache.
         """
         with contextlib.suppress(OSError):
             super().close()
