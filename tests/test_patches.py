@@ -69,7 +69,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "decode/test_page_claims.py": {"parquet_loader.decode.native.page_check.KERNELS": _KERNELS},
     "decode/test_pages.py": {
-        "parquet_loader.decode.plain_pages._PREADV": "a C library without preadv, or one that reads less",
+        "parquet_loader.decode.plain_pages.KERNELS": _KERNELS,
         "parquet_loader.decode.opened_chunks.NativeChunks": f"{_RACE}: it replaces the file",
         "parquet_loader.decode.opened_chunks.raw_pages": f"{_RACE}: it cuts the file short",
     },

@@ -172,6 +172,7 @@ MAY_ASK_FOR_KERNELS = {
     "decode.native.page_list",
     "decode.native.vocabulary",
     "decode.native.whole_row_groups",
+    "decode.plain_pages",
     "decode.routes",
     "plan.packing",
     "source.metadata",

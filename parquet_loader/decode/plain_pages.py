@@ -11,8 +11,6 @@ to the rows of the row group. Otherwise Arrow decodes it, or reports the damage.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parquet_loader.common import IntArray
+from parquet_loader.common import ENDED, KERNELS, NO_MEMORY, SYSTEM, IntArray, failed_read
 from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHeader, Peek, header_at
 from parquet_loader.errors import UnsupportedError
 from parquet_loader.source import ColumnChunk, Leaf, ReadableChunk
@@ -29,25 +27,12 @@ from parquet_loader.source import ColumnChunk, Leaf, ReadableChunk
 # Whether the system can read into several buffers at once (scatter read).
 IS_POSSIBLE = hasattr(os, "preadv")
 
+_MOST_BUFFERS = 1024  # IOV_MAX
 
-def _system_preadv() -> Any:
-    """Return the system's `preadv`, or None. Python's own takes an object for each buffer, made with the GIL held."""
-    library = ctypes.CDLL(None, use_errno=True) if IS_POSSIBLE else None
-    function = getattr(library, "preadv64", None) or getattr(library, "preadv", None)
-    if function is None or (ctypes.sizeof(ctypes.c_void_p) < 8 and not hasattr(library, "preadv64")):
-        return None
-    function.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
-    function.restype = ctypes.c_ssize_t
-    return function
-
-
-_PREADV = _system_preadv()
-
-# Rows at least this wide are read directly to their slots. Narrower rows are read `_SCRATCH_BYTES` at a time into a
-# buffer that stays in the CPU cache, and copied from there.
+# Without kernels, rows at least this wide are read directly to their slots. Narrower rows are read `_SCRATCH_BYTES` at
+# a time into a buffer that stays in the CPU cache, and copied from there.
 _SCATTERED_BYTES = 2048
 _SCRATCH_BYTES = 2**18
-_MOST_BUFFERS = 1024  # IOV_MAX
 
 _PLAIN = 0
 _PHYSICAL = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "FIXED_LEN_BYTE_ARRAY": 0}
@@ -100,42 +85,6 @@ class RawFile:
                 self._read_rest(at, some, got)
             at += wanted
 
-    def scatter(self, at: int, out: npt.NDArray[np.uint8], slots: IntArray) -> None:
-        """Fill rows of `out`, one after another, with the file's bytes from offset `at` on.
-
-        Args:
-            at: The offset in the file.
-            out: uint8 ``[rows, width]``, contiguous and writable.
-            slots: int64 ``[n]``, the rows of `out` to fill.
-
-        Raises:
-            ShortFileError: the file ends before.
-            IndexError: `out` has no such row.
-            ValueError: `out` is not contiguous, or not writable.
-        """
-        rows, width = out.shape
-        if not out.flags.carray:
-            raise ValueError("expected contiguous, writable memory")
-        if len(slots) and (int(slots.min()) < 0 or int(slots.max()) >= rows):
-            raise IndexError(f"rows {slots.min()} to {slots.max()} of {rows}")
-        if _PREADV is None:
-            self.read(at, [out[slot] for slot in slots.tolist()])
-            return
-        address = out.__array_interface__["data"][0]
-        for first in range(0, len(slots), _MOST_BUFFERS):
-            some = slots[first : first + _MOST_BUFFERS]
-            vectors = np.empty((len(some), 2), np.uintp)
-            vectors[:, 0] = some * width + address
-            vectors[:, 1] = width
-            got = -1
-            while got < 0:
-                got = _PREADV(self._descriptor, vectors.__array_interface__["data"][0], len(some), at)
-                if got < 0 and ctypes.get_errno() != errno.EINTR:
-                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            if got < len(some) * width:
-                self._read_rest(at, [out[slot] for slot in some.tolist()], got)
-            at += len(some) * width
-
     def _read_rest(self, at: int, targets: Sequence[Any], got: int) -> None:
         """Read the rest after a short read, which the system may return, for example above 2 GiB."""
         for target in targets:
@@ -174,6 +123,7 @@ class RawColumn:
     def __init__(self, file: RawFile, pages: RawPages) -> None:
         self._file = file
         self._width, self._starts, self._first_rows = pages
+        self._addresses = tuple(array.__array_interface__["data"][0] for array in pages[1:])
 
     def read(self, first: int, out: npt.NDArray[np.uint8], slots: IntArray | slice) -> None:
         """Read one row for each slot, from row `first` on.
@@ -189,14 +139,37 @@ class RawColumn:
         if isinstance(slots, slice):
             out, scattered = out[slots], None
         else:
-            scattered = slots
-        rows, done = len(out) if scattered is None else len(scattered), 0
-        page = int(np.searchsorted(self._first_rows, first, side="right")) - 1
+            scattered = np.ascontiguousarray(slots, np.int64)
+        rows = len(out) if scattered is None else len(scattered)
+        if not out.flags.carray:
+            raise ValueError("expected contiguous, writable memory")
+        if KERNELS is None:
+            self._read_without_kernels(first, rows, out, scattered)
+            return
+        pages = *self._addresses, len(self._starts)
+        scattered_to = None if scattered is None else scattered.__array_interface__["data"][0]
+        memory = out.__array_interface__["data"][0], len(out)
+        descriptor = self._file.descriptor
+        code = KERNELS.plain_rows_read(descriptor, *pages, self._width, first, rows, scattered_to, *memory)
+        if code == ENDED:
+            raise ShortFileError(f"the file ends at byte {os.fstat(descriptor).st_size}, within a page")
+        if code == SYSTEM:
+            raise failed_read()
+        if code == NO_MEMORY:
+            raise MemoryError
+        if code:
+            raise IndexError(f"rows {first} to {first + rows} of {self._first_rows[-1]}, to {len(out)} slots")
+
+    def _read_without_kernels(self, first: int, rows: int, out: npt.NDArray[np.uint8], slots: IntArray | None) -> None:
+        if slots is not None and rows and (int(slots.min()) < 0 or int(slots.max()) >= len(out)):
+            raise IndexError(f"slots {slots.min()} to {slots.max()} of {len(out)}")
         at_once = max(rows, 1)
         scratch = None
-        if scattered is not None and self._width < _SCATTERED_BYTES:
+        if slots is not None and self._width < _SCATTERED_BYTES:
             at_once = max(1, _SCRATCH_BYTES // self._width)
             scratch = np.empty((min(at_once, rows), self._width), np.uint8)
+        page = int(np.searchsorted(self._first_rows, first, side="right")) - 1
+        done = 0
         while done < rows:
             row = first + done
             if row >= self._first_rows[page + 1]:
@@ -204,13 +177,13 @@ class RawColumn:
                 continue
             some = min(rows - done, at_once, int(self._first_rows[page + 1]) - row)
             at = int(self._starts[page]) + (row - int(self._first_rows[page])) * self._width
-            if scattered is None:
+            if slots is None:
                 self._file.read(at, [out[done : done + some]])
             elif scratch is None:
-                self._file.scatter(at, out, scattered[done : done + some])
+                self._file.read(at, [out[slot] for slot in slots[done : done + some].tolist()])
             else:
                 self._file.read(at, [scratch[:some]])
-                out[scattered[done : done + some]] = scratch[:some]
+                out[slots[done : done + some]] = scratch[:some]
             done += some
 
 

@@ -871,8 +871,9 @@ def test_no_byte_is_touched_that_is_not_theirs(
         "ASAN_OPTIONS": "detect_leaks=0",
         "PARQUET_LOADER_KERNELS": str(library),
     }
-    chosen = "arrow_decodes or arrow_does or changed_anywhere or ends_early or any_order or passed_over"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
+    chosen = "arrow_decodes or arrow_does or changed_anywhere or ends_early or any_order or passed_over or gave_less"
+    files = [__file__, str(Path(__file__).with_name("test_pages.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *files]
     root = Path(__file__).parents[2]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=root)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]

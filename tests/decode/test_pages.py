@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Sequence
@@ -195,10 +194,7 @@ def test_a_file_that_ends_early_is_said_to(tmp_path: Path) -> None:
             array_of(column, pa.int64(), 1000)
 
 
-@pytest.mark.parametrize("which", ["the system's", "Python's"])
-def test_reads_that_give_less_than_was_asked_for_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
-) -> None:
+def test_reads_that_give_less_than_was_asked_for_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     written(path, [values(pa.binary(5000), 300)])
     preadv = os.preadv
@@ -214,18 +210,7 @@ def test_reads_that_give_less_than_was_asked_for_go_on(
                 break
         return preadv(descriptor, some, offset)
 
-    def half(descriptor: int, vectors: int, count: int, offset: int) -> int:
-        if interrupted:
-            interrupted.pop()
-            ctypes.set_errno(errno.EINTR)
-            return -1
-        return system(descriptor, vectors, max(1, count // 2), offset)  # type: ignore[no-any-return]
-
-    interrupted, system = [True], pages._PREADV
-    if which == "the system's":
-        monkeypatch.setattr(pages, "_PREADV", half)
-    else:
-        monkeypatch.setattr(pages, "_PREADV", None)
+    monkeypatch.setattr(pages, "KERNELS", None)
     monkeypatch.setattr(os, "preadv", miserly)
     with closing(RawFile(str(path))) as file:
         column = column_of(path, file)
@@ -238,6 +223,25 @@ def test_reads_that_give_less_than_was_asked_for_go_on(
     assert np.array_equal(out[places], expected)
 
 
+@pytest.mark.skipif(not IS_BUILT, reason="the kernels are missing")
+@pytest.mark.parametrize("width", [5000, 7])
+def test_kernels_go_on_after_a_read_that_gave_less(width: int) -> None:
+    path = Path("/proc/kallsyms")  # Linux gives a page of it at a time
+    if not path.exists():
+        pytest.skip("no file here gives less than was asked for")
+    with path.open("rb") as source:
+        assert len(os.pread(source.fileno(), 200_000, 0)) < 200_000
+        data = source.read(200_000)
+    rows = len(data) // width
+    assert rows > 10
+    expected = np.frombuffer(data, np.uint8)[: rows * width].reshape(rows, width)
+    slots = np.random.default_rng(0).permutation(rows)
+    out = np.zeros((rows, width), np.uint8)
+    with closing(RawFile(str(path))) as file:
+        RawColumn(file, RawPages(width, np.array([0]), np.array([0, rows]))).read(0, out, slots)
+    assert np.array_equal(out[slots], expected)
+
+
 def test_a_read_that_fails_says_why(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)  # opens, but cannot be read
     try:
@@ -247,10 +251,12 @@ def test_a_read_that_fails_says_why(tmp_path: Path) -> None:
         os.close(folder)
 
 
-@pytest.mark.parametrize("which", ["the system's", "Python's"])
-def test_rows_go_nowhere_but_into_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
-    if which == "Python's":
-        monkeypatch.setattr(pages, "_PREADV", None)
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_rows_go_nowhere_but_into_the_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_kernels: bool
+) -> None:
+    if not has_kernels:
+        monkeypatch.setattr(pages, "KERNELS", None)
     path = tmp_path / "a.parquet"
     written(path, [values(pa.binary(5000), 30)])
     with closing(RawFile(str(path))) as file:

@@ -50,6 +50,8 @@ def _load(path: Path) -> tuple[Any, str]:
     library.pages_check.restype = ctypes.c_int
     library.pages_list.argtypes = (ctypes.c_int, pointer, number, number, number, number, pointer, number, pointer)
     library.pages_list.restype = ctypes.c_int
+    library.plain_rows_read.argtypes = (ctypes.c_int, pointer, pointer, *[number] * 4, pointer, pointer, number)
+    library.plain_rows_read.restype = ctypes.c_int
     library.chunks_release.argtypes = (pointer,)
     library.chunks_release.restype = None
     library.chunks_dictionaries.argtypes = (pointer, pointer)
