@@ -2,6 +2,9 @@
 #include "byte_arrays.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "../kernels.h"
 #include "../staging.h"
@@ -9,17 +12,27 @@
 #define UTF8_BLOCK 64
 #define HIGH_BITS UINT64_C(0x8080808080808080)
 
+/* Whether UTF8_BLOCK bytes are ASCII. */
+static inline int is_block_ascii(const uint8_t *block) {
+#ifdef __SSE2__
+  const __m128i *in = (const __m128i *)block;
+  const __m128i first = _mm_or_si128(_mm_loadu_si128(in), _mm_loadu_si128(in + 1));
+  const __m128i then = _mm_or_si128(_mm_loadu_si128(in + 2), _mm_loadu_si128(in + 3));
+  return !_mm_movemask_epi8(_mm_or_si128(first, then));
+#else
+  uint64_t words[UTF8_BLOCK / 8], any = 0;
+  memcpy(words, block, sizeof words);
+  for (int i = 0; i < UTF8_BLOCK / 8; i++) any |= words[i];
+  return !(any & HIGH_BITS);
+#endif
+}
+
 /* Whether all bytes are ASCII; `checked` gets the length of a prefix that is. */
 static int is_ascii(const uint8_t *bytes, int64_t nbytes, int64_t *checked) {
   int64_t at = 0;
-  for (; at + UTF8_BLOCK <= nbytes; at += UTF8_BLOCK) {
-    uint64_t words[UTF8_BLOCK / 8], any = 0;
-    memcpy(words, bytes + at, sizeof words);
-    for (int i = 0; i < UTF8_BLOCK / 8; i++) any |= words[i];
-    *checked = at;
-    if (any & HIGH_BITS) return 0;
-  }
+  while (at + UTF8_BLOCK <= nbytes && is_block_ascii(bytes + at)) at += UTF8_BLOCK;
   *checked = at;
+  if (at + UTF8_BLOCK <= nbytes) return 0;
   uint64_t any = 0, word;
   for (; at + 8 <= nbytes; at += 8) {
     memcpy(&word, bytes + at, 8);
@@ -27,15 +40,6 @@ static int is_ascii(const uint8_t *bytes, int64_t nbytes, int64_t *checked) {
   }
   memcpy(&word, bytes + at, 8);  /* bytes beyond the value are shifted out */
   if (at < nbytes) any |= word << 8 * (8 - (nbytes - at));
-  return !(any & HIGH_BITS);
-}
-
-/* Whether UTF8_BLOCK bytes and the three bytes before them, at `block`, are ASCII. */
-static int is_block_ascii(const uint8_t *block) {
-  uint64_t words[UTF8_BLOCK / 8], any;
-  memcpy(&any, block, sizeof any);
-  memcpy(words, block + 3, sizeof words);
-  for (int i = 0; i < UTF8_BLOCK / 8; i++) any |= words[i];
   return !(any & HIGH_BITS);
 }
 
@@ -53,24 +57,30 @@ FOR_EACH_TARGET static int is_block_wrong(const uint8_t *block) {
   return wrong;
 }
 
+/* Whether UTF8_BLOCK bytes, which follow the first three bytes of `block`, continue UTF-8. */
+static inline int continues_utf8(const uint8_t *block) {
+  uint64_t before;  /* includes the three bytes */
+  memcpy(&before, block, sizeof before);
+  return (is_block_ascii(block + 3) && !(before & HIGH_BITS)) || !is_block_wrong(block);
+}
+
 /* Whether bytes are UTF-8 without surrogates; 8 bytes beyond them must be readable. */
 static int is_utf8(const uint8_t *bytes, int64_t nbytes) {
   int64_t at;
   if (is_ascii(bytes, nbytes, &at)) return 1;
-  /* Three zeros before and behind the value show that its first and its last character are whole. */
-  for (; at < nbytes + 3; at += UTF8_BLOCK) {
-    uint8_t copied[3 + UTF8_BLOCK];
-    const uint8_t *block = copied;
-    if (at >= 3 && at + UTF8_BLOCK <= nbytes) {
-      block = bytes + at - 3;
-    } else {
-      const int64_t before = at < 3 ? at : 3, some = nbytes - at < UTF8_BLOCK ? nbytes - at : UTF8_BLOCK;
-      memset(copied, 0, sizeof copied);
-      if (before + some > 0) memcpy(copied + 3 - before, bytes + at - before, (size_t)(before + some));
-    }
-    if (!is_block_ascii(block) && is_block_wrong(block)) return 0;
+  if (nbytes < UTF8_BLOCK + 3 || at == 0) {
+    /* Zeros before and behind the value show that its first and its last character are whole. */
+    uint8_t copied[3 + 2 * UTF8_BLOCK] = {0};
+    memcpy(copied + 3, bytes, (size_t)(nbytes < UTF8_BLOCK + 3 ? nbytes : UTF8_BLOCK));
+    if (is_block_wrong(copied)) return 0;
+    if (nbytes < UTF8_BLOCK + 3) return nbytes < UTF8_BLOCK || !is_block_wrong(copied + UTF8_BLOCK);
+    at = UTF8_BLOCK;
   }
-  return 1;
+  for (; at + UTF8_BLOCK <= nbytes; at += UTF8_BLOCK)
+    if (!continues_utf8(bytes + at - 3)) return 0;
+  const uint8_t *last = bytes + nbytes - 3;
+  if ((last[0] >= 0xF0) | (last[1] >= 0xE0) | (last[2] >= 0xC0)) return 0;
+  return continues_utf8(last - UTF8_BLOCK);
 }
 
 int is_all_ascii(const uint8_t *bytes, int64_t nbytes) {
