@@ -133,7 +133,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "read/test_small_row_groups.py": {
         "parquet_loader.read.RowGroupReader.joint_rows": "counts the row groups of a call",
-        "parquet_loader.source.ChunkPattern.places": "counts comparisons, which take no time that a test can measure",
+        "parquet_loader.source.ChunkPattern.extents": "counts comparisons, which take no time that a test can measure",
         "parquet_loader.window.variable_width._StagedValues.reserve_addresses": "memory runs out between two columns",
     },
     "schema/test_ragged.py": {"parquet_loader.common.native.permute.KERNELS": _KERNELS},

@@ -63,16 +63,17 @@ class SkippedRows:
 
 @dataclass(frozen=True, slots=True)
 class DeferredColumns:
-    """Columns of some rows that are still in the file, or of several row groups that are read together.
+    """Columns that are still in the file: of some rows of a row group, or of several row groups that are read together.
 
     Attributes:
-        columns: Columns in plain pages, from which the system copies values, by name.
+        columns: Columns in plain pages, by name; the system copies their values to the window.
         first_row: Number of the first row in the row group.
         explained: Returns the error to raise for one of `READ_ERRORS`.
-        straight: Columns that kernels decode to given addresses, forward only; or None.
+        straight: Columns that kernels decode directly to the window, forward only; or None.
         straight_names: Their names.
-        deleted: The deleted rows among them, which are not counted; or None.
-        masks: The masks of columns of `straight`: for each, the column, and the address in the view of a null; 0 for a
+        deleted: The rows of the row group that are deleted or do not pass the filter; `first` and `rows` of `write` do
+            not count them. None if there are none.
+        masks: For each mask of a column of `straight`: the column, and the address that the view of a null has; 0 for a
             column of numbers.
         lists: The columns of `straight` that are lists of any length, with the most bytes that their elements take; if
             there are any, these rows are all rows of the row group, or of the row groups.

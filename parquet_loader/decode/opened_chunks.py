@@ -30,6 +30,9 @@ RAW_BYTES = 2**18
 class ChunkPlan:
     """The route of each column chunk of a row group.
 
+    Of the routes to the window, ``"pages"`` leads to `raw` and ``"kernel"`` to `straight`; see `ColumnRoute.window`.
+    The other chunks are decoded to arrays: `kernel` and `arrow`.
+
     Attributes:
         raw: Locations of the pages that the system copies to the window.
         straight: Chunks that a kernel decodes to the window.
@@ -37,10 +40,11 @@ class ChunkPlan:
         kernel: Chunks that a kernel decodes to arrays.
         arrow: Names to pass to Arrow; the page headers of these chunks are checked.
         stored_bytes: Bytes of all of them in the file.
-        masks: The masks of straight columns: for each, the column, and the address in a null's view; 0 for numbers.
-        groups: The groups of which straight columns are members, with these.
-        left: Columns that stay in the file until their rows are written: raw and straight ones, their masks, and
-            groups instead of their members.
+        masks: For each mask of a straight column: the column, and the address that the view of a null has; 0 for a
+            column of numbers.
+        groups: The members of each group that straight columns form.
+        deferred: Columns that stay in the file until their rows are written to a window: raw and straight ones, their
+            masks, and groups instead of their members.
         is_native: Whether kernels decode all chunks.
     """
 
@@ -52,15 +56,15 @@ class ChunkPlan:
     stored_bytes: int
     masks: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    left: frozenset[str] = field(init=False)
+    deferred: frozenset[str] = field(init=False)
     is_native: bool = field(init=False)
 
     def __post_init__(self) -> None:
         members = frozenset(chain.from_iterable(self.groups.values()))
-        left = frozenset((*self.raw, *self.straight.names, *self.masks, *self.groups))
-        object.__setattr__(self, "left", left - members)
-        are_some = bool(self.straight.names or self.kernel.names)
-        object.__setattr__(self, "is_native", are_some and not self.raw and not self.arrow)
+        deferred = frozenset((*self.raw, *self.straight.names, *self.masks, *self.groups))
+        object.__setattr__(self, "deferred", deferred - members)
+        has_kernel_columns = bool(self.straight.names or self.kernel.names)
+        object.__setattr__(self, "is_native", has_kernel_columns and not self.raw and not self.arrow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +116,27 @@ class PlanPattern:
         """Whether kernels decode all columns to the window."""
         return not self.plan.kernel.names
 
-    def lines_at(self, places: IntArray, rows: IntArray) -> IntArray:
+    def lines_at(self, extents: IntArray, rows: IntArray) -> IntArray:
         """Return `DecodableChunks.lines` of several row groups, for `WholeRowGroups`; the pattern `is_straight`.
 
         Args:
-            places: See `ChunkPattern.places`.
+            extents: Those of `ChunkPattern.extents`.
             rows: Rows of each, int64 ``[row groups]``.
         """
-        return self.plan.straight.moved(places[:, self.straight], rows[:, None]).lines
+        return self.plan.straight.moved(extents[:, self.straight], rows[:, None]).lines
 
-    def plan_at(self, places: IntArray, rows: int) -> ChunkPlan:
+    def plan_at(self, extents: IntArray, rows: int) -> ChunkPlan:
         """Return the plan of another row group.
 
         Args:
-            places: Its own of `ChunkPattern.places`.
+            extents: Its own of `ChunkPattern.extents`.
             rows: Rows of the row group.
         """
         return replace(
             self.plan,
-            straight=self.plan.straight.moved(places[self.straight], rows),
-            kernel=self.plan.kernel.moved(places[self.kernel], rows),
-            stored_bytes=int((places[:, 1] - places[:, 0]).sum()),
+            straight=self.plan.straight.moved(extents[self.straight], rows),
+            kernel=self.plan.kernel.moved(extents[self.kernel], rows),
+            stored_bytes=int((extents[:, 1] - extents[:, 0]).sum()),
         )
 
 
@@ -194,13 +198,13 @@ class OpenChunks:
 def open_chunks(
     source: str | pa.Buffer | None,
     routes: Sequence[ColumnRoute],
-    windows: Collection[str],
+    window_routes: Collection[str],
     footer: RowGroupFooter | None,
     schema: pa.Schema,
     rows: int,
     known: ChunkPlan | None = None,
     listed: tuple[int, int] = (-1, -1),
-    like: tuple[PlanPattern, IntArray] | None = None,
+    matched: tuple[PlanPattern, IntArray] | None = None,
 ) -> OpenChunks:
     """Open column chunks of a row group, and check the page headers of those that are left to Arrow.
 
@@ -208,31 +212,31 @@ def open_chunks(
         source: A path, or the file's bytes in memory; None for chunks that are streamed to Arrow, whose headers are
             checked as they arrive.
         routes: The routes of their columns.
-        windows: Which of the routes to the window may be taken; see `ColumnRoute.window`. Lists of any length also need
-            ``"lists"``, which is for row groups whose rows are written to one window in one step.
-        footer: The footer's entries for these columns; None if `known` or `like` is given.
+        window_routes: Which values of `ColumnRoute.window` may be used; other columns are decoded to arrays. Lists of
+            any length also need ``"lists"``, which is for row groups whose rows are written to one window in one step.
+        footer: The footer's entries for these columns; None if `known` or `matched` is given.
         schema: The Arrow schema of the file.
         rows: Rows of the row group.
         known: The plan of an earlier call, if the file does not change.
-        listed: The size in bytes and the modification time in nanoseconds with which the file was listed, for
+        listed: The file's size in bytes and modification time in nanoseconds when it was listed, for
             `OpenChunks.is_as_listed`.
-        like: A pattern of these columns, and the places for `PlanPattern.plan_at`.
+        matched: The pattern that the row group follows, and its extents for `PlanPattern.plan_at`; or None.
 
     Raises:
         FalseClaimError, MetadataError: a column chunk cannot be read.
         OSError, MemoryError: it cannot be opened.
     """
-    if like is not None:
-        pattern, places = like
-        known = pattern.plan_at(places, rows)
+    if matched is not None:
+        pattern, extents = matched
+        known = pattern.plan_at(extents, rows)
     if known is not None:
         return OpenChunks(known, source, None, listed)
     assert footer is not None
-    wide = _wide_columns(routes, windows, rows)
+    wide = _wide_columns(routes, window_routes, rows)
     file = RawFile(source) if wide and isinstance(source, str) else None
     try:
         raw = {} if file is None else _raw_columns(file, wide, footer, rows)
-        plan = _plan_of(source, routes, windows, footer, schema, rows, raw)
+        plan = _plan_of(source, routes, window_routes, footer, schema, rows, raw)
         opened = OpenChunks(plan, source, file, listed)
         opened.pattern = PlanPattern.of(plan, routes, footer)
         return opened
@@ -245,7 +249,7 @@ def open_chunks(
 def _plan_of(
     source: str | pa.Buffer | None,
     routes: Sequence[ColumnRoute],
-    windows: Collection[str],
+    window_routes: Collection[str],
     footer: RowGroupFooter,
     schema: pa.Schema,
     rows: int,
@@ -254,10 +258,10 @@ def _plan_of(
     """Return the plan of a row group, and check the page headers of chunks that are left to Arrow.
 
     Args:
-        source, routes, windows, footer, schema, rows: As in `open_chunks`.
+        source, routes, window_routes, footer, schema, rows: As in `open_chunks`.
         raw: As in `ChunkPlan`.
     """
-    straight, whole = _straight_columns(routes, windows if source is not None else (), footer, schema, rows, raw)
+    straight, whole = _straight_columns(routes, window_routes if source is not None else (), footer, schema, rows, raw)
     groups = dict[str, list[str]]()
     for route in whole:
         if route.source.group:
@@ -267,8 +271,8 @@ def _plan_of(
     fills = Fills.of_columns(straight.names, given, byte_arrays)
     nulls = {name: null.ctypes.data for name, null in fills.viewed.items()}
     masks = {r.source.mask: (r.stored, nulls.get(r.stored, 0)) for r in whole if r.source.mask}
-    left = {*raw, *straight.names}
-    others = [route for route in routes if route.stored and route.stored not in left]
+    to_window = {*raw, *straight.names}
+    others = [route for route in routes if route.stored and route.stored not in to_window]
     kernel_names = [r.stored for r in others if r.decoder == "kernel"] if source is not None else []
     kernel = decodable_columns(footer, kernel_names, schema, rows)
     arrow = tuple(dict.fromkeys(r.stored for r in others if r.stored not in kernel.names))
@@ -292,7 +296,7 @@ def _raw_columns(
 
 def _straight_columns(
     routes: Sequence[ColumnRoute],
-    windows: Collection[str],
+    window_routes: Collection[str],
     footer: RowGroupFooter,
     schema: pa.Schema,
     rows: int,
@@ -301,11 +305,13 @@ def _straight_columns(
     """Return the chunks that a kernel decodes to the window, and their routes; of a group, all members or none.
 
     Args:
-        routes, windows, footer, schema, rows: As in `open_chunks`.
+        routes, window_routes, footer, schema, rows: As in `open_chunks`.
         raw: The columns that the system copies to the window.
     """
     to_window = [r for r in routes if r.window and r.decoder == "kernel" and r.stored not in raw]
-    to_window = [r for r in to_window if "kernel" in windows and ("lists" in windows or not r.source.are_lists)]
+    to_window = [
+        r for r in to_window if "kernel" in window_routes and ("lists" in window_routes or not r.source.are_lists)
+    ]
     to_window = _in_whole_groups(to_window, routes)
     forms = {r.stored: r.source.form for r in to_window}
 
@@ -324,7 +330,7 @@ def _in_whole_groups(some: Sequence[ColumnRoute], routes: Sequence[ColumnRoute])
     return [route for route in some if route.source.group not in broken]
 
 
-def _wide_columns(routes: Sequence[ColumnRoute], windows: Collection[str], rows: int) -> dict[str, pa.DataType]:
+def _wide_columns(routes: Sequence[ColumnRoute], window_routes: Collection[str], rows: int) -> dict[str, pa.DataType]:
     """Return the columns whose chunks are large enough to inspect their pages, with their types."""
-    fields = [r.source.field for r in routes if r.window == "pages" and r.window in windows and r.source.field]
+    fields = [r.source.field for r in routes if r.window == "pages" and r.window in window_routes and r.source.field]
     return {field.name: field.type for field in fields if field.type.byte_width * rows >= RAW_BYTES}

@@ -91,13 +91,13 @@ class ColumnSelection:
     Attributes:
         columns: The names to read.
         routes: The routes of the columns.
-        windows: The routes to the window that they may take; see `open_chunks`.
+        window_routes: The routes to the window that they may take; see `open_chunks`.
         needs_arrow: Whether Arrow has to decode at least one of them.
     """
 
     columns: tuple[str, ...]
     routes: tuple[ColumnRoute, ...]
-    windows: tuple[str, ...] = ()
+    window_routes: tuple[str, ...] = ()
     needs_arrow: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class ColumnSelection:
             replace(r, window=None, decoder="arrow") if r.stored in names and not r.source.are_lists else r
             for r in self.routes
         )
-        return ColumnSelection(self.columns, tuple(routes), self.windows)
+        return ColumnSelection(self.columns, tuple(routes), self.window_routes)
 
 
 class ArrowColumns:
@@ -380,12 +380,12 @@ class ColumnChunkSource:
         key = (row_group.index, selection) if keeps_plan and isinstance(location, OwnFile) else None
         known = None if key is None else self._plans.get(key)
         patterns = self.patterns(selection) if known is None and location.source is not None else ()
-        like = self._like(row_group, patterns)
+        matched = self._matched(row_group, patterns)
         footer: RowGroupFooter | None = None
-        if like is None and (known is None or not known.is_native):
+        if matched is None and (known is None or not known.is_native):
             # A file that has been replaced is not opened: a named pipe in its place would never answer.
             self.check_unchanged(row_group)
-        if like is None and (known is None or known.arrow):
+        if matched is None and (known is None or known.arrow):
             arrow = selection.needs_arrow if known is None else bool(known.arrow)
             footer = self._snapshot.footer_of(row_group, selection.columns, chunks=known is None, arrow=arrow)
         schema = self._snapshot.stored_schemas[row_group.schema_number]
@@ -393,11 +393,19 @@ class ColumnChunkSource:
         if isinstance(location, OwnFile) and row_group.file.mtime_ns is not None:
             listed = row_group.file.size_bytes, row_group.file.mtime_ns
         chunks = open_chunks(
-            location.source, selection.routes, selection.windows, footer, schema, row_group.rows, known, listed, like
+            location.source,
+            selection.routes,
+            selection.window_routes,
+            footer,
+            schema,
+            row_group.rows,
+            known,
+            listed,
+            matched,
         )
         with closing(chunks), ExitStack() as stack:
             plan = chunks.plan
-            columns, batch_rows = None, rows_at_once(plan.left.difference(plan.groups))
+            columns, batch_rows = None, rows_at_once(plan.deferred.difference(plan.groups))
             if footer is not None and plan.arrow:
                 rows_of = {r.stored: r.dictionary_rows for r in selection.routes if r.dictionary_rows}
                 words = [name for name in plan.arrow if 0 < rows_of.get(name, 0) <= batch_rows]
@@ -414,13 +422,13 @@ class ColumnChunkSource:
                 self._plans.keep(key, plan, memo_bytes(len(selection.columns) + 4 * len(plan.raw), pages))
             yield OpenRowGroup(chunks, columns, batch_rows)
 
-    def _like(self, row_group: RowGroupRef, patterns: Sequence[PlanPattern]) -> tuple[PlanPattern, IntArray] | None:
-        """Return the pattern that a row group follows, with its places, or None."""
+    def _matched(self, row_group: RowGroupRef, patterns: Sequence[PlanPattern]) -> tuple[PlanPattern, IntArray] | None:
+        """Return the pattern that a row group follows, and the row group's extents; or None."""
         if not patterns:
             return None
-        found = self._snapshot.places([row_group], [pattern.chunks for pattern in patterns])
-        places, are_like = found[-1]
-        return (patterns[len(found) - 1], places[0]) if are_like[0] else None
+        found = self._snapshot.match_patterns([row_group], [pattern.chunks for pattern in patterns])
+        extents, match = found[-1]
+        return (patterns[len(found) - 1], extents[0]) if match[0] else None
 
     def patterns(self, selection: ColumnSelection) -> Sequence[PlanPattern]:
         """Return the patterns of a selection's plans; takes no lock, and does no I/O."""

@@ -68,12 +68,12 @@ def joint_rows(
     straight = plan.straight
     lines: IntArray = np.zeros((len(found), *straight.lines.shape), np.int64)
     alike = [one for one in patterns if one.is_straight and one.plan.straight.names == straight.names]
-    places_of = snapshot.places(found, [pattern.chunks for pattern in alike])
-    for pattern, (places, are_like) in zip(alike, places_of, strict=False):
-        are_new = are_like & are_missing
-        lines[are_new] = pattern.lines_at(places[are_new], rows[are_new])
-        stored_bytes[are_new] = (places[are_new, :, 1] - places[are_new, :, 0]).sum(-1)
-        are_missing &= ~are_like
+    matches = snapshot.match_patterns(found, [pattern.chunks for pattern in alike])
+    for pattern, (extents, match) in zip(alike, matches, strict=False):
+        are_new = match & are_missing
+        lines[are_new] = pattern.lines_at(extents[are_new], rows[are_new])
+        stored_bytes[are_new] = (extents[are_new, :, 1] - extents[are_new, :, 0]).sum(-1)
+        are_missing &= ~match
     are_missing |= [one.file.mtime_ns is None for one in found]
     apart = [one.index for one, is_missing in zip(found, are_missing.tolist(), strict=True) if is_missing]
     count = int(are_missing.argmax()) if apart else len(found)
@@ -86,7 +86,7 @@ def joint_rows(
             {}, 0, lambda _: NotDecodedError(straight.names), whole, straight.names,
             masks=plan.masks, lists=whole.most_list_bytes, groups=plan.groups,
         )  # fmt: skip
-        ones = [constants(one, plan.left) for one in found[:count]]
+        ones = [constants(one, plan.deferred) for one in found[:count]]
         columns = {name: _numbers(first_rows[:count], rows[:count]) for name, first_rows in numbered.items()}
         table = _repeated(ones, rows[:count], columns)
         together = LazyRows(table, int(rows[:count].sum()), deferred, int(stored_bytes[:count].sum()))

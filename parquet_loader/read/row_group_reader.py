@@ -62,9 +62,11 @@ RAW_AT_ONCE_BYTES = 2**24
 # delivered columns.
 _FILTERED_ROWS = 65536
 
-_TO_WINDOW = ("pages", "kernel")
-_WHOLE_TO_WINDOW = (*_TO_WINDOW, "lists")  # see `open_chunks`
-_WINDOWS: tuple[tuple[str, ...], ...] = ((), _TO_WINDOW, _WHOLE_TO_WINDOW)
+# Values of `ColumnSelection.window_routes`: all columns are decoded to arrays; all but lists of any length may be
+# decoded to the window; lists may be, too.
+_TO_ARRAYS: tuple[str, ...] = ()
+_ROWS_TO_WINDOW: tuple[str, ...] = ("pages", "kernel")
+_LISTS_TO_WINDOW: tuple[str, ...] = (*_ROWS_TO_WINDOW, "lists")
 _NOTHING = pa.table({})
 
 # The columns of the rows' numbers in the data set, and in the row group, while the filter runs. No column of a file has
@@ -112,7 +114,7 @@ class RowGroupReader:
         ranges: Finds values that stay in their files.
         positions: The rows' positions if the filter uses them, or None.
         row_numbers: As given.
-        passing: Which row groups pass as a whole, if that is known for all; see `_passing_whole`.
+        passing: Whether each row group passes the filter as a whole, bool ``[row groups]``; see `_passing_whole`.
     """
 
     def __init__(
@@ -148,21 +150,23 @@ class RowGroupReader:
                 self.conforms, decoders, columns_of, self._filter_columns_of, snapshot.stored_schemas, strict=True
             )
         ]
-        # By schema: the columns that are read to count rows, and to deliver them with each choice of routes.
+        # By schema: the filter's columns, which are read to count rows.
         self._counted_of = [
             ColumnSelection(tuple(columns), tuple(route for route in routes if route.stored in columns))
             for columns, routes in zip(self._filter_columns_of, self._routes, strict=True)
         ]
+        # By schema and `window_routes`: the columns that are read to deliver rows.
+        choices = (_TO_ARRAYS, _ROWS_TO_WINDOW, _LISTS_TO_WINDOW)
         self._delivered_of = [
-            {windows: ColumnSelection(tuple(columns), routes, windows) for windows in _WINDOWS}
+            {choice: ColumnSelection(tuple(columns), routes, choice) for choice in choices}
             for columns, routes in zip(columns_of, self._routes, strict=True)
         ]
-        # As the second one of these, but the filter's columns are decoded to arrays, which the filter needs.
+        # By schema: as with `_ROWS_TO_WINDOW`, but the filter's columns are decoded to arrays, which the filter needs.
         self._filtered_of = [
             ColumnSelection(
                 tuple(columns),
                 tuple(replace(r, window=None) if r.stored in filtering else r for r in routes),
-                _TO_WINDOW,
+                _ROWS_TO_WINDOW,
             )
             for columns, routes, filtering in zip(columns_of, self._routes, self._filter_columns_of, strict=True)
         ]
@@ -175,8 +179,8 @@ class RowGroupReader:
         self._partition_values = BoundedMemo[int, Mapping[str, pa.Scalar]]()
         self._constants_of = BoundedMemo[tuple[int, Hashable], pa.Table]()  # by schema, and partition or file
         self._int96 = Int96Check(snapshot, self.chunks, columns_of)
-        # Whether lists of any length may be decoded to the window; not after columns of a row group could not.
-        self._has_whole_lists = True
+        # Whether lists of any length may be decoded to the window; False after kernels have refused any column.
+        self._writes_lists = True
         self.ranges = ValueRanges(snapshot, [decoder.ranges for decoder in decoders])
         self.positions = Positions(snapshot) if row_filter is not None and row_filter.positions else None
         self.passing = self._passing_whole()
@@ -193,7 +197,7 @@ class RowGroupReader:
     def chunk_routes(self, row_group: RowGroupRef) -> dict[str, ChunkRoute]:
         """Return the expected route of each delivered column of a row group, by its footer; see `chunk_routes`."""
         routes = self.routes(row_group)
-        names = self._delivered_of[row_group.schema_number][_WINDOWS[-1]].columns
+        names = self._delivered_of[row_group.schema_number][_LISTS_TO_WINDOW].columns
         footer = self.snapshot.footer_of(row_group, names, chunks=True, arrow=False)
         schema = self.snapshot.stored_schemas[row_group.schema_number]
         return chunk_routes(routes, footer, schema, row_group.rows, is_local=self.snapshot.remote is None)
@@ -205,7 +209,7 @@ class RowGroupReader:
             location = self.chunks.locate(row_group, columns)
         except READ_ERRORS as error:
             raise self.explained(row_group, columns, error) from error
-        tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), (), location)]
+        tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), _TO_ARRAYS, location)]
         if not tables:
             known = _KnownRows(row_group, None, None, self._partitions(row_group), self.ranges.empty(row_group))
             return self._canonical(known, row_group.schema.empty_table(), 0, ())[0]
@@ -224,7 +228,7 @@ class RowGroupReader:
             DataError: the data cannot be decoded or delivered; the message names file, row group and column.
             SourceError: the file has vanished or changed since its footer was read.
         """
-        for batch in self._lazy_batches(row_group, batch_rows, (), None):
+        for batch in self._lazy_batches(row_group, batch_rows, _TO_ARRAYS, None):
             yield batch.table
 
     def lazy_batches(
@@ -249,25 +253,30 @@ class RowGroupReader:
                 if they are lists of any length, kernels decode them to arrays.
             is_whole: Whether one window takes all rows.
         """
-        windows: tuple[str, ...] = _TO_WINDOW
+        window_routes = _ROWS_TO_WINDOW
         if refused:  # perhaps because of nulls, which other row groups may have, too
-            self._has_whole_lists = False
-        elif is_whole and self._has_whole_lists and self._deleted(row_group) is None:
-            windows = _WHOLE_TO_WINDOW if self._row_filter(row_group) is None else _TO_WINDOW
-        return self._lazy_batches(row_group, batch_rows, windows, location, refused)
+            self._writes_lists = False
+        elif is_whole and self._writes_lists and self._deleted(row_group) is None:
+            window_routes = _LISTS_TO_WINDOW if self._row_filter(row_group) is None else _ROWS_TO_WINDOW
+        return self._lazy_batches(row_group, batch_rows, window_routes, location, refused)
 
     def _lazy_batches(
         self,
         row_group: RowGroupRef,
         batch_rows: int,
-        windows: tuple[str, ...],
+        window_routes: tuple[str, ...],
         location: ChunkLocation | None,
         refused: frozenset[str] = frozenset(),
     ) -> Iterator[LazyRows]:
+        """As `lazy_batches`; `window_routes` are those of `ColumnSelection`.
+
+        If a copy in the local cache is found damaged, this continues in the file itself, after the rows that were
+        yielded.
+        """
         row_filter, deleted = self._row_filter(row_group), self._deleted(row_group)
         selections = self._delivered_of[row_group.schema_number]
-        selection = selections[windows]
-        if windows and row_filter is not None:
+        selection = selections[window_routes]
+        if window_routes and row_filter is not None:
             selection = self._filtered_of[row_group.schema_number]
         selection = selection.by_arrow(refused) if refused else selection
         columns = selection.columns
@@ -283,33 +292,36 @@ class RowGroupReader:
         while True:
             try:
                 with self.chunks.opened(row_group, selection, location, rows_at_once, keeps_plan=not refused) as opened:
-                    chunks, left = opened.chunks, opened.chunks.plan.left
-                    if chunks.lists and not self._is_at_once(row_group, opened):
-                        selection = selections[_TO_WINDOW]  # lists of any length are decoded to arrays
+                    chunks, deferred = opened.chunks, opened.chunks.plan.deferred
+                    if chunks.lists and not self._fits_one_step(row_group, opened):
+                        selection = selections[_ROWS_TO_WINDOW]  # lists of any length are decoded to arrays
                         continue
-                    # If all columns stay in the file, there is nothing to decode, and so one batch is enough.
-                    is_left = 0 < len(left) == len(self._decoder(row_group).columns) and self.row_numbers is None
-                    is_left = is_left and row_filter is None
-                    at_once = opened.batch_rows if is_left and not chunks.lists else None
-                    some = opened._replace(batch_rows=row_group.rows) if is_left or chunks.lists else opened
+                    is_all_deferred = 0 < len(deferred) == len(self._decoder(row_group).columns)
+                    is_all_deferred = is_all_deferred and self.row_numbers is None and row_filter is None
+                    at_once = opened.batch_rows if is_all_deferred and not chunks.lists else None
+                    steps = opened
+                    if is_all_deferred or chunks.lists:  # one step: nothing is decoded here, or see `_fits_one_step`
+                        steps = opened._replace(batch_rows=row_group.rows)
                     names = () if chunks.straight is None else chunks.straight.names
                     explained = partial(self._not_written, row_group, columns, location)
-                    for batch in _behind(first_row, self._batches(row_group, selection, location, some)):
+                    for batch in _after(first_row, self._batches(row_group, selection, location, steps)):
                         table, left_out = _NOTHING, None
-                        if not is_left:
-                            whole = pa.Table.from_batches([batch])
-                            table, left_out = self._canonical(known, whole, first_row, left)
+                        if not is_all_deferred:
+                            stored = pa.Table.from_batches([batch])
+                            table, left_out = self._canonical(known, stored, first_row, deferred)
                         elif deleted is not None:
                             left_out = _deleted_among(deleted, first_row, len(batch))
-                        rows = len(batch) - (0 if left_out is None else len(left_out)) if left else len(table)
-                        gone = None if left_out is None or not left else SkippedRows(left_out, first_row)
-                        deferred = DeferredColumns(
-                            chunks.raw, first_row, explained, chunks.straight, names, gone, chunks.plan.masks,
+                        rows, skipped = len(table), None
+                        if deferred:  # then the table may have no columns
+                            rows = len(batch) - (0 if left_out is None else len(left_out))
+                            skipped = None if left_out is None else SkippedRows(left_out, first_row)
+                        deferred_columns = DeferredColumns(
+                            chunks.raw, first_row, explained, chunks.straight, names, skipped, chunks.plan.masks,
                             chunks.lists, chunks.plan.groups,
                         )  # fmt: skip
-                        yield LazyRows(table, rows, deferred, chunks.plan.stored_bytes, at_once)
+                        yield LazyRows(table, rows, deferred_columns, chunks.plan.stored_bytes, at_once)
                         first_row += len(batch)
-                is_unchanged = opened.chunks.is_as_listed  # when it was closed
+                is_unchanged = chunks.is_as_listed  # when it was closed
                 break
             except ParquetLoaderError:
                 raise
@@ -339,7 +351,7 @@ class RowGroupReader:
         if snapshot.deleted is not None and snapshot.alive[row_group] < snapshot.row_group_rows[row_group]:
             return None
         schema = int(snapshot.file_schema[snapshot.row_group_file[row_group]])
-        selection = self._delivered_of[schema][_WHOLE_TO_WINDOW if self._has_whole_lists else _TO_WINDOW]
+        selection = self._delivered_of[schema][_LISTS_TO_WINDOW if self._writes_lists else _ROWS_TO_WINDOW]
         patterns = chunks.patterns(selection)
         is_whole = bool(patterns) and patterns[0].is_straight and not self._decoders[schema].ranges
         return selection if is_whole else None
@@ -354,43 +366,48 @@ class RowGroupReader:
         numbered = {name: first_rows[row_groups] for name, first_rows in self._numbered.items()}
         return joint_rows(self.snapshot, row_groups, self.chunks.patterns(selection), self._constants, numbered)
 
-    def _constants(self, row_group: RowGroupRef, left: Collection[str]) -> pa.Table:
+    def _constants(self, row_group: RowGroupRef, deferred: Collection[str]) -> pa.Table:
         """Return one row of the canonical columns that no column chunk has: partition columns, and missing ones.
 
         Args:
             row_group: The row group.
-            left: The columns that stay in the file.
+            deferred: The columns that stay in the file.
         """
         values = row_group.file.partitions if self.snapshot.constants is None else row_group.file_number
         key = row_group.schema_number, values
         found = self._constants_of.get(key)
         if found is None:
             one = pa.Table.from_batches([_no_columns(1)])
-            found = self._decoded(row_group, one, self._partitions(row_group), TableOrigin(row_group, 0), left)
+            found = self._decoded(row_group, one, self._partitions(row_group), TableOrigin(row_group, 0), deferred)
             self._constants_of.keep(key, found, memo_bytes(found.num_columns))
         return found
 
-    def _is_at_once(self, row_group: RowGroupRef, opened: OpenRowGroup) -> bool:
-        """Whether all rows can be written in one step: no column but lists takes memory in addition to its rows."""
+    def _fits_one_step(self, row_group: RowGroupRef, opened: OpenRowGroup) -> bool:
+        """Whether all rows can be written in one step: no column but lists takes memory in addition to its rows.
+
+        Also if one batch has all rows.
+        """
         if opened.batch_rows >= row_group.rows:
             return True
+        if self.row_numbers is not None:
+            return False
         lists, plan, columns = opened.chunks.lists, opened.chunks.plan, self._decoder(row_group).columns
-        are_left = self.row_numbers is None and all(c.name in plan.left and c.name not in plan.groups for c in columns)
-        return are_left and all(column.row_bytes is not None or column.name in lists for column in columns)
+        deferred = plan.deferred.difference(plan.groups)
+        return all(c.name in deferred and (c.row_bytes is not None or c.name in lists) for c in columns)
 
     def _rows_at_once(
-        self, row_group: RowGroupRef, left: Collection[str], batch_rows: int, *, is_filtered: bool
+        self, row_group: RowGroupRef, deferred: Collection[str], batch_rows: int, *, is_filtered: bool
     ) -> int:
-        """Return the rows of a batch: more if most of their bytes are read straight to the window."""
+        """Return the rows of a batch: more if the deferred columns, which are read to the window, have most bytes."""
         batch_rows = min(batch_rows, _FILTERED_ROWS) if is_filtered else batch_rows
         widths = self._widths_of[row_group.schema_number]
-        more = self._filter_bytes_of[row_group.schema_number] if is_filtered else 0
-        if not left or widths is None or more is None:
+        filter_bytes = self._filter_bytes_of[row_group.schema_number] if is_filtered else 0
+        if not deferred or widths is None or filter_bytes is None:
             return batch_rows
         row_bytes = sum(widths.values())
-        left_bytes = sum(map(widths.__getitem__, left))
-        as_decoded = batch_rows * row_bytes // max(1, row_bytes - left_bytes + more)
-        return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // left_bytes))
+        deferred_bytes = sum(map(widths.__getitem__, deferred))
+        as_decoded = batch_rows * row_bytes // max(1, row_bytes - deferred_bytes + filter_bytes)
+        return max(batch_rows, min(as_decoded, RAW_AT_ONCE_BYTES // deferred_bytes))
 
     def _deleted(self, row_group: RowGroupRef) -> IntArray | None:
         """Return the deleted rows of a row group, or None."""
@@ -429,32 +446,32 @@ class RowGroupReader:
                     return
                 by_arrow.append(_ForwardRows(decoded))
             while done < rows:
-                some = min(opened.batch_rows, rows - done)
+                step_rows = min(opened.batch_rows, rows - done)
                 columns = dict[str, pa.Array]()
                 try:
                     if kernel is not None:
                         names = kernel.names
-                        columns = dict(zip(names, kernel.read(some), strict=True))
+                        columns = dict(zip(names, kernel.read(step_rows), strict=True))
                 except NotDecodedError as error:
                     columns = dict(error.others)
                     names = [name for name in selection.columns if name in error.columns]
                     routes = [route for route in selection.routes if 0 < route.dictionary_rows <= opened.batch_rows]
-                    words = [route.stored for route in routes if route.stored in names]
+                    as_dictionary = [route.stored for route in routes if route.stored in names]
                     self._int96.check(row_group, location, names)
-                    others = self.chunks.open(row_group, names, location, read_dictionary=words)
+                    others = self.chunks.open(row_group, names, location, read_dictionary=as_dictionary)
                     stack.callback(others.close)
-                    by_arrow.append(_ForwardRows(_behind(done, others.batches(opened.batch_rows))))
-                batches = [forward.take(some) for forward in by_arrow]
-                found = min((len(batch) for batch in batches), default=some)
+                    by_arrow.append(_ForwardRows(_after(done, others.batches(opened.batch_rows))))
+                batches = [forward.take(step_rows) for forward in by_arrow]
+                found = min((len(batch) for batch in batches), default=step_rows)
                 for batch in batches:
                     columns |= dict(zip(batch.schema.names, batch.columns, strict=True))
                 if not columns:
-                    yield _no_columns(some)
+                    yield _no_columns(step_rows)
                 elif found:
                     arrays = [column if len(column) == found else column.slice(0, found) for column in columns.values()]
                     yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
                 done += found
-                if found < some:  # the pages hold fewer rows than the footer states
+                if found < step_rows:  # the pages hold fewer rows than the footer states
                     return
 
     def count(self, row_group: RowGroupRef, batch_rows: int = _FILTERED_ROWS) -> int:
@@ -539,7 +556,7 @@ class RowGroupReader:
         return passing
 
     def _passing_whole(self) -> BoolArray | None:
-        """Return which row groups pass the filter as a whole; None unless only directories and positions decide."""
+        """Return which row groups pass the filter whole; None without a filter, or if it may divide a row group."""
         snapshot = self.snapshot
         if self._filter is None or self._filter.has_stand_ins:
             return None
@@ -725,7 +742,7 @@ class _ForwardRows:
         return pa.concat_batches(parts) if parts else _no_columns(0)
 
 
-def _behind(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _after(rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows after the first `rows`."""
     for batch in batches:
         if rows < len(batch):

@@ -174,9 +174,9 @@ class RowGroupEntries(NamedTuple):
 
 
 class ChunkPattern(NamedTuple):
-    """Column chunks of one row group, each of a column of its own, to which others are compared.
+    """The footer's entries of one row group, to which other row groups are compared; each chunk is a column of its own.
 
-    `Metadata.check` has accepted them.
+    `Metadata.check` has accepted these chunks.
 
     Attributes:
         elements, created_by: The schema elements and the writer of their file.
@@ -194,16 +194,17 @@ class ChunkPattern(NamedTuple):
     takes_nulls: BoolArray
     row_values: IntArray
 
-    def places(self, files: Sequence[RowGroupEntries]) -> tuple[IntArray, BoolArray]:
-        """Return where the same columns of other row groups are, and which row groups are like this one.
+    def extents(self, files: Sequence[RowGroupEntries]) -> tuple[IntArray, BoolArray]:
+        """Return where the column chunks of other row groups are, and which row groups match this one.
 
         Args:
-            files: The entries of row groups of each file, for these leaves and perhaps others.
+            files: For each file, the entries of some of its row groups, for these leaves and perhaps others.
 
         Returns:
             Int64 ``[row groups, chunks, 4]``: the start and end of each column chunk, its bytes before compression, and
-            its values. And bool ``[row groups]``: False if `Metadata.check` may refuse a chunk, or if they differ in
-            more: in the file's schema or writer, in type, codec, encodings, or in having nulls.
+            its values. And bool ``[row groups]``: whether a row group differs from this one in nothing else. False if
+            `Metadata.check` may refuse a chunk, or if the file's schema or writer, a type, codec or encoding, or the
+            presence of nulls differs.
         """
         counts, at = [len(one.rows) for one in files], np.searchsorted(files[0].leaves, self.leaves)
         fit = [one.elements == self.elements and one.created_by == self.created_by for one in files]
@@ -214,14 +215,14 @@ class ChunkPattern(NamedTuple):
         values, encoded, stored, data_at, dictionary_at, nulls = np.moveaxis(entries[..., [3, 4, 5, 6, 7, 9]], -1, 0)
         starts = np.where((dictionary_at > 0) & (dictionary_at < data_at), dictionary_at, data_at)
         may_be_null = (np.sign(nulls) == np.sign(self.entries[:, 9])) | self.takes_nulls
-        are_like = (
+        match = (
             may_be_null
             & (entries[..., _KIND] == self.entries[:, _KIND]).all(-1)
             & (np.where(self.row_values, values == rows * self.row_values, values >= rows) & (values <= _MOST))
             & ((nulls <= values) & (encoded >= 0) & (encoded <= _MOST))
             & ((starts >= 0) & (stored >= 0) & (stored <= file_bytes - starts))
         )
-        return np.stack([starts, starts + stored, encoded, values], axis=-1), are_like.all(-1) & same
+        return np.stack([starts, starts + stored, encoded, values], axis=-1), match.all(-1) & same
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ class RowGroupFooter:
         chunks: The column chunks at and below each name, or the error why one cannot be read; empty if they were not
             requested.
         has_clear_names: Whether all leaf columns of the file have different names.
-        pattern: The entries of `chunks`, for `ChunkPattern.places`; None without them.
+        pattern: The entries of `chunks`, for `ChunkPattern.extents`; None without them.
     """
 
     metadata: Metadata

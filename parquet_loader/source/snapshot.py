@@ -219,12 +219,12 @@ class Snapshot:
         footer = self.footers.get(row_group.file_number)
         return footer.of_row_group(row_group.number, columns, chunks=chunks, arrow=arrow)
 
-    def places(
+    def match_patterns(
         self, row_groups: Sequence[RowGroupRef], patterns: Sequence[ChunkPattern]
     ) -> list[tuple[IntArray, BoolArray]]:
-        """Return `ChunkPattern.places` for one pattern after another, at least one, until each row group is like one.
+        """Return `ChunkPattern.extents` of one pattern after another, until each row group matches one of them.
 
-        Raises as `footer_of`.
+        The result has at least one element, and fewer than `patterns` if the first ones suffice. Raises as `footer_of`.
         """
         leaves: IntArray = np.unique(np.concatenate([pattern.leaves for pattern in patterns]))
         in_files = dict[int, list[int]]()
@@ -237,8 +237,8 @@ class Snapshot:
         found = list[tuple[IntArray, BoolArray]]()
         missing = np.ones(len(row_groups), np.bool_)
         for pattern in patterns:
-            places, are_like = pattern.places(files)
-            found.append((places[in_order], are_like[in_order]))
+            extents, match = pattern.extents(files)
+            found.append((extents[in_order], match[in_order]))
             missing &= ~found[-1][1]
             if not missing.any():
                 break

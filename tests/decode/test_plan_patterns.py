@@ -53,7 +53,7 @@ def plans_of(root: Path, **options: Any) -> dict[int, tuple[ChunkPlan, ChunkPlan
             ref = chunks._snapshot.row_group(index)
             footer = chunks._snapshot.footer_of(ref, selection.columns, chunks=True, arrow=False)
             schema = chunks._snapshot.stored_schemas[ref.schema_number]
-            path, routes, windows = ref.file.path, selection.routes, selection.windows
+            path, routes, windows = ref.file.path, selection.routes, selection.window_routes
             opened = open_chunks(path, routes, windows, footer, schema, ref.rows)
             opened.close()
             found[index] = plan, opened.plan
@@ -70,7 +70,7 @@ def check(found: dict[int, tuple[ChunkPlan, ChunkPlan]]) -> None:
         assert described(made.kernel) == described(own.kernel)
         assert made.kernel.nullable == own.kernel.nullable  # to the window, nulls are found as the rows are decoded
         assert (made.arrow, made.raw, made.stored_bytes) == (own.arrow, own.raw, own.stored_bytes)
-        assert (made.left, made.is_native, made.groups) == (own.left, own.is_native, own.groups)
+        assert (made.deferred, made.is_native, made.groups) == (own.deferred, own.is_native, own.groups)
         assert made.masks.keys() == own.masks.keys()
         are_numbers = [name not in own.fills.viewed for name in own.straight.names]  # others hold addresses
         assert made.fills.values[are_numbers].tobytes() == own.fills.values[are_numbers].tobytes()

@@ -272,13 +272,13 @@ def test_row_groups_of_many_kinds_are_compared_to_the_patterns_a_few_times(
         table = pa.table({name: np.arange(80) % 7 for name in names})
         pq.write_table(table, tmp_path / f"{number:02}.parquet", row_group_size=10, use_dictionary=words)
     compared = []
-    places = ChunkPattern.places
+    extents = ChunkPattern.extents
 
     def counted(self: ChunkPattern, files: Sequence[Any]) -> Any:
         compared.append(sum(len(file.rows) for file in files))
-        return places(self, files)
+        return extents(self, files)
 
-    monkeypatch.setattr(ChunkPattern, "places", counted)
+    monkeypatch.setattr(ChunkPattern, "extents", counted)
     with loader_of(tmp_path, schema=None, num_threads=1) as loader:
         assert len(epoch_of(loader)["c0"]) == 3_200
     assert sum(compared) < 320 * MOST_PATTERNS * 4

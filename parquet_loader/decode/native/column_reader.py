@@ -74,7 +74,7 @@ class PageMemory(NamedTuple):
 
     Attributes:
         addresses: int64 ``[columns]``, the address of each column's `Staging` (see `staging.h`), or 0.
-        rows: Number of rows that the window reads from here on. A page with further rows is not put there.
+        rows: Number of rows that the window reads from here on. A page that has further rows is decompressed elsewhere.
     """
 
     addresses: npt.NDArray[np.int64]
@@ -120,10 +120,10 @@ class NativeChunks:
 
     Args:
         source: A path, or the file's bytes in memory.
-        known: The column chunks to read.
+        decodable: The column chunks to read.
         fills: Replaces nulls in `read_into` and `read_alive`, which refuse nulls of other columns.
-        listed: The size in bytes and the modification time in nanoseconds with which a file was listed; (-1, -1) if
-            they are not known.
+        listed: The file's size in bytes and modification time in nanoseconds when it was listed; (-1, -1) if they are
+            not known.
 
     Attributes:
         names: The columns, without those that could not be decoded.
@@ -138,11 +138,11 @@ class NativeChunks:
     def __init__(
         self,
         source: str | pa.Buffer,
-        known: DecodableChunks,
+        decodable: DecodableChunks,
         fills: Fills | None = None,
         listed: tuple[int, int] = (-1, -1),
     ) -> None:
-        self.names, self._types, lines, self._nullable, self._vocabularies = known
+        self.names, self._types, lines, self._nullable, self._vocabularies = decodable
         self._fills = fills  # keeps the memory of `_fillers`
         self._fillers = None if fills is None else fills.addresses
         self._all_names = self.names
@@ -351,19 +351,22 @@ class NativeChunks:
         slots: Sequence[IntArray | None] = (),
         staging: PageMemory | None = None,
     ) -> None:
+        """Read rows as `chunks_read` of `column_chunks.c` does, which says what the arguments mean."""
         if not self._chunks:
             raise ValueError("the column chunks are closed")
         contiguous = [None if rows_of is None else np.ascontiguousarray(rows_of, np.int64) for rows_of in slots]
-        places = None
+        slot_addresses = None
         if contiguous:
-            places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in contiguous], np.int64)
-        arrays = (addresses, defined, fillers, places, None if staging is None else staging.addresses)
+            slot_addresses = np.array(
+                [0 if rows_of is None else rows_of.ctypes.data for rows_of in contiguous], np.int64
+            )
+        arrays = (addresses, defined, fillers, slot_addresses, None if staging is None else staging.addresses)
         pointers = [None if array is None else array.ctypes.data for array in arrays]
-        gone: tuple[int | None, int, int, int] = (None, 0, 0, 0)
+        deleted: tuple[int | None, int, int, int] = (None, 0, 0, 0)
         if alive is not None:
-            gone = (alive.deleted.ctypes.data, len(alive.deleted), alive.first - self._position, self._position)
+            deleted = (alive.deleted.ctypes.data, len(alive.deleted), alive.first - self._position, self._position)
         staged_rows = 0 if staging is None else staging.rows
-        code = KERNELS.chunks_read(self._chunks, rows, *gone, *pointers, staged_rows, self._refused_address)
+        code = KERNELS.chunks_read(self._chunks, rows, *deleted, *pointers, staged_rows, self._refused_address)
         self._position += rows
         if code == SYSTEM:
             raise failed_read()

@@ -162,20 +162,20 @@ class DecodableChunks(NamedTuple):
     nullable: list[bool]
     vocabularies: tuple[Vocabulary, ...] = ()
 
-    def moved(self, places: npt.NDArray[np.int64], rows: int | npt.NDArray[np.int64]) -> DecodableChunks:
+    def moved(self, extents: npt.NDArray[np.int64], rows: int | npt.NDArray[np.int64]) -> DecodableChunks:
         """Return the chunks of the same columns in another row group, or in several.
 
         Args:
-            places: Four numbers of each column chunk, ``[columns, 4]``; for several row groups,
-                ``[row groups, columns, 4]``. See `ChunkPattern.places`.
+            extents: Four numbers of each column chunk, ``[columns, 4]``; for several row groups,
+                ``[row groups, columns, 4]``. See `ChunkPattern.extents`.
             rows: Rows of the row group; for several, ``[row groups, 1]``.
         """
-        lines = np.empty((*places.shape[:-1], self.lines.shape[1]), np.int64)
+        lines = np.empty((*extents.shape[:-1], self.lines.shape[1]), np.int64)
         lines[:] = self.lines
-        lines[..., [Line.START, Line.END]], lines[..., Line.VALUES] = places[..., :2], places[..., 3]
+        lines[..., [Line.START, Line.END]], lines[..., Line.VALUES] = extents[..., :2], extents[..., 3]
         are_lists = self.lines[:, Line.ELEMENT_LEVEL]
         lines[..., Line.ROW_VALUES] = np.where(are_lists, rows, self.lines[:, Line.ROW_VALUES])
-        lines[..., Line.MOST_PAGE_BYTES] = np.maximum(SMALL_PAGE_BYTES, places[..., 2])
+        lines[..., Line.MOST_PAGE_BYTES] = np.maximum(SMALL_PAGE_BYTES, extents[..., 2])
         return self._replace(lines=lines)
 
 

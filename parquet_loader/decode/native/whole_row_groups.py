@@ -37,7 +37,7 @@ class WholeRowGroups:
 
     Args:
         row_groups: The row groups.
-        known: The column chunks of one of them; the others differ in lines alone.
+        decodable: The column chunks of one of them; the others differ in lines alone.
         lines: int64 ``[row groups, columns, 16]``, contiguous: `DecodableChunks.lines` of each.
         fills: As in `NativeChunks`.
 
@@ -47,13 +47,13 @@ class WholeRowGroups:
     """
 
     def __init__(
-        self, row_groups: Sequence[ListedRowGroup], known: DecodableChunks, lines: IntArray, fills: Fills
+        self, row_groups: Sequence[ListedRowGroup], decodable: DecodableChunks, lines: IntArray, fills: Fills
     ) -> None:
-        self._known, self._lines, self._fills = known, lines, fills
-        self._are_lists = known.lines[:, Line.ELEMENT_LEVEL] > 0
+        self._names, self._lines, self._fills = decodable.names, lines, fills
+        self._are_lists = decodable.lines[:, Line.ELEMENT_LEVEL] > 0
         elements = lines[:, :, Line.VALUES].sum(axis=0) * lines[0, :, Line.OUT]
         numbers = np.flatnonzero(self._are_lists).tolist()
-        self.most_list_bytes = {known.names[number]: int(elements[number]) for number in numbers}
+        self.most_list_bytes = {self._names[number]: int(elements[number]) for number in numbers}
         paths = [os.fsencode(one.path) + b"\0" for one in row_groups]
         self._paths = np.frombuffer(b"".join(paths), np.uint8)  # the kernel uses its memory
         self._files = np.array([(0, *one[1:]) for one in row_groups], np.int64)
@@ -76,17 +76,18 @@ class WholeRowGroups:
         """
         counts, are_fixed = self._files[:, 3], ~self._are_lists
         if first or rows != counts.sum() or not addresses[are_fixed].all():
-            raise NotDecodedError(self._known.names)
+            raise NotDecodedError(self._names)
         if not are_fixed.any():
             return
         lines, fillers = _of_columns(are_fixed, self._lines), self._fills.addresses[are_fixed]
         before = (np.cumsum(counts) - counts)[:, None]
         held = [None if rows_of is None else np.ascontiguousarray(rows_of, np.int64) for rows_of in slots]
-        places = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in held], np.int64)
-        places = places[are_fixed] if held else np.zeros(len(fillers), np.int64)
-        # Slots count from the first row of all row groups.
-        row_bytes = np.where(places, 0, lines[0, :, Line.OUT] * np.maximum(lines[0, :, Line.ROW_VALUES], 1))
-        outs, targets = addresses[are_fixed] + before * row_bytes, np.where(places, places + 8 * before, 0)
+        slot_addresses = np.array([0 if rows_of is None else rows_of.ctypes.data for rows_of in held], np.int64)
+        slot_addresses = slot_addresses[are_fixed] if held else np.zeros(len(fillers), np.int64)
+        # With slots, which count from the first row of all row groups, each row group has the address of that row.
+        row_bytes = np.where(slot_addresses, 0, lines[0, :, Line.OUT] * np.maximum(lines[0, :, Line.ROW_VALUES], 1))
+        outs = addresses[are_fixed] + before * row_bytes
+        own_slots = np.where(slot_addresses, slot_addresses + 8 * before, 0)
         defined = None if masks is None else _of_columns(are_fixed, np.where(masks, masks + before, 0))
         buffers = None if staging is None else staging.addresses[are_fixed]
         refused = np.empty(len(fillers), np.uint8)
@@ -97,13 +98,13 @@ class WholeRowGroups:
             outs.ctypes.data,
             None if defined is None else defined.ctypes.data,
             fillers.ctypes.data,
-            targets.ctypes.data,
+            own_slots.ctypes.data,
             None if buffers is None else buffers.ctypes.data,
             refused.ctypes.data,
             self._opened.ctypes.data,
         )
         if code:
-            raise NotDecodedError(self._known.names)
+            raise NotDecodedError(self._names)
 
     def read_all_lists(self, memory: Mapping[str, npt.NDArray[np.uint8]]) -> dict[str, IntArray]:
         """Write the elements of all rows of columns of lists of any length; see `NativeChunks.read_all_lists`.
@@ -126,7 +127,7 @@ class WholeRowGroups:
             are_lists.ctypes.data,
         )
         if code:
-            raise NotDecodedError(self._known.names)
+            raise NotDecodedError(self._names)
         begins *= lines[0, :, Line.OUT][:, None]
         return dict(zip(names, begins, strict=True))
 
