@@ -47,11 +47,11 @@ class _Finished:
 
 
 class AtomicPublish:
-    """Publishes files together. Any thread of the process that made it.
+    """Publishes several files, all of them or none. Any thread of the process that made it may use it.
 
     Args:
         paths: The paths of the store.
-        ledger: Its account.
+        ledger: Its totals and its lock.
         space: Grants reservations.
         settings: Returns the settings that all processes share.
     """
@@ -78,7 +78,7 @@ class AtomicPublish:
             return []
         reservation = Reservation(self._paths, self._ledger)
         try:
-            self._wait_for_room(reservation, sum(file.bytes for file in files))
+            self._wait_for_space(reservation, sum(file.bytes for file in files))
             sources = self._move_in(reservation, files)
             return self._commit(reservation, files, sources)
         finally:
@@ -101,7 +101,7 @@ class AtomicPublish:
             raise WriteError(f"{path}: its footer does not name the store {self._paths.root}; nothing was published")
         return _Finished(path, footer.num_rows, os.stat(path).st_size)
 
-    def _wait_for_room(self, reservation: Reservation, count: int) -> None:
+    def _wait_for_space(self, reservation: Reservation, count: int) -> None:
         delay = FIRST_WAIT_S
         while True:
             limit = self._settings().max_bytes
@@ -134,7 +134,8 @@ class AtomicPublish:
         failures: list[OSError] = []
         has_appeared = False
 
-        def forget_undone() -> None:  # after the commit is counted, for readers, and before another process finishes it
+        # After the commit is counted, so that readers list again; with the lock, so that no other process finishes it.
+        def forget_undone() -> None:
             if failures:
                 forget_commits(self._paths, [reservation.writer])
 

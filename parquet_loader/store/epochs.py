@@ -50,16 +50,16 @@ class StoreView:
 
     Args:
         paths: The paths of the store.
-        ledger: Its account.
+        ledger: Its totals and its lock.
         files: The known facts of its files.
-        may_hold: Whether files can be leased; False if the directory is read-only.
+        may_lease: Whether files can be leased; False if the directory is read-only.
     """
 
-    def __init__(self, paths: StorePaths, ledger: Ledger, files: FileCatalog, *, may_hold: bool) -> None:
+    def __init__(self, paths: StorePaths, ledger: Ledger, files: FileCatalog, *, may_lease: bool) -> None:
         self._paths = paths
         self._ledger = ledger
         self._files = files
-        self._may_hold = may_hold
+        self._may_lease = may_lease
         self._names: dict[str, FileName] = {}
         self._warned: set[str] = set()
 
@@ -71,7 +71,7 @@ class StoreView:
         """
         lease: FileLease | None = None
         try:
-            if not self._may_hold:
+            if not self._may_lease:
                 with reading_errors(self._paths.root):
                     names = self._listed()
             else:
@@ -103,7 +103,7 @@ class StoreView:
             SourceError: The list is damaged.
             WriteError: The lease cannot be written (a full disk).
         """
-        if not self._may_hold:
+        if not self._may_lease:
             return FileList.load(data, self._paths), None
         with contextlib.ExitStack() as if_refused:
             with storage_errors(self._paths.root, *_NO_LEASE), self._ledger.transaction() as totals:
@@ -125,7 +125,7 @@ class StoreView:
         Raises:
             OSError: The file system refuses.
         """
-        if self._may_hold:
+        if self._may_lease:
             text = data()
             with self._ledger.transaction():
                 keep_list(self._paths, name, text)
@@ -151,7 +151,7 @@ class StoreEpoch:
     """One epoch's files, each leased until it is delivered. Used by one thread at a time.
 
     Args:
-        reading: Lists the store.
+        view: Returns the store's view in this process.
         files: The files.
         growth: The files added and removed since the previous epoch.
         lease: Their lease; None if the directory is read-only.
@@ -162,12 +162,12 @@ class StoreEpoch:
     """
 
     def __init__(
-        self, reading: Callable[[], StoreView], files: FileList, growth: SourceChange, lease: FileLease | None
+        self, view: Callable[[], StoreView], files: FileList, growth: SourceChange, lease: FileLease | None
     ) -> None:
         self.growth = growth
         self.identity, self.snapshot = files.identity, files.snapshot
         self.about, self.gone = files.about, files.gone
-        self._reading = reading
+        self._view = view
         self._files = files
         self._lease = lease
 
@@ -182,7 +182,7 @@ class StoreEpoch:
         """
         name = hashlib.sha256(self.identity.encode() + about).hexdigest()[:32]
         try:
-            self._reading().keep(name, lambda: self._files.dump(about))
+            self._view().keep(name, lambda: self._files.dump(about))
         except (OSError, SourceError) as error:
             warnings.warn(
                 f"the list of this epoch's files cannot be kept: {reason(error)}; the state continues with this epoch "
@@ -213,14 +213,14 @@ class StoreFollower:
     """One loader's view of a store. Used by one thread at a time.
 
     Args:
-        reading: Lists the store.
+        view: Returns the store's view in this process.
         path: The store, for error messages.
         weight: Returns how often the rows of a file are delivered; None for once.
         seed: The seed of draws by weight.
     """
 
-    def __init__(self, reading: Callable[[], StoreView], path: str, weight: Weight | None, seed: int) -> None:
-        self._reading = reading
+    def __init__(self, view: Callable[[], StoreView], path: str, weight: Weight | None, seed: int) -> None:
+        self._view = view
         self._path = path
         self._weight = weight
         self._seed = seed
@@ -235,10 +235,10 @@ class StoreFollower:
         Raises:
             SourceError: The store has no samples.
         """
-        reading = self._reading()
-        listed = reading.lease_files("epoch")
+        view = self._view()
+        listed = view.lease_files("epoch")
         try:
-            return self._of_epoch(epoch, reading, listed)
+            return self._of_epoch(epoch, view, listed)
         except BaseException:
             if listed.lease is not None:
                 listed.lease.drop()
@@ -250,18 +250,18 @@ class StoreFollower:
         Raises:
             SourceError: The list is damaged.
         """
-        files, lease = self._reading().lease_list(data, "epoch")
+        files, lease = self._view().lease_list(data, "epoch")
         names = files.names
         growth = self._growth({name: file.size_bytes for name, file in zip(names, files.snapshot.files, strict=True)})
         self._arrived = dict(zip(names, files.arrived.tolist(), strict=True))
-        return StoreEpoch(self._reading, files, growth, lease)
+        return StoreEpoch(self._view, files, growth, lease)
 
     def recall(self, name: str) -> StoreEpoch | None:
         """Return the files of a list kept for a state; existing ones are leased. None if there is no such list."""
-        data = self._reading().kept(name)
+        data = self._view().kept(name)
         return None if data is None else self.take_over(data)
 
-    def _of_epoch(self, number: int, reading: StoreView, listed: LeasedFiles) -> StoreEpoch:
+    def _of_epoch(self, number: int, view: StoreView, listed: LeasedFiles) -> StoreEpoch:
         if not any(known.file.rows for known in listed.files):
             raise SourceError(
                 f"{self._path}: the store holds no samples yet; start what writes them, and wait for the first: "
@@ -274,7 +274,7 @@ class StoreFollower:
         copies: list[IntArray] | None = None
         times = np.ones(len(sizes), np.int64)
         if self._weight is not None:
-            files = reading.with_counts(listed.files)
+            files = view.with_counts(listed.files)
             newest = max(file.published_s for file in files)
             arrivals = [Arrival(f, max(0.0, newest - f.published_s), max(0, number - arrived[f.name])) for f in files]
             copies = copies_of(self._weight, arrivals, listed.files, self._seed, number)
@@ -284,10 +284,10 @@ class StoreFollower:
                     f"{self._path}: the weights leave out every sample of the store; give some a weight above 0"
                 )
         identity = _identity(sizes, None if copies is None else [*copies, epochs])
-        snapshot = reading.snapshot(listed.files, copies)
+        snapshot = view.snapshot(listed.files, copies)
         files_of_epoch = FileList(identity, snapshot, times, epochs, None, np.zeros(0, np.int64))
         self._arrived = arrived
-        return StoreEpoch(self._reading, files_of_epoch, growth, listed.lease)
+        return StoreEpoch(self._view, files_of_epoch, growth, listed.lease)
 
     def _growth(self, sizes: Mapping[str, int]) -> SourceChange:
         """Return the change from the previous epoch's files to these, given as bytes by name."""

@@ -49,16 +49,16 @@ class _Parts(NamedTuple):
     """The parts of a store; they belong to the process that made them.
 
     Attributes:
-        ledger: Its account, and the published files.
+        ledger: Its totals and its lock; lists the published files.
         files: The known facts of its files, for reading.
         space: Reservations and eviction.
-        reading: The view for loaders.
+        view: Lists and leases files for readers.
     """
 
     ledger: Ledger
     files: FileCatalog
     space: Space
-    reading: StoreView
+    view: StoreView
 
 
 class SampleStore:
@@ -249,16 +249,16 @@ class SampleStore:
         parts = self._parts()
         with reading_errors(self.path):
             names = parts.ledger.published()
-            return parts.reading.with_counts(parts.files.examine_all(names))
+            return parts.view.with_counts(parts.files.examine_all(names))
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[list[StoredFile]]:
         """Lease the present files until the body ends, so that any reader can read them."""
         parts = self._parts()
-        listed = parts.reading.lease_files("snapshot")
+        listed = parts.view.lease_files("snapshot")
         try:
             with reading_errors(self.path):
-                files = parts.reading.with_counts(listed.files)
+                files = parts.view.with_counts(listed.files)
             yield files
         finally:
             if listed.lease is not None:
@@ -327,7 +327,7 @@ class SampleStore:
 
     def follow(self, weights: Weight | None = None, seed: int = 0) -> Follower:
         """Return a view for one loader; called by `BatchedDataLoader`."""
-        return StoreFollower(lambda: self._parts().reading, self.path, weights, seed)
+        return StoreFollower(lambda: self._parts().view, self.path, weights, seed)
 
     def weighted(self, weights: Weight, *, seed: int = 0) -> WeightedStore:
         """Return a source for `BatchedDataLoader` that delivers some samples more often than others.
@@ -422,7 +422,7 @@ class SampleStore:
             return status_of(self._paths, self._parts().ledger, settings.max_bytes, policy)
 
     def recover(self) -> int:
-        """Remove the remains of dead writers and readers, and rebuild the account; done whenever a store is opened.
+        """Remove the remains of dead writers and readers, and count all files again; done whenever a store is opened.
 
         Returns the number of files removed.
 
@@ -452,7 +452,7 @@ class SampleStore:
                 policy=lambda: self._function or self.settings.evict,
                 limit=lambda: self.settings.max_bytes,
             )
-            self._made = _Parts(ledger, files, space, StoreView(paths, ledger, files, may_hold=not self._is_read_only))
+            self._made = _Parts(ledger, files, space, StoreView(paths, ledger, files, may_lease=not self._is_read_only))
             self._pid = os.getpid()
         return self._made
 

@@ -50,7 +50,7 @@ class Reservation:
 
     Args:
         paths: The paths of the store.
-        ledger: Its account.
+        ledger: Its totals and its lock.
     """
 
     def __init__(self, paths: StorePaths, ledger: Ledger) -> None:
@@ -92,7 +92,7 @@ class Space:
 
     Args:
         paths: The paths of the store.
-        ledger: Its account.
+        ledger: Its totals and its lock.
         files: The known facts of its files.
         policy: Returns the current policy: a word, or a function of `StoredFile` that returns a number; the file with
             the least number is evicted first.
@@ -112,12 +112,12 @@ class Space:
         self._files = files
         self._policy = policy
         self._limit = limit
-        self._holds = LeaseTable(paths)
+        self._leases = LeaseTable(paths)
         self._ranking: list[str] = []
-        self._lock = RLock()  # owns `_ranking`, `_holds` and `_files`
+        self._lock = RLock()  # owns `_ranking`, `_leases` and `_files`
 
     @property
-    def ranks_nothing(self) -> bool:
+    def never_evicts(self) -> bool:
         """Whether this process never evicts files."""
         policy = self._policy()
         return policy == "never" or (policy == "function" and not callable(policy))
@@ -144,7 +144,7 @@ class Space:
                     return True
             if not evicts:
                 return False
-            # A ranking by age can be used up: files published since are younger than all files in it.
+            # By age, first use up the last ranking, which stays right: files published since are younger.
             for is_fresh in (False, True) if self._policy() == "oldest" else (True,):
                 if is_fresh:
                     self._ranking = self.ranking()
@@ -154,7 +154,7 @@ class Space:
                         reservation.set(totals, count)
                         return True
                     if is_fresh:
-                        queue_evictions(self._paths, self._ranking, self._holds.pinned(), missing(totals))
+                        queue_evictions(self._paths, self._ranking, self._leases.pinned(), missing(totals))
             return False
 
     def evict(self, to_bytes: int) -> Evicted:
@@ -202,7 +202,7 @@ class Space:
         """Evict files in the order of `_ranking` until `count` bytes are free; called in a transaction."""
         if count <= 0:
             return Evicted()
-        needed = self._holds.needed()
+        needed = self._leases.needed()
         chosen: list[tuple[StoredFile, int]] = []
         kept: list[str] = []
         free = 0

@@ -73,7 +73,17 @@ class WriterOptions:
 class WriterState:
     """The state of a writer, shared by its caller and the thread that publishes by age; `lock` guards all of it.
 
-    It does not refer to the `StoreWriter`, whose end ends the thread.
+    It does not refer to the `StoreWriter`: when that is garbage-collected, the thread ends.
+
+    Attributes:
+        inbox: Times at which the thread publishes, in seconds of `time.monotonic`; None ends the thread.
+        stop: Ends a wait for space; set without the lock.
+        error: The error of the thread, for the caller.
+        done: The progress.
+        deadline: When the buffered rows have to be published; None without rows.
+        is_watched: Whether the thread checks `deadline` by itself.
+        options: As given.
+        reservation: The bytes reserved for unpublished rows.
     """
 
     def __init__(
@@ -85,12 +95,12 @@ class WriterState:
         options: WriterOptions,
     ) -> None:
         self.lock = RLock()
-        self.inbox: SimpleQueue[float | None] = SimpleQueue()  # times to publish; None to end
-        self.stop = Event()  # set without the lock, so that it ends a wait for space
+        self.inbox: SimpleQueue[float | None] = SimpleQueue()
+        self.stop = Event()
         self.error: BaseException | None = None
         self.done = WrittenRows()
         self.deadline: float | None = None
-        self.is_watched = False  # whether the thread will check a deadline by itself
+        self.is_watched = False
         self.options = options
         self._paths = paths
         self._ledger = ledger
@@ -172,7 +182,7 @@ class WriterState:
         if self._layout is None:
             self._layout = choose_layout(table, self._settings().options.compression)
         with storage_errors(self._paths.root, _LOST):
-            if not self._make_room(table, self._layout):
+            if not self._reserve(table, self._layout):
                 self.done += WrittenRows(dropped_rows=table.num_rows)
                 return
             file = self._file
@@ -187,7 +197,7 @@ class WriterState:
             if file.bytes + group_bytes // 2 >= self._settings().file_bytes:
                 self._publish(file)
 
-    def _make_room(self, table: pa.Table, layout: Layout) -> bool:
+    def _reserve(self, table: pa.Table, layout: Layout) -> bool:
         """Reserve the most bytes that the row group may take; return whether it may be written."""
         group = group_bound(table, layout)
         delay, began = FIRST_WAIT_S, float("inf")
@@ -227,16 +237,16 @@ class WriterState:
         return (
             f"{self._paths.root}: the store is full: {format_bytes(totals.bytes)} published and "
             f"{format_bytes(totals.reserved_bytes)} reserved of {format_bytes(limit)}, {format_bytes(needed)} more are "
-            f"needed for {table.num_rows} rows, and no file may be evicted: {self._why_nothing_goes()}"
+            f"needed for {table.num_rows} rows, and no file may be evicted: {self._why_none_is_evicted()}"
         )
 
-    def _why_nothing_goes(self) -> str:
+    def _why_none_is_evicted(self) -> str:
         policy = self._settings().evict
         if policy == "never":
             return "evict='never' keeps every file; raise max_bytes, or open the store with another evict="
         if not self.options.evicts:
             return "this writer does not evict (evicts=False); evict elsewhere (store.evict()), or raise max_bytes"
-        if policy == "function" and self._space.ranks_nothing:
+        if policy == "function" and self._space.never_evicts:
             return "this process lacks the store's eviction function; open the store with evict=, or raise max_bytes"
         return "readers need them, or they are held; raise max_bytes, or release what store.holds() lists"
 
@@ -248,7 +258,7 @@ class WriterState:
             with storage_errors(self._paths.root, _LOST):
                 file.finish(durable=settings.options.durable)
                 share_record(file.path)
-                self._let_appear(file, settings.tag)
+                self._rename_and_count(file, settings.tag)
         except BaseException:
             file.discard()
             raise
@@ -261,7 +271,7 @@ class WriterState:
             except OSError as error:
                 raise UnfinishedCommitError(f"{self._paths.root}: {_NOT_SYNCED.format(reason(error))}") from error
 
-    def _let_appear(self, file: StagedFile, tag: str) -> None:
+    def _rename_and_count(self, file: StagedFile, tag: str) -> None:
         has_appeared = False
         try:
             with self._ledger.transaction() as totals:
