@@ -312,18 +312,18 @@ class Plan:
         if not self.shuffle or begun_rows or len(self.parts) > 1:
             return None
         part = self.parts[0]
-        return random_words(self._rows(part, window), *self._use(part, window), memory)
+        return random_words(self._rows(part, window), *self._random_key(part, window), memory)
 
     def _rows(self, part: ShardWindows, window: int) -> int:
         return part.window_begin(window + 1, self.begins) - part.window_begin(window, self.begins)
 
-    def _use(self, part: ShardWindows, window: int) -> tuple[int, Stream, int, int]:
-        """Return the use of random numbers for a window: seed, stream, epoch, index."""
+    def _random_key(self, part: ShardWindows, window: int) -> tuple[int, Stream, int, int]:
+        """Return the key of a window's random numbers: seed, stream, epoch, index."""
         return self.seed, Stream.ROWS, self.epoch, part.number << 40 | window
 
     def _permutation(self, part: ShardWindows, window: int, memory: OrderMemory | None = None) -> IntArray:
         rows = self._rows(part, window)
-        return permutation(rows, *self._use(part, window), memory) if self.shuffle else np.arange(rows)
+        return permutation(rows, *self._random_key(part, window), memory) if self.shuffle else np.arange(rows)
 
     def _side_by_side(self, window: int) -> IntArray:
         """Return the order that interleaves the shards by batch shares; rows beyond a shard's share come last."""
@@ -480,7 +480,7 @@ class _Lanes:
 
 
 def _apart(ends: IntArray, rows: int, least: int) -> tuple[int, ...]:
-    """Return 0, the ends of lanes that leave at least this many rows to every lane, and `rows`."""
+    """Return 0, those of the `ends` that leave at least `least` rows to every lane, and `rows`."""
     bounds = [0]
     for end in ends.tolist():
         if min(end - bounds[-1], rows - end) >= least:
@@ -489,6 +489,7 @@ def _apart(ends: IntArray, rows: int, least: int) -> tuple[int, ...]:
 
 
 def _in_windows(part: PartRows, divided: _Lanes, window_rows: int) -> ShardWindows:
+    """Divide a shard into windows of nearly equal size: with lanes, or else, if possible, between row groups."""
     windows, begins = -(-part.rows // window_rows), divided.begins
     if divided.in_lanes and windows > 1:
         in_lanes = divided.of(part, windows)
@@ -499,7 +500,17 @@ def _in_windows(part: PartRows, divided: _Lanes, window_rows: int) -> ShardWindo
 
 
 def _in_steps(part: PartRows, divided: _Lanes, window_rows: int, share: int, division: Division) -> ShardWindows:
-    """Give every window except the last the same number of batch shares, so all shards have equally many windows."""
+    """Divide a shard into windows that, except the last one, all have the same number of its shares of batches.
+
+    So all shards have the same number of windows, and windows end between batches.
+
+    Args:
+        part: The shard.
+        divided: Divides it into lanes.
+        window_rows: The most rows of this shard in a window.
+        share: Rows of this shard in a batch.
+        division: The rows that all shards deliver.
+    """
     batches = division.batches
     windows = -(-batches // max(1, window_rows // share - 1))
     if not windows:
