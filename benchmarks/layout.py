@@ -246,7 +246,9 @@ def load_rates(
         sample_bytes: See above.
     """
     parts = [_part(dataset, sample_bytes) for dataset in datasets]
-    allocators = [(Arenas(part.sizing.made_bytes), Arenas(part.sizing.made_bytes)) for part in parts]
+    allocators = [
+        (Arenas(part.sizing.windows_and_batches_bytes), Arenas(part.sizing.windows_and_batches_bytes)) for part in parts
+    ]
     seconds: list[list[tuple[float, float]]] = [[] for _ in parts]
     for number in range(rounds + 1):
         for part, arenas, found in zip(parts, allocators, seconds, strict=True):

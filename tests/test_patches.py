@@ -83,7 +83,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "parquet_loader.engine.child.client.ReadingProcess.stop": "another thread closes the loader at this moment",
     },
     "engine/test_open_files.py": {
-        "made._reading._child.channel._end": "the other end of the pipe says half a message, and then nothing",
+        "made._reading_process._child.channel._end": "the other end of the pipe says half a message, and then nothing",
         "parquet_loader.engine.child.process._START": "the reading process has fewer descriptors than its parent",
     },
     "engine/test_shared_batches.py": {

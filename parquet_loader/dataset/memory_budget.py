@@ -49,8 +49,8 @@ MOST_OPEN_ROW_GROUPS = 16
 ENOUGH_ROW_GROUPS = 4
 # Open cursors may take this multiple of the memory of the windows.
 CURSORS_PER_WINDOWS = 1.0
-# Decoded rows that are kept for later windows count if they take more than this multiple of the memory of the windows.
-# The rest of the limit covers fewer, so that orders do not depend on them.
+# Decoded rows that are kept for later windows count only if they take more than this multiple of the windows' memory.
+# Less fits into the rest of the limit. It does not count, so that it changes neither window sizes nor orders.
 _KEPT_PER_WINDOWS = 0.5
 # The largest window without loss of speed, as measured (benchmarks/README.md, `benchmarks/window_size.py`). Each
 # doubling improves mixing equally; at twice this size, narrow columns take 10 % more processor time, and the first
@@ -94,8 +94,8 @@ class MemoryBudget:
     extra_of_row: float = 0.0
 
     @property
-    def made_bytes(self) -> int:
-        """Share for windows and for batches being made."""
+    def windows_and_batches_bytes(self) -> int:
+        """Share for windows and for batches being made; the memory of delivered rows is reused within it."""
         return int(self.limit_bytes * SHARE_WINDOWS) + self.batches_bytes
 
     def window_capacity(self, plan: Plan) -> int:
@@ -200,9 +200,9 @@ class LazyBudget:
         return made
 
     def get_if_tight(self, guess: RowSizes) -> None:
-        """Compute the budget now if rows of these sizes do not fit, so that an error about the limit is raised now.
+        """Compute the budget now if rows of the guessed sizes do not fit, so that the caller gets the error early.
 
-        If a cursor alone exceeds the limit, nothing is read: reading a sample would take as much.
+        If a cursor alone exceeds the limit, raise at once: to decode a sample would take as much memory.
         """
         try:
             self._divided(guess)
@@ -277,14 +277,14 @@ class WindowMemory:
 
     @property
     def _least_open_bytes(self) -> int:
-        """Bytes of an open row group without decoded rows that are kept.
+        """Bytes of an open row group: its cursor, and the media of kept rows, but not the decoded columns of these.
 
-        Kept rows and media count five times: once by themselves, and in each of two windows with as many other rows.
+        Kept rows count five times: once by themselves, and twice in each of two windows, which have as many other rows.
         """
         return self.row.cursor_bytes + int(5 * self.needs.kept_rows * self.row.media)
 
     def open_bytes(self, rows: int, lanes: int) -> int:
-        """Return the bytes of an open row group; decoded rows that are kept count if they take much of the windows."""
+        """Return the bytes of an open row group, with the decoded columns of kept rows if they take many bytes."""
         kept = int(5 * self.needs.kept_rows * self.row.decoded)
         counts = lanes * kept > _KEPT_PER_WINDOWS * rows * self.row.in_windows
         return self._least_open_bytes + (kept if counts else 0)
@@ -297,9 +297,9 @@ class WindowMemory:
 
     @property
     def _in_windows(self) -> float:
-        """Bytes of a row in windows; those of packing count if they take much of the windows.
+        """Bytes of a row in windows. Those of packing count only if they are many.
 
-        Smaller amounts are left to the unassigned share, so that windows, and so orders, stay the same.
+        Fewer fit into the rest of the limit, and change neither window sizes nor orders.
         """
         packing = self.needs.packing_row_bytes
         return self.row.in_windows + (packing if packing > (TOLERATED - 1) * self.row.in_windows else 0.0)

@@ -77,8 +77,8 @@ class EngineOptions:
         transform_workers: Number of processes that call `transform`; 0 if the worker threads call it.
         rows_out: How many rows `transform` returns; None if it returns as many as it gets.
         replaces: Whether a row with damaged media is replaced by another row of its batch; if not, its error is raised.
-        keeps_stored: Whether windows that are delivered whole are `StoredWindow`s, which a device permutes.
-        keeps_encoded: Whether images that a device can decode stay encoded; see `BatchProcessor`.
+        device_permutes: Whether a device permutes windows that are delivered whole; they are `StoredWindow`s.
+        device_decodes: Whether a device decodes the images that it can decode; they stay encoded, see `BatchProcessor`.
     """
 
     transform: Transform | None
@@ -88,8 +88,8 @@ class EngineOptions:
     transform_workers: int = 0
     rows_out: RowsOut | None = None
     replaces: bool = False
-    keeps_stored: bool = False
-    keeps_encoded: bool = False
+    device_permutes: bool = False
+    device_decodes: bool = False
 
 
 def transform_processes(options: EngineOptions, *, is_nested: bool = False) -> TransformProcesses | None:
@@ -139,9 +139,9 @@ class Engine:
         if batches is None and BatchProcessor.is_needed(reader.columns, options.transform):
             processor = _processor_of(dataset, plan, options)
             lanes = [] if transforms is None else transforms.lanes(processor)
-            if not lanes and not options.keeps_encoded:  # processes and devices get copies, of adjoining rows
+            if not lanes and not options.device_decodes:  # processes and devices get copies, of adjoining rows
                 scattered = [column.name for column in reader.columns if column.image is not None]
-        # Used from `start` to `close`; until `start` the previous epoch uses them.
+        # The previous epoch may use these processes until `start`.
         self._transforms = transforms
         self._uses_transforms = False
         self._has_lanes = bool(lanes)
@@ -160,11 +160,11 @@ class Engine:
         self._columns = ColumnGroups.from_columns(
             reader.columns,
             2 * num_threads,
-            keeps_stored=options.keeps_stored and batches is None,
+            device_permutes=options.device_permutes and batches is None,
             scattered=scattered,
         )
         # Remote reads are slower than page faults, so there is no need to wait for a second window.
-        self._fills_first = is_first and batches is None and reader.chunks.remote is None
+        self._waits_for_second = is_first and batches is None and reader.chunks.remote is None
         # The first remote bytes take a while to arrive: time to pre-fault the first window's memory.
         self._prefaults_first = is_first and reader.chunks.remote is not None
         self._prefault: Prefault | None = None
@@ -181,8 +181,10 @@ class Engine:
             dataset, plan, self.usage, self.workers, self._windows, first_window=self._first_window, skips=options.skips
         )
         self._cache_figures: CacheStats | None = None
+        # Whether this epoch is read ahead, and the engine of the running epoch meanwhile.
         self._is_ahead = False
         self._before: Engine | None = None
+        # The epoch that this engine reads ahead.
         self._next: ReadAhead[Engine] | None = None
         self._remainder: Remainder | None = Remainder()
         self._next_to_order = self._first_window
@@ -206,8 +208,8 @@ class Engine:
             has_failed = self._batches is not None and self._batches.has_failed
             return is_open and not has_failed and all(window.error is None for window in self._windows)
 
-    def then(self, next_epoch: ReadAhead[Engine]) -> None:
-        """Open the next epoch's engine when this one has nothing left to read; call this before `start`."""
+    def set_next(self, next_epoch: ReadAhead[Engine]) -> None:
+        """Set the epoch to read ahead when this engine has nothing left to read; call this before `start`."""
         self._next = next_epoch
 
     def start_ahead(self, before: Engine) -> None:
@@ -226,7 +228,7 @@ class Engine:
         """Begin the epoch: start the workers, or let them continue if they read ahead."""
         if self._transforms is not None:
             self._uses_transforms = True
-            self._transforms.start(self._sizing.made_bytes)
+            self._transforms.start(self._sizing.windows_and_batches_bytes)
         if not self._is_ahead:
             self._reads.start()
             self.workers.start()
@@ -237,7 +239,7 @@ class Engine:
             self.workers.notify()
 
     def go_on_alone(self) -> None:
-        """Use the memory of the previous epoch, which has ended."""
+        """Read ahead with all memory, because the previous epoch has ended and uses none."""
         with self.workers.lock:
             self._before = self.usage.before = None
             self.workers.notify()
@@ -275,7 +277,7 @@ class Engine:
         transforms.kill()
         return transforms
 
-    def account(self, footers_bytes: int = 0) -> EngineFigures:
+    def figures(self, footers_bytes: int = 0) -> EngineFigures:
         """Return the figures of the epoch so far; in a running epoch they may differ by the work of one job."""
         usage, times, remote = self.usage, self.workers.times, self._reads.remote_figures
         return EngineFigures(
@@ -333,8 +335,8 @@ class Engine:
             with self.workers.lock:
                 self._release_all_but(keep=1)
                 self._check_open()
-                if self._is_settled():
-                    self._is_awaited = self._fills_first = False
+                if self._is_next_ready():
+                    self._is_awaited = self._waits_for_second = False
                     if not self._windows:
                         return None
                     if self._windows[0].error is not None:
@@ -363,14 +365,14 @@ class Engine:
             with self.workers.lock:
                 if not waits or self._ends_wait():
                     is_sound = self.workers.broken is None and not self.workers.is_closing
-                    first = self._windows[0] if self._windows and is_sound and self._is_settled() else None
+                    first = self._windows[0] if self._windows and is_sound and self._is_next_ready() else None
                     window = None if first is None or first.error is not None else first.window
                     return window if isinstance(window, StoredWindow) or (window and window.rows) else None
                 waker = self.workers.waker(self._ends_wait)
             wait_for_lock(waker)
 
     def _ends_wait(self) -> bool:
-        return self.workers.is_closing or self.workers.broken is not None or self._is_settled()
+        return self.workers.is_closing or self.workers.broken is not None or self._is_next_ready()
 
     def release_previous(self) -> None:
         """Say that the consumer has released all batches before the current window's."""
@@ -411,14 +413,16 @@ class Engine:
         if self.workers.is_closing:
             raise LoaderStateError("the loader was closed while a batch was awaited")
 
-    def _is_settled(self) -> bool:
+    def _is_next_ready(self) -> bool:
+        """Whether `next_window` need not wait: there is a window or its error, or the epoch is at its end."""
         if not self._windows:
             return self._admitted == self._plan.windows
-        if self._windows[0].error is not None or self._windows[0].phase != "ready":
-            return self._windows[0].error is not None
-        if not self._fills_first or (len(self._windows) == 1 and self._admitted == self._plan.windows):
+        first = self._windows[0]
+        if not first.is_ready_or_failed:
+            return False
+        if first.error is not None or not self._waits_for_second:
             return True
-        return len(self._windows) > 1 and (self._windows[1].phase == "ready" or self._windows[1].error is not None)
+        return self._windows[1].is_ready_or_failed if len(self._windows) > 1 else self._admitted == self._plan.windows
 
     def _release_all_but(self, keep: int) -> None:
         """Release all delivered windows except the last `keep`."""
@@ -439,21 +443,22 @@ class Engine:
             most = 1 if self._admitted == self._first_window else 0
         if self._admitted < self._plan.windows and len(self._windows) < most:
             self._windows.append(self._admit())
-        self._reads.step(self._windows[0].index + self._fills_first if self._windows else self._admitted)
-        owed, needs_next = 0, not self._is_ahead
+        # The last window for which the consumer waits.
+        self._reads.step(self._windows[0].index + self._waits_for_second if self._windows else self._admitted)
+        owed, is_needed = 0, not self._is_ahead  # `owed`: bytes that earlier windows have yet to reserve
         for window in self._windows:
             if window.error is not None:
                 return None
-            job = self._window_job(window, owed, may_exceed=needs_next)
+            job = self._window_job(window, owed, may_exceed=is_needed)
             if job is not None:
                 return job
             if window.phase != "ready":
                 owed += self._owed_bytes(window)
-            needs_next = self._fills_first and window is self._windows[0]
+            is_needed = self._waits_for_second and window is self._windows[0]
         helping = None if self._batches is None else self._batches.help()
         if helping is not None:
             return helping
-        return self._next_job() if self._prefault is None else self._prefault.job(owed)
+        return self._open_next_job() if self._prefault is None else self._prefault.job(owed)
 
     def _may_make(self, batches: Batches) -> bool:
         """Whether batches may be made now; before the epoch begins, only the first few, in memory that is free."""
@@ -469,7 +474,7 @@ class Engine:
         assert isinstance(self._batches, BatchScheduler)
         return self._taking_windows(partial(self._batches.job, lane=lane))
 
-    def _next_job(self) -> Job[None] | None:
+    def _open_next_job(self) -> Job[None] | None:
         """Return the job that opens the next epoch's engine, once."""
         ahead = self._next
         # When the last window is being ordered, the memory of all windows of this epoch is reserved.
@@ -499,13 +504,14 @@ class Engine:
             self._buffer_sizes,
             deliver_rest=index == plan.windows - 1 and not plan.drop_last,
             left_out=self._begun_in(index) + plan.left_out(index),
-            origins=[(s.row_group, s.start) for s in slices] if self._columns.keeps_stored else (),
+            origins=[(s.row_group, s.start) for s in slices] if self._columns.device_permutes else (),
         )
         window = WindowTask(index, slices, assembly, waiting=list(range(len(slices))), unread=len(slices))
         self._reads.leave_out_broken(window)
         return window
 
     def _begun_in(self, index: int) -> int:
+        """Return the number of a window's rows that were delivered before the epoch began at `first_batch`."""
         return self._begun_rows if index == self._first_window else 0
 
     def _owed_bytes(self, window: WindowTask) -> int:
@@ -520,6 +526,7 @@ class Engine:
         return self._allocator.taken_bytes(int(self._buffer_sizes.rows * self._sizing.row.wide))
 
     def _window_job(self, window: WindowTask, owed: int, *, may_exceed: bool) -> Job | None:  # type: ignore[type-arg]
+        """Return the next job for a window, or None if none may start; arguments as in `ReadScheduler.job`."""
         match window.phase:
             case "new" if self._columns.wide and self._may_reuse_memory():
                 return None
@@ -614,6 +621,7 @@ class Engine:
         window.unprocessed = -(-window.window.rows // self._plan.batch_size)
 
     def _taking_windows(self, choose: Callable[[deque[WindowTask]], Job[Any] | None]) -> Job[Any] | None:
+        """Return the job of a batch; if it takes the last rows of a window, threads may begin another window."""
         before = len(self._windows)
         job = choose(self._windows)
         if len(self._windows) < before:
@@ -635,5 +643,5 @@ def _processor_of(dataset: Dataset, plan: Plan, options: EngineOptions) -> Batch
         row_numbers=reader.row_numbers,
         replaces=options.replaces,
         files=files_named_by(reader.columns, dataset.snapshot, videos_bytes),
-        encodes=options.keeps_encoded,
+        encodes=options.device_decodes,
     )

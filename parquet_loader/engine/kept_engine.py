@@ -82,7 +82,7 @@ class KeptEngine:
     def release_previous(self) -> None:
         """Do nothing: no window holds memory here."""
 
-    def account(self) -> EngineFigures:
+    def figures(self) -> EngineFigures:
         """Return no figures: nothing is read."""
         return EngineFigures.nothing()
 

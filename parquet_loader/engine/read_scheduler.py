@@ -41,7 +41,7 @@ class JointlyRead(NamedTuple):
         row_groups: How many of them, from the first one on.
         kept_bytes: The bytes that are kept for their rows.
         stored_bytes: The bytes of their column chunks in the files.
-        apart: Those that have to be read by themselves.
+        apart: Indices in the snapshot of those that have to be read by themselves.
     """
 
     row_groups: int = 0
@@ -131,7 +131,7 @@ class ReadScheduler:
                     cursor.close()
 
     def step(self, needed_window: int) -> None:
-        """Start the prefetches that fit; see `Prefetcher.step`."""
+        """Start the prefetches that fit, if files are remote; see `Prefetcher.step`."""
         if self._prefetcher is not None:
             self._prefetcher.step(needed_window)
 
@@ -242,7 +242,7 @@ class ReadScheduler:
                 window.waiting = sorted([*window.waiting, *numbers[read.row_groups :]])
 
         def failed(error: BaseException) -> None:
-            # They are read one by one, which shows which of them has the error, if any has.
+            # Read the row groups one by one, which shows which of them is damaged, if any is.
             done(JointlyRead(apart=row_groups))
             # After other errors, such as MemoryError, space for rows may be reserved that nobody writes to.
             if not isinstance(error, NotDecodedError | ParquetLoaderError):
@@ -253,9 +253,9 @@ class ReadScheduler:
     def _slice_job(self, window: WindowTask, number: int, read_bytes: int, *, whole: bool) -> Job[int]:
         slice_ = window.slices[number]
         expected = int(slice_.rows * self._sizing.row.gathered)
-        left_open = self._cursors.pop(slice_.run, None)
+        open_cursor = self._cursors.pop(slice_.run, None)
         # The bytes of an open cursor are reserved from its first slice to its last.
-        was_open = self._sizing.cursor_bytes if left_open else 0
+        cursor_bytes_before = self._sizing.cursor_bytes if open_cursor else 0
         self._busy.add(slice_.run)
         self._usage.reading_bytes += read_bytes
         self._usage.reserve(read_bytes + expected)
@@ -263,8 +263,8 @@ class ReadScheduler:
 
         # The cursor belongs to this job until it is done.
         prefetcher = self._prefetcher
-        cursor = left_open or self._new_cursor(slice_, whole=whole)
-        fetched = None if prefetcher is None or left_open is not None else prefetcher.fetched(slice_.run)
+        cursor = open_cursor or self._new_cursor(slice_, whole=whole)
+        fetched = None if prefetcher is None or open_cursor is not None else prefetcher.fetched(slice_.run)
         write = partial(window.assembly.write_rows, number)
         is_last = slice_.stop == slice_.last
 
@@ -275,19 +275,19 @@ class ReadScheduler:
 
         def release(kept_bytes: int) -> None:
             self._busy.discard(slice_.run)
-            stays = 0
+            cursor_bytes_after = 0
             if not cursor.is_closed:
                 self._cursors[slice_.run] = cursor
-                stays = self._sizing.cursor_bytes
+                cursor_bytes_after = self._sizing.cursor_bytes
             elif prefetcher is not None:
                 prefetcher.release(slice_.run)
             self._usage.reading_bytes -= read_bytes
-            self._usage.reserve(stays - was_open - read_bytes + kept_bytes - expected)
+            self._usage.reserve(cursor_bytes_after - cursor_bytes_before - read_bytes + kept_bytes - expected)
             window.decoded_bytes += kept_bytes - expected
 
         def done(kept_bytes: int) -> None:
             release(kept_bytes)
-            self._usage.bytes_read += cursor.stored_bytes if left_open is None else 0
+            self._usage.bytes_read += cursor.stored_bytes if open_cursor is None else 0
             self._usage.row_groups += is_last
             window.unread -= 1
 

@@ -53,6 +53,11 @@ class WindowTask:
         self.error = self.error or error
 
     @property
+    def is_ready_or_failed(self) -> bool:
+        """Whether the consumer can get the window, or its error."""
+        return self.phase == "ready" or self.error is not None
+
+    @property
     def in_order(self) -> Window | None:
         """The finished window; an engine that makes batches has no stored windows."""
         assert not isinstance(self.window, StoredWindow)

@@ -309,8 +309,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         columns = check_columns(columns)
         self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
         filters = as_expression(filters)
-        keeps = cache == "device" and self._slices_windows
-        local_cache: Any = None if keeps else cache
+        caches_on_device = cache == "device" and self._slices_windows
+        local_cache: Any = None if caches_on_device else cache
         check_dataset_arguments(schema, split, on_error, read_options, local_cache, shard)
         if isinstance(source, ListedDataset):
             check_left_to_dataset(
@@ -341,13 +341,13 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         check_kind("shard_options", shard_options, ShardOptions)
         check_kind("output_options", output_options, OutputOptions)
         output = output_options or OutputOptions()
-        self._output = open_output(output, device, keeps=keeps)
-        if keeps and (live is not None or transform is not None):
+        self._output = open_output(output, device, keeps=caches_on_device)
+        if caches_on_device and (live is not None or transform is not None):
             changing = "a source that changes" if live is not None else "a transform, whose results differ by epoch"
             raise ConfigurationError(f"cache='device' with {changing}: leave cache out")
         self._delivered_rows = self.batch_size if rows_out is None else int(rows_out)
         shard = output_shard(output, shard, self._delivered_rows, drop_last=self.drop_last)
-        self._is_part_chosen = shard is not None
+        self._is_shard_chosen = shard is not None
         self._sharding = choose_sharding(shard, shard_options, self.batch_size, skips=on_error == "skip")
         self._options = self._engine_options(transform, transform_workers, rows_out, on_error)
         self._bar = progress_bar() if check_bool("progress", progress) else None
@@ -358,13 +358,13 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         self._chooses_window = window_rows is None
         self._row_numbers = output.row_numbers
         self._isolates = isolation == "process"
-        self._reading = None
-        reading = self._read_options = read_options or ReadOptions()
+        self._reading_process = None  # made by `_use`
+        self._read_options = read_options or ReadOptions()
         use_returning_pool()
         ResumableEpochs.__init__(self)  # `super()` would be among the `locals()` above
-        # With isolation, the child process starts them.
+        # With isolation, the child process starts the processes of `transform_workers`.
         self._transforms = None if self._isolates else transform_processes(self._options)
-        others = {
+        dataset_arguments = {
             "needs": self._window_needs(),
             "filters": filters,
             "window_rows": window_rows,
@@ -376,7 +376,16 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             "decodes_windows": not self._processes_rows,
         }
         opening = SourceOpening(
-            schema, columns, filters, split, filesystem, on_error, reading, local_cache, shard, others
+            schema,
+            columns,
+            filters,
+            split,
+            filesystem,
+            on_error,
+            self._read_options,
+            local_cache,
+            shard,
+            dataset_arguments,
         )
         self._open(given, live, opening, limits_device=output.device_memory_limit is not None)
         self._sharding.warn_if_uneven(self._planned.rows, self.batch_size, drop_last=self.drop_last)
@@ -405,18 +414,18 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             transform_workers=workers,
             rows_out=None if rows_out is None else RowsOut(self.batch_size, int(rows_out)),
             replaces=on_error == "skip_row",
-            keeps_stored=self._slices_windows and permuting is not None and permuting.permutes,
-            keeps_encoded=permuting is not None and permuting.decodes,
+            device_permutes=self._slices_windows and permuting is not None and permuting.permutes,
+            device_decodes=permuting is not None and permuting.decodes,
         )
 
     def _open(self, given: Any, live: LiveSource | None, opening: SourceOpening, *, limits_device: bool) -> None:
         """Open the source; all ranks agree on it, or all raise.
 
         Args:
-            given: The source, or a data set that is open.
-            live: The source, if each epoch lists it again.
+            given: The source, or, when a loader is unpickled, the open `Dataset`.
+            live: The source, if each epoch lists it again; else None.
             opening: The arguments of the data set.
-            limits_device: Whether the caller limits the memory of the device.
+            limits_device: Whether the caller limits the memory of the device, which is then checked now.
         """
         is_open = isinstance(given, Dataset)
         if not is_open:
@@ -643,8 +652,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         self._closed = True
         if self._following is not None:
             self._following.release()
-        if self._reading is not None:
-            self._reading.stop()
+        if self._reading_process is not None:
+            self._reading_process.stop()
         if self._transforms is not None:
             self._transforms.end()
         self._dataset.reader.chunks.close()
@@ -681,7 +690,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         kind, opened, arguments = self._copied()
         self._dataset.budget.get()  # so that copies need not measure again
         given = {**arguments, "shard": self.shard}
-        return _restored, (kind, opened, given, self._is_part_chosen, *self._position)
+        return _restored, (kind, opened, given, self._is_shard_chosen, *self._position)
 
     def _copied(self) -> tuple[type[BatchedDataLoader], Any, dict[str, Any]]:
         """Return the class, the opened source and the arguments of a copy."""
@@ -692,11 +701,11 @@ def _restored(
     kind: type[BatchedDataLoader],
     opened: Any,
     arguments: dict[str, Any],
-    is_part_chosen: bool,
+    is_shard_chosen: bool,
     epoch: int,
     batch: int,
 ) -> BatchedDataLoader:
     loader = kind(opened, **arguments)
-    loader._is_part_chosen = is_part_chosen
+    loader._is_shard_chosen = is_shard_chosen
     loader._set_position(epoch, batch)
     return loader

@@ -64,8 +64,8 @@ class SourceOpening:
 
     Attributes:
         schema, columns, filters, split, filesystem, on_error, cache, shard: As in `BatchedDataLoader`.
-        reading: The `ReadOptions`.
-        others: The other arguments of `open_dataset`.
+        read_options: As in `BatchedDataLoader`, or the default.
+        dataset_arguments: Further arguments of `open_dataset`, by name.
     """
 
     schema: Schema | None
@@ -74,10 +74,10 @@ class SourceOpening:
     split: str | None
     filesystem: pafs.FileSystem | None
     on_error: Literal["raise", "skip", "skip_row"]
-    reading: ReadOptions
+    read_options: ReadOptions
     cache: LocalCache | None
     shard: Shard | None
-    others: Mapping[str, Any]
+    dataset_arguments: Mapping[str, Any]
 
     def of_source(self, source: Any, ranks: Ranks | None) -> Dataset:
         """Return the data set of a source that does not change."""
@@ -85,16 +85,16 @@ class SourceOpening:
         if not isinstance(listed, ListedDataset):
             listed = ListedDataset(
                 source, self.schema, self.columns, self.filters, self.filesystem, self.on_error,
-                split=self.split, read_options=self.reading, cache=self.cache, shard=self.shard,
+                split=self.split, read_options=self.read_options, cache=self.cache, shard=self.shard,
             )  # fmt: skip
-        return open_listed(listed, ranks=ranks, **self.others)
+        return open_listed(listed, ranks=ranks, **self.dataset_arguments)
 
     def of_snapshot(self, snapshot: Snapshot, ranks: Ranks | None, known: PriorCounts | None) -> Dataset:
         """Return the data set of one state of a source that changes."""
-        resolved = resolve_source(snapshot, self.schema, self.columns, self.reading)
+        resolved = resolve_source(snapshot, self.schema, self.columns, self.read_options)
         return open_dataset(
-            resolved, read_options=self.reading, cache=self.cache, skips=self.on_error == "skip", ranks=ranks,
-            known=known, **self.others,
+            resolved, read_options=self.read_options, cache=self.cache, skips=self.on_error == "skip", ranks=ranks,
+            known=known, **self.dataset_arguments,
         )  # fmt: skip
 
 

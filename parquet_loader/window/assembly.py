@@ -110,10 +110,10 @@ class Assembly:
         # The words of the order, if a device sorts them, and the owner of their memory.
         self._words: WordArray | None = None
         self._words_owner: Any = None
-        self._wide = () if columns.keeps_stored else columns.wide
+        self._wide = () if columns.device_permutes else columns.wide
         self._direct = DirectRows(self._wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator)
         self._stored: BlockColumns | None = None
-        if columns.keeps_stored:
+        if columns.device_permutes:
             self._stored = BlockColumns(
                 columns.stored, columns.wide, buffer_sizes.rows, carried_rows, buffer_sizes.allocator
             )
@@ -128,7 +128,7 @@ class Assembly:
             buffer_sizes.staging,
             buffer_sizes.allocator,
             columns.scattered,
-            delivers_arrivals=columns.keeps_stored,
+            device_permutes=columns.device_permutes,
         )
         self._missing: set[int] = set()
         self._carry = Remainder()
@@ -143,8 +143,8 @@ class Assembly:
         """Allocate the buffers of fixed-width columns, and draw the permutation.
 
         Args:
-            draw: Draws it; see `Plan.order`.
-            draw_words: Draws the words for a device that sorts them; see `Plan.order_words`.
+            draw: Draws the permutation; see `Plan.order`.
+            draw_words: Draws the random words of which a device makes the permutation; see `Plan.order_words`.
         """
         self._narrow.prepare()
         self._ragged.prepare()
@@ -199,7 +199,7 @@ class Assembly:
             table = table.slice(skipped, count)
         targets = self._narrow.targets(first, count, deferred.straight_names)
         targets += self._direct.targets(first, count)
-        left = [target for target in targets if target[0] in deferred.columns]
+        from_pages = [target for target in targets if target[0] in deferred.columns]
         viewed = [
             column.name
             for column in self._columns.ragged
@@ -207,17 +207,20 @@ class Assembly:
         ]
         views = Views(viewed, count) if viewed else None
         groups = deferred.groups
-        parts = {
+        members = {
             name: np.empty((len(groups[name]), count), f"u{out.shape[1] // len(groups[name])}")
             for name, out, _ in targets
             if name in groups
         }
         staged_rows = int(self._ends[number + 1] - first)
-        straight = self._straight(first, count, deferred, views, parts, staged_rows)
+        # Columns that are still in the file: straight ones and lists by kernels, the others copied from their pages.
+        straight = self._straight_targets(first, count, deferred, views, members, staged_rows)
         dictionaries: Mapping[str, Dictionary] = {}
-        if straight is not None or left:
-            dictionaries = deferred.write(skipped, count, straight, left)  # first, because it may raise NotDecodedError
-        kept = self._write_lists(first, count, deferred) if deferred.lists else 0  # as well
+        # These come first, because they may raise NotDecodedError.
+        if straight is not None or from_pages:
+            dictionaries = deferred.write(skipped, count, straight, from_pages)
+        kept = self._write_lists(first, count, deferred) if deferred.lists else 0
+        # Decoded columns; and of the straight ones, those that have to be brought into their final form.
         done = {*deferred.straight_names, *deferred.columns}
         masks = dict[str, tuple[Memory, int]]()
         for name, out, slots in targets:
@@ -225,23 +228,23 @@ class Assembly:
                 column, null = deferred.masks[name]
                 if null:
                     masks[column] = out[slots], null
-            elif name in parts:
-                join_rows(parts[name], out, slots)
+            elif name in members:
+                join_rows(members[name], out, slots)
             elif name not in done:
                 copy_column(table.column(name), out, slots)
         kept += count * self._narrow.row_bytes
         if self._columns.ragged:
-            arrived = self._arrived(table, {*viewed, *deferred.lists})
-            if arrived:
-                kept += self._ragged.write_rows(first, arrived)
+            decoded = self._large_binaries(table, {*viewed, *deferred.lists})
+            if decoded:
+                kept += self._ragged.write_rows(first, decoded)
             if views is not None:
                 kept += self._ragged.write_views(first, views, dictionaries, masks)
                 deferred.release()
         return kept
 
-    def _arrived(self, table: pa.Table, others: Collection[str]) -> dict[str, pa.ChunkedArray]:
-        """Return rows of the columns of varying width, without `others`, as large binaries by name."""
-        found = {name: table.column(name) for name in self._columns.plain if name not in others}
+    def _large_binaries(self, table: pa.Table, without: Collection[str]) -> dict[str, pa.ChunkedArray]:
+        """Return rows of the decoded columns of varying width, except `without`, as large binaries by name."""
+        found = {name: table.column(name) for name in self._columns.plain if name not in without}
         for column in self._columns.nested:
             found |= flat_arrays(table.column(column.name), column)
         return found
@@ -262,29 +265,30 @@ class Assembly:
             self._ragged.add_lists(name, first, space, offsets[name])
         return sum(len(space.memory) + 12 * count for space in spaces.values())
 
-    def _straight(
+    def _straight_targets(
         self,
         first: int,
         count: int,
         deferred: DeferredColumns,
         views: Views | None,
-        parts: Mapping[str, npt.NDArray[Any]],
+        members: Mapping[str, npt.NDArray[Any]],
         staged_rows: int,
     ) -> StraightTargets | None:
-        """Return where kernels write rows of columns, or views of the rows; None without such columns.
+        """Return where kernels write straight columns: the window's buffers, `views` or `members`; None without any.
 
         Args:
             first, count: The rows.
             deferred: The columns.
-            views: Memory for views.
-            parts: Memory for the members of each group, ``[members, rows]``.
+            views: Memory for the views of byte arrays; None without byte arrays.
+            members: Memory for the members of each group, ``[members, rows]``.
             staged_rows: The rows of the slice, from `first` on.
         """
         names = deferred.straight_names
         if not names:
             return None
+        # The addresses of columns whose rows are not written directly to the window's buffers.
         given = {} if views is None else dict(views.addresses)
-        for group, array in parts.items():
+        for group, array in members.items():
             given.update(zip(deferred.groups[group], addresses_of(array).tolist(), strict=True))
         direct = self._direct
         addresses = self._narrow.addresses(first, names)
@@ -317,7 +321,7 @@ class Assembly:
                 return
             # Some rows of the order are left out: the CPU sorts it.
             self._order, self._words = order_of_words(self._words), None
-        order = self._counted()
+        order = self._planned_order()
         if self._missing:
             order = order[~np.isin(self._slice_of(order), list(self._missing))]
         self._total_rows = carry.rows + len(order)
@@ -334,7 +338,7 @@ class Assembly:
         """Bytes by which ordered rows exceed the bytes that `write_rows` returned, because rows share them."""
         return self._ragged.shared_bytes
 
-    def _counted(self) -> IntArray:
+    def _planned_order(self) -> IntArray:
         """Return the order of the rows that are delivered or carried, including those of missing slices."""
         rows = int(self._ends[-1]) - self._left_out
         return np.arange(rows) if self._order is None else self._order[:rows]
@@ -369,7 +373,9 @@ class Assembly:
         """Return the finished window and its remainder."""
         rows, total = self._delivered_rows, self._total_rows
         carried = {c.name: self._carry.wide[c.name] for c in self._wide if self._carry.rows}
-        direct, left_direct = self._direct.finish(carried, None if self._is_as_planned else self._present, total, rows)
+        direct, left_direct = self._direct.finish(
+            carried, None if self._is_as_planned else self._present_positions, total, rows
+        )
         narrow, left_narrow = self._narrow.finish(rows) if self._stored is None else ({}, _NOTHING)
         self._delivered.update(direct | narrow)
         scattered: dict[str, Scattered] = {}
@@ -422,6 +428,6 @@ class Assembly:
         )
         return window, carry
 
-    def _present(self) -> IntArray:
+    def _present_positions(self) -> IntArray:
         """Return the positions in the order whose rows were read, int64 ``[n]``."""
-        return np.flatnonzero(~np.isin(self._slice_of(self._counted()), list(self._missing)))
+        return np.flatnonzero(~np.isin(self._slice_of(self._planned_order()), list(self._missing)))

@@ -25,7 +25,7 @@ class ColumnGroups:
         ranges: Number of row ranges in which ragged columns are gathered in parallel; 0 if none are gathered.
         stored: If a device permutes rows, all columns of fixed width; then `narrow` is empty,
             and `wide` only says which columns take their memory before the first read.
-        keeps_stored: Whether a device permutes rows, so that `Assembly.finish` returns a `StoredWindow`.
+        device_permutes: Whether a device permutes rows; then `Assembly.finish` returns a `StoredWindow`.
         scattered: Names of the ragged columns that are not gathered, see `Window.scattered`; if a device permutes rows,
             all of them but nested lists.
     """
@@ -39,19 +39,19 @@ class ColumnGroups:
     narrow_ranges: int
     ranges: int
     stored: tuple[Column, ...] = ()
-    keeps_stored: bool = False
+    device_permutes: bool = False
     scattered: frozenset[str] = frozenset()
 
     @classmethod
     def from_columns(
-        cls, columns: Sequence[Column], parts: int, *, keeps_stored: bool = False, scattered: Sequence[str] = ()
+        cls, columns: Sequence[Column], parts: int, *, device_permutes: bool = False, scattered: Sequence[str] = ()
     ) -> ColumnGroups:
         """Group columns; each group has at most `parts` parts or row ranges.
 
         Args:
             columns: All columns, in the order of delivery.
             parts: The largest number of parts.
-            keeps_stored: See `ColumnGroups`.
+            device_permutes: See `ColumnGroups`.
             scattered: Names of columns that need not be gathered; only ragged columns are then left scattered.
         """
         by_kind: dict[Arrangement, list[Column]] = {kind: [] for kind in Arrangement}
@@ -61,12 +61,12 @@ class ColumnGroups:
         ragged = tuple(flat for column in varying for flat in flat_columns(column))
         narrow = _divided(by_kind[Arrangement.NARROW], parts)
         stored: tuple[Column, ...] = ()
-        if keeps_stored:
+        if device_permutes:
             # Columns of one type adjoin, so that the device permutes them together.
             each = (*by_kind[Arrangement.NARROW], *wide)
             stored, narrow = tuple(sorted(each, key=lambda c: (c.row_bytes, str(c.dtype), c.shape))), ()
         plain = tuple(column.name for column in varying if column.is_ragged)
-        apart = frozenset(plain if keeps_stored else set(plain).intersection(scattered))
+        apart = frozenset(plain if device_permutes else set(plain).intersection(scattered))
         return cls(
             tuple(columns),
             wide,
@@ -77,7 +77,7 @@ class ColumnGroups:
             parts // max(1, len(narrow)),
             parts if len(apart) < len(ragged) else 0,
             stored,
-            keeps_stored,
+            device_permutes,
             apart,
         )
 

@@ -36,8 +36,8 @@ _NO_DICTIONARY = Dictionary()
 class RaggedRows:
     """The ragged columns of one window. `write_rows` may be called by several threads; the rest by one at a time.
 
-    Values are staged in the order of arrival, with the number of each row's value, so the result does not depend on
-    that order. An entry of a dictionary is staged once for many rows.
+    Threads stage values in the order in which they read them, with the number of each row's value, so the result does
+    not depend on that order. An entry of a dictionary is staged once for many rows.
 
     Args:
         columns: The columns, all canonical large binaries.
@@ -47,7 +47,7 @@ class RaggedRows:
         staging: Provides the staging buffers.
         allocator: Provides the memory of delivered rows.
         scattered: The columns that are not gathered: `finish` returns views of the staging buffers, see `Scattered`.
-        delivers_arrivals: Whether scattered columns go to a device; then they are staged in memory of `allocator`.
+        device_permutes: Whether a device permutes the scattered columns; then they are staged in memory of `allocator`.
 
     Attributes:
         shared_bytes: Bytes by which the gathered rows exceed the staged ones, because rows share values of a
@@ -64,7 +64,7 @@ class RaggedRows:
         allocator: Allocator,
         scattered: frozenset[str] = frozenset(),
         *,
-        delivers_arrivals: bool = False,
+        device_permutes: bool = False,
     ) -> None:
         self._columns = columns
         self._gathered = tuple(column for column in columns if column.name not in scattered)
@@ -72,9 +72,9 @@ class RaggedRows:
         self._carried_rows = carried_rows
         self._capacities = capacities
         self._staging = staging
-        # A device reads columns where they arrived; the gathered ones are then copied in any case.
-        self._arrivals: Allocator = allocator if delivers_arrivals else staging
-        self._allocator: Allocator = staging if delivers_arrivals else allocator
+        # With a device, scattered columns are delivered in their staging buffers. Gathered ones are copied once more.
+        self._scattered_allocator: Allocator = allocator if device_permutes else staging
+        self._gathered_allocator: Allocator = staging if device_permutes else allocator
         self._lock = Lock()
         self._values: dict[str, _StagedValues] = {}
         self._numbers: dict[str, npt.NDArray[np.uint32]] = {}
@@ -88,7 +88,7 @@ class RaggedRows:
     def prepare(self) -> None:
         """Allocate the staging buffers of the rows' numbers."""
         for column in self._columns:
-            expected, allocator = self._expected_bytes(column.name), self._arrivals
+            expected, allocator = self._expected_bytes(column.name), self._scattered_allocator
             if column in self._gathered:
                 allocator = self._staging
             is_long = KERNELS is not None and self._capacities.get(column.name, 0) >= LONG_ROW * self._capacity
@@ -241,7 +241,7 @@ class RaggedRows:
             ordered = int(self._offsets[column.name][-1])
             self.shared_bytes += max(0, ordered - self._sources[column.name].nbytes)
             nbytes = max(self._ordered_bytes(column.name), ordered)
-            self._out[column.name] = self._allocator.allocate(nbytes)
+            self._out[column.name] = self._gathered_allocator.allocate(nbytes)
         return left
 
     def _numbers_of_rows(self, rows: int) -> IntArray:

@@ -261,8 +261,8 @@ def test_a_reading_process_that_ends_while_an_epoch_begins_is_named(root: str, m
         list(loader)
         (idle,) = children()
         idle.kill()
-        assert loader._reading is not None
-        child = loader._reading._child
+        assert loader._reading_process is not None
+        child = loader._reading_process._child
         assert child is not None
         assert child.process.wait(60) == -signal.SIGKILL
         with monkeypatch.context() as patched:

@@ -198,7 +198,7 @@ def test_a_second_of_ctrl_c_does_not_wait_for_a_stopped_reader(wide: str) -> Non
         made = loader(sys.argv[1], window_rows=5000)
         batches = iter(made)
         next(batches)
-        os.kill(made._reading._child.process.pid, signal.SIGSTOP)
+        os.kill(made._reading_process._child.process.pid, signal.SIGSTOP)
         try:
             threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
             for _ in batches:
@@ -221,7 +221,7 @@ def test_ctrl_c_in_the_middle_of_a_message_is_heard(wide: str) -> None:
         from parquet_loader.engine.child import client as isolated
         made = loader(sys.argv[1], window_rows=5000)
         batches = iter(made)
-        made._reading._child.channel._end = ours
+        made._reading_process._child.channel._end = ours
         try:
             threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
             next(batches)

@@ -371,7 +371,7 @@ def test_an_epoch_that_has_not_begun_does_not_open_the_next_one(root: str, optio
         ahead = loader._ahead[0]
         engine = ahead.engine
         assert engine is not None
-        engine.then(ReadAhead(ahead.dataset, ahead.plan, lambda _: pytest.fail("nobody would close this engine")))
+        engine.set_next(ReadAhead(ahead.dataset, ahead.plan, lambda _: pytest.fail("nobody would close this engine")))
         with engine.workers.lock:
             assert engine._choose() is None
     assert_nothing_runs()

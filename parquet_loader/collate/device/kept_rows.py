@@ -100,7 +100,7 @@ class KeptRows:
 
 def check_kept(columns: Sequence[Column]) -> None:
     """Raise `ConfigurationError` if rows of such columns cannot be kept."""
-    found = {column.name for column in ColumnGroups.from_columns(columns, 1, keeps_stored=True).stored}
+    found = {column.name for column in ColumnGroups.from_columns(columns, 1, device_permutes=True).stored}
     others = [column for column in columns if column.name not in found]
     if others:
         names = ", ".join(repr(column.name) for column in others[:5])

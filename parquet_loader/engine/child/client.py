@@ -90,10 +90,10 @@ class ReadingProcess:
     Args:
         dataset: The data set to read.
         options: How to read it.
-        mapped: Called with each block of shared memory that the process sends.
+        on_block: Called with each block of shared memory that the process sends, when the block is mapped here.
 
     Attributes:
-        mapped: As given.
+        on_block: As given.
 
     Raises:
         ConfigurationError: The data set or the options cannot be pickled.
@@ -101,10 +101,10 @@ class ReadingProcess:
     """
 
     def __init__(
-        self, dataset: Dataset, options: EngineOptions, mapped: Callable[[Memory], None] | None = None
+        self, dataset: Dataset, options: EngineOptions, on_block: Callable[[Memory], None] | None = None
     ) -> None:
         check_shared_memory()
-        self.mapped = mapped
+        self.on_block = on_block
         self._dataset = dataset
         self._is_sent = False
         self._options = by_value(options, options.transform)
@@ -150,7 +150,7 @@ class ReadingProcess:
         # With its own process group, Ctrl-C at a terminal reaches only the caller, which then ends this process.
         process, end = start_process(ISOLATION, "parquet_loader.engine.child.server")
         self._child = _Child(
-            process, Channel(end), SharedMemoryReceiver(mapped=self.mapped), os.getpid(), self._leads_others
+            process, Channel(end), SharedMemoryReceiver(on_block=self.on_block), os.getpid(), self._leads_others
         )
         self._finalizer = weakref.finalize(self, self._child.stop)
 
@@ -208,7 +208,7 @@ class IsolatedEngine:
         self._plan, self._first_batch, self._next_plan = plan, first_batch, next_plan
         self._is_first_requested = False
         self._child: _Child | None = None
-        self._account = EngineFigures.nothing()
+        self._figures = EngineFigures.nothing()
         self._record = JoinedRecord()
         self._is_over = False
         self._is_closing = False
@@ -235,9 +235,9 @@ class IsolatedEngine:
         self._child = None
         self._is_over = True
 
-    def account(self) -> EngineFigures:
+    def figures(self) -> EngineFigures:
         """Return the figures of the epoch when the last delivered window or batch was packed."""
-        return self._account
+        return self._figures
 
     def record(self) -> EngineRecord:
         """Return the record of jobs and samples up to the last delivered window or batch."""
@@ -277,7 +277,7 @@ class IsolatedEngine:
             raise
         except (EOFError, OSError):
             raise child.death() from None
-        self._account = reply.account
+        self._figures = reply.figures
         self._record.add(reply.record)
         if reply.error is not None:
             raise unpacked_error(reply.error)

@@ -92,13 +92,13 @@ class Reply:
     """Answer to `Begin` or `Next`.
 
     Attributes:
-        account: Figures of the epoch so far.
+        figures: Figures of the epoch so far.
         parcel: A window or batch; None at the end of the epoch.
         error: The error instead of it, pickled.
         record: The jobs and samples since the last answer.
     """
 
-    account: EngineFigures
+    figures: EngineFigures
     parcel: SharedMessage | None = None
     error: bytes | None = None
     record: EngineRecord = EngineRecord()  # noqa: RUF009 - immutable
@@ -159,8 +159,8 @@ class _Server:
         unpickled = "the data set"
         try:
             self._dataset = pickle.loads(message.dataset)  # noqa: S301 - sent by the caller's process
-            self._staging.keep_bytes = self._dataset.sizing.made_bytes
-            self._sender.limit(self._dataset.sizing.made_bytes)
+            self._staging.keep_bytes = self._dataset.sizing.windows_and_batches_bytes
+            self._sender.limit(self._dataset.sizing.windows_and_batches_bytes)
             if message.options is not None:
                 unpickled = "transform"
                 self._options = pickle.loads(message.options)  # noqa: S301 - likewise
@@ -193,7 +193,7 @@ class _Server:
         self._is_first = False
         if message.next_plan is not None:
             self._ahead = ReadAhead(dataset, message.next_plan, partial(self._opened, dataset, options))
-            engine.then(self._ahead)
+            engine.set_next(self._ahead)
         return engine
 
     def _opened(self, dataset: Dataset, options: EngineOptions, plan: Plan, first_batch: int = 0) -> Engine:
@@ -238,8 +238,8 @@ class _Server:
     def _reply(self, engine: Engine | None, parcel: SharedMessage | None = None, error: bytes | None = None) -> Reply:
         if engine is None or self._dataset is None:
             return Reply(EngineFigures.nothing(), parcel, error)
-        account = engine.account(self._dataset.snapshot.footers.held_bytes)
-        return Reply(account, parcel, error, engine.take_record())
+        figures = engine.figures(self._dataset.snapshot.footers.held_bytes)
+        return Reply(figures, parcel, error, engine.take_record())
 
     def _send(self, answer: _Answer) -> None:
         reply, parcel, files = answer

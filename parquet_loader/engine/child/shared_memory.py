@@ -84,10 +84,10 @@ class SharedMemorySender:
         self._gone: list[int] = []
         self._held: dict[int, list[Any]] = {}
 
-    def limit(self, made_bytes: int) -> None:
-        """Set the limit of all windows in bytes; called before the first use."""
-        self.arenas.keep_bytes = made_bytes
-        self._block_bytes = max(_LEAST_BLOCK_BYTES, made_bytes // _MOST_BLOCKS)
+    def limit(self, windows_and_batches_bytes: int) -> None:
+        """Set the limit of all windows and batches in bytes; called before the first use."""
+        self.arenas.keep_bytes = windows_and_batches_bytes
+        self._block_bytes = max(_LEAST_BLOCK_BYTES, windows_and_batches_bytes // _MOST_BLOCKS)
 
     def _new_segment(self, nbytes: int) -> Memory:
         """Return new shared memory: a whole block, or a segment of the current block."""
@@ -292,13 +292,13 @@ class SharedMemoryReceiver:
 
     Args:
         option: As in `SharedMemorySender`.
-        mapped: Called with each new block. Without it, `free_ended` may be called. With it, blocks may be page-locked,
-            and page-locked memory would not see the pages that replace freed ones.
+        on_block: Called with each new block. It may page-lock the block; then `free_ended` must not be called, because
+            page-locked memory would not see the pages that replace freed ones.
     """
 
-    def __init__(self, option: str = ISOLATION, mapped: Callable[[Memory], None] | None = None) -> None:
+    def __init__(self, option: str = ISOLATION, on_block: Callable[[Memory], None] | None = None) -> None:
         self._option = option
-        self._mapped = mapped
+        self._on_block = on_block
         self._blocks: dict[int, tuple[mmap.mmap, Memory]] = {}
         self._leases: Leases[int] = Leases()
         self._leased: dict[int, tuple[int, int, int]] = {}
@@ -309,8 +309,8 @@ class SharedMemoryReceiver:
         mapped = map_shared(file, nbytes, self._option)
         block = np.frombuffer(mapped, np.uint8)
         self._blocks[number] = mapped, block
-        if self._mapped is not None:
-            self._mapped(block)
+        if self._on_block is not None:
+            self._on_block(block)
 
     def unpack(self, message: SharedMessage) -> Any:
         """Return the packed object; its arrays are writable. Call `add_block` for each new block first."""
@@ -338,7 +338,7 @@ class SharedMemoryReceiver:
 
         The sender does not write to a segment before `ended` has returned its tag.
         """
-        assert self._mapped is None
+        assert self._on_block is None
         for tag in self._leases.ended():
             number, start, stop = self._leased[tag]
             if number in self._blocks:

@@ -329,14 +329,14 @@ class EpisodeLoader(BatchedDataLoader):
             samples=self._samples,
         )
 
-    def _plan_of(self, ready: Engine) -> Plan:
-        assert isinstance(ready.plan, ReadPlan)
-        return ready.plan.planned
+    def _plan_of(self, engine_ahead: Engine) -> Plan:
+        assert isinstance(engine_ahead.plan, ReadPlan)
+        return engine_ahead.plan.planned
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
         window, _ = plan.beginning_of(first_batch)
         reads = ReadPlan.of(plan, self._samples, window)
-        if self._reading is not None:
+        if self._reading_process is not None:
             return super()._engine(reads, min(1, window), next_plan)
         return self._engines()(
             reads,

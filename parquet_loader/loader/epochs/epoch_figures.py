@@ -78,22 +78,23 @@ class EpochFigures:
         self.plan = plan
         self.epoch = plan.epoch
         self.mixing = mixing or MixingMeter()
-        self._is_measured = mixing is not None or not plan.shuffle
-        # Computed once, when they are requested.
+        self._is_mixing_known = mixing is not None or not plan.shuffle
+        # `diagnosed` computes these once for an epoch: `storage`, and if not `knows_sorting`, `sorting` and `score`.
         self.storage: StorageFigures | None = None
         self.sorting: SortingFigures | None = None
         self.score: MixingScore | None = None
         self.knows_sorting = False
-        # Counts where rows are permuted, if a device may permute them; set when the batches begin.
+        # Where rows were permuted; set by `Epoch`, if a device may permute them.
         self.device: DeviceFigures | None = None
         self.first_batch = first_batch
-        # Counts the batches that a framework cuts from windows; it may be ahead of `_batches`.
+        # Counts the batches that a framework cuts from windows; it may be ahead of `_batches`. Set by `Epoch`.
         self.pulled: Pulled | None = None
-        self.was_asked = False
+        # Whether the caller has requested a batch; and the end of the epoch, after all batches.
+        self.was_requested = False
         self.is_complete = False
         self._skipped = skipped
         self._engine: EpochEngine | None = engine
-        self._account = EngineFigures.nothing()
+        self._engine_figures = EngineFigures.nothing()
         self._record = EngineRecord()
         self._waits = EventLog()
         self._progress = SampleLog[Progress]()
@@ -105,7 +106,7 @@ class EpochFigures:
         self._first_wait_s = 0.0
         self._longest_wait_s = 0.0
         self._began = time.perf_counter()
-        self._asked = self._began
+        self._requested_at = self._began
         self._stopped: float | None = None
 
     @property
@@ -125,21 +126,21 @@ class EpochFigures:
 
     @property
     def has_delivered_all(self) -> bool:
-        """Whether all batches were delivered; an epoch with skipped row groups has fewer, and tells its end."""
+        """Whether all batches were delivered; with skipped row groups there are fewer than planned."""
         return self.is_complete or self.is_done(self.plan.batches)
 
     def is_done(self, batches: int) -> bool:
         """Whether all of an epoch's `batches` were delivered."""
-        return self.was_asked and self.next_batch >= batches
+        return self.was_requested and self.next_batch >= batches
 
     @property
     def left_out(self) -> int:
         """Row groups left out in this epoch."""
-        return len((self._account if self._engine is None else self._engine.account()).skipped)
+        return len((self._engine_figures if self._engine is None else self._engine.figures()).skipped)
 
     def observe(self, window: Window | StoredWindow | KeptWindow, batch_size: int) -> None:
         """Begin to measure the mixing of a window that is about to be delivered, unless its rows are on a device."""
-        if self._is_measured or isinstance(window, KeptWindow):
+        if self._is_mixing_known or isinstance(window, KeptWindow):
             return
         if window.rows > (window.carried if isinstance(window, StoredWindow) else 0):
             arrays = window.arrays if isinstance(window, Window) else window.last(SAMPLE_ROWS)
@@ -147,12 +148,12 @@ class EpochFigures:
 
     def begin_wait(self) -> None:
         """Record that the caller requests a batch."""
-        self.was_asked = True
-        self._asked = time.perf_counter()
+        self.was_requested = True
+        self._requested_at = time.perf_counter()
 
     def end_wait(self, rows: int) -> None:
         """Record that the caller has a batch; 0 rows mean the end of the epoch."""
-        waited = time.perf_counter() - self._asked
+        waited = time.perf_counter() - self._requested_at
         self._wait_s += waited
         if rows:
             self._rows += rows
@@ -162,15 +163,15 @@ class EpochFigures:
             else:
                 self._longest_wait_s = max(self._longest_wait_s, waited)
         if waited >= RECORDED_WAIT_S:
-            self._waits.add(self._asked, waited, 0.0, 0, 0)
-        if self._asked + waited >= self._progress.due or not rows:
-            self._progress.add(Progress(self._asked + waited, self._rows, self._batches, self._wait_s))
+            self._waits.add(self._requested_at, waited, 0.0, 0, 0)
+        if self._requested_at + waited >= self._progress.due or not rows:
+            self._progress.add(Progress(self._requested_at + waited, self._rows, self._batches, self._wait_s))
 
     def stop(self) -> None:
         """Record the end of the epoch."""
         if self._engine is not None:
             self._record = self._engine.record()
-            self._account, self._engine = self._engine.account(), None
+            self._engine_figures, self._engine = self._engine.figures(), None
         if self._stopped is None:
             self._stopped = time.perf_counter()
 
@@ -184,15 +185,15 @@ class EpochFigures:
         """Return the figures so far."""
         engine = self._engine  # another thread may end the epoch now
         batches = self.batches
-        account = self._account if engine is None else engine.account()
+        figures = self._engine_figures if engine is None else engine.figures()
         seconds = (self._stopped or time.perf_counter()) - self._began
-        busy_s = sum(account.cpu_s.values()) + sum(account.blocked_s.values())
-        footers_bytes = account.footers_bytes + snapshot.footers.held_bytes
-        left_out = (*self._skipped, *account.skipped)
+        busy_s = sum(figures.cpu_s.values()) + sum(figures.blocked_s.values())
+        footers_bytes = figures.footers_bytes + snapshot.footers.held_bytes
+        left_out = (*self._skipped, *figures.skipped)
         row_groups = ((snapshot.row_group(index), reason) for index, reason in left_out)
         skipped = (SkippedRowGroup(group.file.name, group.number, reason) for group, reason in row_groups)
-        origins = snapshot.locate(np.array([row.number for row in account.replaced], np.int64))
-        replaced = (ReplacedRow(*origin, row.reason) for origin, row in zip(origins, account.replaced, strict=True))
+        origins = snapshot.locate(np.array([row.number for row in figures.replaced], np.int64))
+        replaced = (ReplacedRow(*origin, row.reason) for origin, row in zip(origins, figures.replaced, strict=True))
         return LoaderStats(
             epoch=self.epoch,
             rows=self._rows + (batches - self._batches) * self.plan.batch_size,
@@ -201,31 +202,31 @@ class EpochFigures:
             wait_s=self._wait_s,
             first_batch_s=self._first_wait_s,
             longest_wait_s=self._longest_wait_s,
-            cpu_s=account.cpu_s,
-            blocked_s=account.blocked_s,
+            cpu_s=figures.cpu_s,
+            blocked_s=figures.blocked_s,
             idle_s=max(0.0, seconds * (self._num_threads + self._transform_workers) - busy_s),
-            bytes_read=account.bytes_read,
-            bytes_from_disk=_fetched_bytes(account, is_local=is_local(snapshot.filesystem)),
-            row_groups=account.row_groups,
+            bytes_read=figures.bytes_read,
+            bytes_from_disk=_fetched_bytes(figures, is_local=is_local(snapshot.filesystem)),
+            row_groups=figures.row_groups,
             skipped_row_groups=tuple(skipped),
-            replaced_rows=account.replaced_rows,
+            replaced_rows=figures.replaced_rows,
             first_replaced=tuple(replaced),
-            held_bytes=account.held_bytes + footers_bytes,
-            peak_bytes=account.peak_bytes + footers_bytes,
+            held_bytes=figures.held_bytes + footers_bytes,
+            peak_bytes=figures.peak_bytes + footers_bytes,
             memory_limit_bytes=memory_limit_bytes,
             num_threads=self._num_threads,
             transform_workers=self._transform_workers,
-            cache=account.cache,
-            remote=account.remote,
-            queued_s=account.queued_s,
+            cache=figures.cache,
+            remote=figures.remote,
+            queued_s=figures.queued_s,
             device=None if self.device is None else self.device.copied_now(),
         )
 
 
-def _fetched_bytes(account: EngineFigures, *, is_local: bool) -> int:
+def _fetched_bytes(figures: EngineFigures, *, is_local: bool) -> int:
     """Return the bytes that came from a local disk or from a remote store."""
     if is_local:
-        return account.disk_bytes
-    if account.cache is None:
-        return account.bytes_read
-    return min(account.bytes_read, account.cache.bytes_fetched + account.disk_bytes)
+        return figures.disk_bytes
+    if figures.cache is None:
+        return figures.bytes_read
+    return min(figures.bytes_read, figures.cache.bytes_fetched + figures.disk_bytes)

@@ -57,8 +57,8 @@ class LoaderEpochs:
     _options: EngineOptions
     _output: Output
     _sharding: Sharding
-    _is_part_chosen: bool
-    _reading: ReadingProcess | None
+    _is_shard_chosen: bool
+    _reading_process: ReadingProcess | None
     _isolates: bool
     _transforms: TransformProcesses | None
     _following: Following | None
@@ -85,16 +85,16 @@ class LoaderEpochs:
         self.__dict__.pop("_identity", None)
         if not self._isolates:
             return
-        registers = None
-        # Batches that the process has made are not registered: nothing would keep them until they are copied.
-        if isinstance(self._output, PermutingOutput) and self._options.keeps_stored and not self._processes(dataset):
-            registers = self._output.register
-        if self._reading is not None and self._reading.mapped == registers:
-            self._reading.use(dataset)
+        on_block = None
+        # Blocks of windows are page-locked. Those of batches are not: nothing would keep them until they are copied.
+        if isinstance(self._output, PermutingOutput) and self._options.device_permutes and not self._processes(dataset):
+            on_block = self._output.register
+        if self._reading_process is not None and self._reading_process.on_block == on_block:
+            self._reading_process.use(dataset)
             return
-        if self._reading is not None:
-            self._reading.stop()
-        self._reading = ReadingProcess(dataset, self._options, registers)
+        if self._reading_process is not None:
+            self._reading_process.stop()
+        self._reading_process = ReadingProcess(dataset, self._options, on_block)
 
     @property
     def schema(self) -> Schema:
@@ -116,11 +116,11 @@ class LoaderEpochs:
     # Blocks are reused from epoch to epoch; free blocks are within the share of running epochs.
     @cached_property
     def _allocator(self) -> Allocator:
-        return self._output.allocator(self._dataset.sizing.made_bytes)
+        return self._output.allocator(self._dataset.sizing.windows_and_batches_bytes)
 
     @cached_property
     def _staging(self) -> Arenas:
-        return Arenas(self._dataset.sizing.made_bytes)
+        return Arenas(self._dataset.sizing.windows_and_batches_bytes)
 
     @property
     def _planned(self) -> Dataset:
@@ -189,10 +189,10 @@ class LoaderEpochs:
 
     def _iterate(self, output: Output) -> Iterator[Batch]:
         """Begin an epoch as `__iter__` does, in the format of an output."""
-        with self._turns():
+        with self._begin_lock():
             if self._following is None:
                 self._end_previous()
-                return self._begin_epoch(output, is_repeated=self.shuffle or self._has_iterated())
+                return self._begin_epoch(output, reads_ahead=self.shuffle or self._has_iterated())
             self._following.with_broadcast(self._end_previous)
             seen = self._following.begin(self._next_epoch, self._next_batch)
             try:
@@ -200,23 +200,23 @@ class LoaderEpochs:
                 is_same = seen.dataset is self._dataset
                 if not is_same:
                     self._use(seen.dataset)
-                return self._begin_epoch(output, seen.files, is_repeated=self._has_iterated() and is_same)
+                return self._begin_epoch(output, seen.files, reads_ahead=self._has_iterated() and is_same)
             except BaseException:
                 seen.files.close()
                 raise
 
     def _has_iterated(self) -> bool:
         """Whether a batch of an earlier iteration was requested; then more iterations are likely."""
-        self._is_iterated = self._is_iterated or (self._figures is not None and self._figures.was_asked)
+        self._is_iterated = self._is_iterated or (self._figures is not None and self._figures.was_requested)
         return self._is_iterated
 
-    def _begin_epoch(self, output: Output, files: EpochFiles | None = None, *, is_repeated: bool) -> Iterator[Batch]:
-        """Begin the next epoch; if the loader `is_repeated`, the epoch after it is read ahead."""
+    def _begin_epoch(self, output: Output, files: EpochFiles | None = None, *, reads_ahead: bool) -> Iterator[Batch]:
+        """Begin the next epoch. With `reads_ahead`, the epoch after it is read ahead."""
         division = self._division()
-        ready = self._ready(division)
-        plan = self._plan(self._next_epoch, division) if ready is None else self._plan_of(ready)
-        next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and is_repeated else None
-        return self._begin(plan, self._next_batch, output, files, ready=ready, next_plan=next_plan)
+        engine_ahead = self._engine_ahead(division)
+        plan = self._plan(self._next_epoch, division) if engine_ahead is None else self._plan_of(engine_ahead)
+        next_plan = self._next_plan(division, plan.epoch + 1) if plan.batches and reads_ahead else None
+        return self._begin(plan, self._next_batch, output, files, engine_ahead=engine_ahead, next_plan=next_plan)
 
     def _begin_part(self, epoch: int, first_batch: int, worker: int, workers: int) -> Iterator[Batch]:
         """Begin one worker process's part of an epoch: its batches among those that `workers` deliver in turn.
@@ -238,16 +238,16 @@ class LoaderEpochs:
             )
         if workers > 1:
             division = split_over_workers(division, self.batch_size, worker, workers)
-        with self._turns():
+        with self._begin_lock():
             self._end_previous()
             return self._begin(self._plan(epoch, division), min(first_batch, division.batches), self._output)
 
     def _next_plan(self, division: Division, epoch: int) -> NextPlan:
         return NextPlan(division, self.batch_size, self.drop_last, self.shuffle, self.seed, epoch)
 
-    def _plan_of(self, ready: Engine) -> Plan:
+    def _plan_of(self, engine_ahead: Engine) -> Plan:
         """Return the plan by which the batches of an epoch that was read ahead are counted."""
-        return ready.plan
+        return engine_ahead.plan
 
     def _opener(self) -> Callable[[Plan], Engine]:
         """Return a function that opens the engine of a plan; it does not refer to the loader."""
@@ -264,7 +264,7 @@ class LoaderEpochs:
             transforms=self._transforms,
         )
 
-    def _ready(self, division: Division) -> Engine | None:
+    def _engine_ahead(self, division: Division) -> Engine | None:
         """Return the engine that has read ahead, if its epoch is the next one."""
         for ahead in self._ahead:
             is_next = not self._next_batch and ahead.plan == self._next_plan(division, self._next_epoch)
@@ -282,14 +282,26 @@ class LoaderEpochs:
         output: Output,
         files: EpochFiles | None = None,
         *,
-        ready: Engine | None = None,
+        engine_ahead: Engine | None = None,
         next_plan: NextPlan | None = None,
     ) -> Iterator[Batch]:
+        """Begin an epoch, and return the iterator over its batches.
+
+        Args:
+            plan: The epoch.
+            first_batch: The batch with which it begins.
+            output: Makes the batches: the loader's own output, or one for another framework.
+            files: The leased files of a source that changes; the epoch releases them.
+            engine_ahead: The engine that has read this epoch ahead; None opens one.
+            next_plan: The plan of the epoch to read ahead; None reads none ahead.
+        """
         is_own = output is self._output
         kept = self._kept_rows(plan) if is_own else None
         if kept is not None:
-            ready = next_plan = None  # the next epoch is likely to need no engine
-        if ready is None:
+            engine_ahead = next_plan = (
+                None  # the rows stay on the device, so the next epoch is likely to need no engine
+            )
+        if engine_ahead is None:
             self._drop_ahead()
         if is_own:
             self._check_device_memory(plan)
@@ -298,8 +310,8 @@ class LoaderEpochs:
         left = plan.batches - first_batch
         bar = None if self._bar is None else self._bar(total=left, unit="batch", desc=f"epoch {plan.epoch}")
         engine: EpochEngine
-        if ready is not None:
-            engine = ready
+        if engine_ahead is not None:
+            engine = engine_ahead
         elif kept is not None and kept.has(plan):
             engine = KeptEngine(plan, kept.first_row, first_batch)
         else:
@@ -307,12 +319,13 @@ class LoaderEpochs:
         ahead: list[ReadAhead[Engine]] = []
         if next_plan is not None and isinstance(engine, Engine):
             ahead.append(ReadAhead(self._dataset, next_plan, self._opener()))
-            engine.then(ahead[0])
+            engine.set_next(ahead[0])
         workers, skipped = self._options.transform_workers, self._dataset.skipped
         figures = EpochFigures(
             plan, engine, self.num_threads, workers, skipped, first_batch, mixing=self._known_mixing()
         )
-        copies = is_own and self._reading is not None and self._allocator.is_required
+        # Windows of the child process are in its shared memory, not in memory of the allocator.
+        copies = is_own and self._reading_process is not None and self._allocator.is_required
         epoch = Epoch(
             engine,
             self.batch_size,
@@ -322,7 +335,7 @@ class LoaderEpochs:
             figures,
             self._dataset.snapshot.locate,
             None if files is None else Deliveries(files, plan, first_batch),
-            read_ahead=None if ready is None else self._ahead[0],
+            read_ahead=None if engine_ahead is None else self._ahead[0],
             next_epoch=ahead[0] if ahead else None,
         )
         self._running, self._figures = weakref.ref(epoch), figures
@@ -349,11 +362,11 @@ class LoaderEpochs:
         """
         self._end("the loader was closed or reset before the last batch of this epoch; begin again: iter(loader)")
         self._drop_ahead()
-        if self._reading is not None:
-            with self._turns():  # another thread may be about to begin an epoch in the process
+        if self._reading_process is not None:
+            with self._begin_lock():  # another thread may be about to begin an epoch in the process
                 running = self._running()
                 if running is None or not running.is_here:
-                    self._reading.drop_ahead()
+                    self._reading_process.drop_ahead()
 
     def _end(self, reason: str) -> None:
         """End the running iteration; its iterator raises the reason if it has batches left."""
@@ -362,7 +375,7 @@ class LoaderEpochs:
         running = self._running()
         if running is None:
             return
-        is_cut_short = not running.figures.was_asked or running.figures.next_batch < len(self)
+        is_cut_short = not running.figures.was_requested or running.figures.next_batch < len(self)
         running.close(reason if is_cut_short else None)
 
     def _end_previous(self) -> None:
@@ -377,7 +390,7 @@ class LoaderEpochs:
             "iterator; loops that run at the same time need a loader each"
         )
 
-    def _turns(self) -> Any:
+    def _begin_lock(self) -> Any:
         """Return the lock under which iterators begin; a forked child has its own."""
         if self._lock[0] != os.getpid():
             self._lock = os.getpid(), threading.RLock()
@@ -398,14 +411,14 @@ class LoaderEpochs:
     def _position(self) -> tuple[int, int]:
         """The epoch and batch of the next iteration: those of the last one if no batch of it was requested."""
         last = self._figures
-        if last is not None and not last.was_asked and not self._is_position_chosen:
+        if last is not None and not last.was_requested and not self._is_position_chosen:
             return last.epoch, last.first_batch
         return self._next_epoch, self._next_batch
 
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderStateError("the loader is closed; make a new one")
-        if not self._is_part_chosen:
+        if not self._is_shard_chosen:
             check_still_divided(self._sharding)
 
     def _check_device_memory(self, plan: Plan) -> None:
@@ -413,7 +426,7 @@ class LoaderEpochs:
             sizing, columns = self._dataset.sizing, self._dataset.reader.columns
             if self._output.decodes and sizing.row.processed:
                 self._output.check_image_memory(sizing.row.processed * self.batch_size)
-            if not self._options.keeps_stored or self._processes(self._dataset):
+            if not self._options.device_permutes or self._processes(self._dataset):
                 return  # no window goes to the device
             widths = [width for _, width in sizing.row.ragged] + [column.row_bytes or 0 for column in columns]
             rows, extra = sizing.window_capacity(plan), sizing.extra_of_row
@@ -426,7 +439,7 @@ class LoaderEpochs:
 
     def _kept_rows(self, plan: Plan) -> DeviceRows | None:
         """Return the rows that stay on the device with ``cache="device"``; None if they do not fit, or without it."""
-        if not isinstance(self._output, PermutingOutput) or not self._options.keeps_stored:
+        if not isinstance(self._output, PermutingOutput) or not self._options.device_permutes:
             return None
         rows = self._dataset.sizing.window_capacity(plan)
         return self._output.kept_rows(self._dataset.counts, self._dataset.reader.columns, rows)
@@ -445,9 +458,9 @@ class LoaderEpochs:
         return BatchProcessor.is_needed(dataset.reader.columns, self._options.transform)
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:
-        if self._reading is not None:
+        if self._reading_process is not None:
             processes = self._processes(self._dataset)
-            return IsolatedEngine(self._reading, plan, first_batch, processes=processes, next_plan=next_plan)
+            return IsolatedEngine(self._reading_process, plan, first_batch, processes=processes, next_plan=next_plan)
         return self._engines()(plan, first_batch=first_batch, is_first=self._figures is None)
 
 

@@ -257,7 +257,7 @@ class _Run:
         self._admitted = 0
         self._next_to_order = 0
         self._is_ordering = False
-        self._fills_first = limits.waits_for_second
+        self._waits_for_second = limits.waits_for_second
         self._free = limits.num_threads
         self._reading_bytes, self._reading = 0, 0
         self._held = limits.held_bytes
@@ -319,9 +319,9 @@ class _Run:
     def _deliver(self) -> None:
         """Give the training loop the next window, if it waits and the window is ready."""
         while self._is_waiting and self._windows and self._windows[0].phase == "ready":
-            if self._fills_first and len(self._load) > 1 and not self._is_second_ready():
+            if self._waits_for_second and len(self._load) > 1 and not self._is_second_ready():
                 return
-            self._fills_first = False
+            self._waits_for_second = False
             window = self._windows.popleft()
             self._delivered.append(window)
             batches = window.load.batches
@@ -387,7 +387,7 @@ class _Run:
                 unread = sum(window.load.reads[number].rows for number in window.waiting)
                 owed += (window.load.rows + unread) * limits.row_bytes
                 owed += limits.arena_bytes if window.phase == "new" else 0
-            needs_next = self._fills_first and window is self._windows[0]
+            needs_next = self._waits_for_second and window is self._windows[0]
         return None
 
     def _job_of(self, window: _Window, owed: float, *, may_exceed: bool) -> tuple[float, str, _Window, int] | None:
@@ -471,7 +471,7 @@ class _Run:
     def _ask(self) -> None:
         """Request the row groups that may be fetched now, in the order of the plan."""
         network = self._network
-        needed = self._windows[0].index + self._fills_first if self._windows else self._admitted
+        needed = self._windows[0].index + self._waits_for_second if self._windows else self._admitted
         while network is not None and self._next_fetch < len(self._fetches):
             window, number = self._fetches[self._next_fetch]
             read = self._load[window].reads[number]

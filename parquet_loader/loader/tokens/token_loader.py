@@ -328,7 +328,7 @@ class TokenLoader(BatchedDataLoader):
                 f"num_workers={workers}: worker {worker} would pack documents by itself; use num_workers=0, because "
                 "the loader reads in the background anyway"
             )
-        with self._turns():
+        with self._begin_lock():
             self._end_previous()
             plan = self._plan(epoch)
             return self._begin(plan, min(first_batch, plan.batches), self._output)
@@ -396,12 +396,12 @@ class TokenLoader(BatchedDataLoader):
             self._batches_ahead,
         )  # fmt: skip
 
-    def _plan_of(self, ready: Engine) -> Plan:
-        return self._plan(ready.plan.epoch)
+    def _plan_of(self, engine_ahead: Engine) -> Plan:
+        return self._plan(engine_ahead.plan.epoch)
 
     def _engine(self, plan: Plan, first_batch: int = 0, next_plan: NextPlan | None = None) -> EpochEngine:  # noqa: ARG002
         packing = self._packing(plan.epoch)
-        if self._reading is not None:  # the next epoch may begin in any window, so the child reads none ahead
+        if self._reading_process is not None:  # the next epoch may begin in any window, so the child reads none ahead
             return super()._engine(packing.read_plan(first_batch))
         return self._parts_of_epoch().engine(packing, first_batch, is_first=self._figures is None)
 
