@@ -28,18 +28,18 @@ class StoreWriter:
     publishes by age, and ends with the writer. Memory: about one row group.
     """
 
-    def __init__(self, output: WriterState) -> None:
-        self._output = output
+    def __init__(self, state: WriterState) -> None:
+        self._state = state
         self._pid = os.getpid()
-        self._state: Literal["open", "closed", "aborted"] = "open"
-        self._thread = Thread(target=_work, args=(output,), name="parquet_loader-roller", daemon=True)
-        self._finalizer = weakref.finalize(self, _forgotten, output, self._thread)
+        self._status: Literal["open", "closed", "aborted"] = "open"
+        self._thread = Thread(target=_work, args=(state,), name="parquet_loader-roller", daemon=True)
+        self._finalizer = weakref.finalize(self, _forgotten, state, self._thread)
         try:
-            with starting_threads(f"{output.root}: a writer"):
+            with starting_threads(f"{state.root}: a writer"):
                 uninterrupted(self._thread.start)
         except SystemReadError:
             self._finalizer.detach()
-            _discard(output)
+            _discard(state)
             raise
 
     def __enter__(self) -> Self:
@@ -54,12 +54,12 @@ class StoreWriter:
             self.abort()
 
     def __repr__(self) -> str:
-        return f"StoreWriter({self._output.root!r}, {self._state}, {self.done.rows} rows published)"
+        return f"StoreWriter({self._state.root!r}, {self._status}, {self.done.rows} rows published)"
 
     @property
     def done(self) -> WrittenRows:
         """The rows published and dropped, and the seconds waited, so far."""
-        return self._output.done
+        return self._state.done
 
     def write(self, batch: Any) -> None:
         """Add rows: a dict of columns, row dicts, Arrow data, a frame, or an iterator or reader of any of these.
@@ -72,46 +72,46 @@ class StoreWriter:
             WriteError: The file system refuses (a full disk). Unpublished rows are lost, and the writer is aborted.
             UnfinishedCommitError: The same, but published rows may not be on the disk; `done` counts them.
         """
-        self._run(lambda: self._output.write(batch))
+        self._run(lambda: self._state.write(batch))
 
     def flush(self) -> WrittenRows:
         """Publish every row written so far, and return a summary. Raises as `write`."""
-        self._run(self._output.publish_all)
+        self._run(self._state.publish_all)
         return self.done
 
     def close(self) -> WrittenRows:
         """Publish the remaining rows and end the writer; return a summary. Idempotent. Raises as `write`."""
-        if self._state == "closed":
+        if self._status == "closed":
             return self.done
         self.flush()
-        self._state = "closed"
+        self._status = "closed"
         self._end()
         return self.done
 
     def stop_waiting(self) -> None:
         """Let present and later waits for space raise `WriteError`; any thread may call this."""
-        self._output.stop.set()
+        self._state.stop.set()
 
     def abort(self) -> None:
         """Drop rows that are not published, and end the writer; does nothing after `close`."""
-        if self._state == "open" and self._pid == os.getpid():
-            self._state = "aborted"
+        if self._status == "open" and self._pid == os.getpid():
+            self._status = "aborted"
             self._end()
 
     def _end(self) -> None:
         if self._finalizer.alive:
-            _let_go(self._output, self._thread)
+            _let_go(self._state, self._thread)
             self._finalizer.detach()  # last, so that it ends the thread if a signal interrupts this
 
     def _run(self, work: Callable[[], None]) -> None:
         """Run a method's work; errors other than unsuitable rows or a full store abort the writer."""
         if self._pid != os.getpid():
             raise WriteError(f"{self!r}: this writer was made before fork(); make one in this process")
-        if self._state != "open":
-            raise WriteError(f"{self!r}: the writer is {self._state}; store.writer() makes another")
+        if self._status != "open":
+            raise WriteError(f"{self!r}: the writer is {self._status}; store.writer() makes another")
         try:
-            with self._output.lock:
-                self._output.check()
+            with self._state.lock:
+                self._state.check()
                 work()
         except (StoreFullError, DataError, SchemaError):
             raise
@@ -120,58 +120,58 @@ class StoreWriter:
             raise
 
 
-def _work(output: WriterState) -> None:
+def _work(state: WriterState) -> None:
     """The work of the writer's thread: publish rows that are old enough; at the end, remove unpublished files."""
     deadline: float | None = None
     try:
         while True:
             try:
-                deadline = output.inbox.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+                deadline = state.inbox.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
                 if deadline is None:
                     return
             except Empty:
-                with output.lock:
-                    deadline = _publish_if_due(output)
-                    output.is_watched = deadline is not None
+                with state.lock:
+                    deadline = _publish_if_due(state)
+                    state.is_watched = deadline is not None
     finally:
-        _discard(output)
+        _discard(state)
 
 
-def _discard(output: WriterState) -> None:
+def _discard(state: WriterState) -> None:
     """Remove unpublished files, and release the reservation."""
-    with output.lock:
-        output.discard()
+    with state.lock:
+        state.discard()
     with contextlib.suppress(OSError):
-        output.reservation.close()
+        state.reservation.close()
 
 
-def _publish_if_due(output: WriterState) -> float | None:
+def _publish_if_due(state: WriterState) -> float | None:
     """Publish rows that are old enough, and return when to check again."""
-    if output.deadline is None or output.error is not None or time.monotonic() < output.deadline:
-        return output.deadline
+    if state.deadline is None or state.error is not None or time.monotonic() < state.deadline:
+        return state.deadline
     try:
-        output.publish_all()
+        state.publish_all()
     except StoreFullError:
-        return time.monotonic() + output.options.roll_s
+        return time.monotonic() + state.options.roll_s
     except BaseException as error:  # for the caller's next call
-        output.error = error
+        state.error = error
     return None
 
 
-def _let_go(output: WriterState, thread: Thread) -> None:
+def _let_go(state: WriterState, thread: Thread) -> None:
     """End a writer and its thread. If a finaliser runs this under the store's lock, it does not wait for the thread."""
-    if not output.reservation.is_here:
+    if not state.reservation.is_here:
         return  # a forked child has no thread
-    output.stop.set()
-    output.inbox.put(None)
+    state.stop.set()
+    state.inbox.put(None)
     if thread is not current_thread() and not holds_exclusive():
         thread.join()
 
 
-def _forgotten(output: WriterState, thread: Thread) -> None:
+def _forgotten(state: WriterState, thread: Thread) -> None:
     """End a writer that was never closed, and warn of lost rows."""
-    rows, root = output.buffered_rows if output.reservation.is_here else 0, output.root
-    _let_go(output, thread)
+    rows, root = state.buffered_rows if state.reservation.is_here else 0, state.root
+    _let_go(state, thread)
     if rows:
         warnings.warn(
             f"{root}: the writer was never closed, and {rows:,} rows that it had not published are lost; close(), "

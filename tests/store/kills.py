@@ -87,7 +87,7 @@ def write(path: str, number: int, log: str) -> None:
             first += ROWS
             if first % (3 * ROWS) == 0:
                 done = writer.flush()
-                say(log, acknowledged=done.rows, identity=writer._output.reservation.writer)
+                say(log, acknowledged=done.rows, identity=writer._state.reservation.writer)
 
 
 def run_jobs(path: str, number: int, log: str) -> None:
