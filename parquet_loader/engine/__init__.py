@@ -23,5 +23,5 @@ from parquet_loader.engine.usage import EngineFigures, Usage
 from parquet_loader.engine.window_media import WindowMedia
 from parquet_loader.engine.window_task import WindowTask
 from parquet_loader.engine.workers.epoch_workers import STAGES, Job
-from parquet_loader.engine.workers.ranges import Mark, marking
+from parquet_loader.engine.workers.nvtx_ranges import Mark, marking
 from parquet_loader.engine.workers.record import EngineRecord, Event, EventLog, Progress, Sample, SampleLog, events_of

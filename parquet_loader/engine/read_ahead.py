@@ -74,14 +74,14 @@ class ReadAhead(Generic[E]):
     Args:
         dataset: The data set.
         plan: Computes the plan of the epoch.
-        opened: Opens the engine of a plan; it starts no thread.
+        open_engine: Opens the engine of a plan; it starts no thread.
     """
 
-    def __init__(self, dataset: Dataset, plan: NextPlan, opened: Callable[[Plan], E]) -> None:
+    def __init__(self, dataset: Dataset, plan: NextPlan, open_engine: Callable[[Plan], E]) -> None:
         self.dataset = dataset
         self.plan = plan
         self.has_begun = False
-        self._opened: Callable[[Plan], E] | None = opened
+        self._open_engine: Callable[[Plan], E] | None = open_engine
         self._made: list[E] = []
         self._is_over = False
         self._pid = os.getpid()
@@ -100,11 +100,11 @@ class ReadAhead(Generic[E]):
         Args:
             before: The engine of the running epoch.
         """
-        opened, self._opened = self._opened, None
-        if opened is None or self._is_over:
+        open_engine, self._open_engine = self._open_engine, None
+        if open_engine is None or self._is_over:
             return
         try:
-            engine = opened(self.plan(self.dataset))
+            engine = open_engine(self.plan(self.dataset))
         except Exception:
             return
         try:
@@ -125,12 +125,12 @@ class ReadAhead(Generic[E]):
         """Hand the engine over to its epoch."""
         self._made.clear()  # first, so that a `begin` that is just ending finds nothing to close
         self._is_over = True
-        self._opened = None
+        self._open_engine = None
 
     def drop(self) -> None:
         """Close the engine, or prevent its opening; idempotent."""
         self._is_over = True
-        self._opened = None
+        self._open_engine = None
         for engine in tuple(self._made):
             engine.close()  # after a SIGINT in `close` the engine is still here, for the next call
         self._made.clear()

@@ -73,13 +73,13 @@ from parquet_loader.loader.diagnosis import diagnosed
 from parquet_loader.loader.epoch_plan import EpochPlan, figures_of_plan
 from parquet_loader.loader.epochs.epoch_figures import EpochFigures, EpochRecord
 from parquet_loader.loader.epochs.resumable_epochs import ResumableEpochs
+from parquet_loader.loader.live_datasets import LiveDatasets
 from parquet_loader.loader.live_source import LiveSource
 from parquet_loader.loader.live_table import LiveTable
-from parquet_loader.loader.live_view import Following
 from parquet_loader.loader.loader_source import SourceOpening, live_source_of
 from parquet_loader.loader.report.page import page_of
 from parquet_loader.loader.report.trace import trace_of
-from parquet_loader.loader.sharing import check_store_ranks, choose_sharding
+from parquet_loader.loader.shard_choice import check_store_ranks, choose_sharding
 from parquet_loader.loader.stats import LoaderStats
 from parquet_loader.plan import Plan
 from parquet_loader.read import Filters, LocalCache, as_expression
@@ -431,13 +431,13 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         if not is_open:
             warn_if_missing()
         ranks = None if is_open else ranks_to_agree_with(opening.shard)
-        self._following = None
+        self._live_datasets = None
         with broadcasting_errors(ranks):
             if live is not None:
                 ranks_of_store = check_store_ranks(self._sharding.shard)
                 follows_filter = opening.filters is not None
-                self._following = Following(live, opening.of_snapshot, ranks_of_store, filters=follows_filter)
-                self._use(self._following.peek(0))
+                self._live_datasets = LiveDatasets(live, opening.of_snapshot, ranks_of_store, filters=follows_filter)
+                self._use(self._live_datasets.peek(0))
             else:
                 self._use(given if is_open else opening.of_source(given, ranks))
             if limits_device and self._dataset.budget.is_made:
@@ -542,7 +542,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             UnsupportedError: Epochs may differ in their number of batches.
         """
         self._check_open()
-        if self._following is not None:
+        if self._live_datasets is not None:
             raise UnsupportedError(
                 "to_keras: the source changes from epoch to epoch, but all epochs of a PyDataset have the same number "
                 "of batches; iterate over the loader, and call train_on_batch"
@@ -609,7 +609,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         if self._figures is None:
             raise LoaderStateError("stats(): no epoch has begun yet; iterate over the loader first")
         stats = self._figures.stats(self._dataset.snapshot, self._dataset.sizing.limit_bytes)
-        return stats if self._following is None else replace(stats, growth=self._following.growth)
+        return stats if self._live_datasets is None else replace(stats, growth=self._live_datasets.growth)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the running epoch, or else the last one, as an HTML page: charts over time, figures and advice.
@@ -650,8 +650,8 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         """End a running epoch and its threads; idempotent. The loader cannot be used afterwards."""
         self.reset()
         self._closed = True
-        if self._following is not None:
-            self._following.release()
+        if self._live_datasets is not None:
+            self._live_datasets.release()
         if self._reading_process is not None:
             self._reading_process.stop()
         if self._transforms is not None:
@@ -682,7 +682,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
             raise LoaderStateError(
                 "a loader cannot be pickled or copied while it is iterated; finish the loop, or call loader.reset()"
             )
-        if self._following is not None:
+        if self._live_datasets is not None:
             raise UnsupportedError(
                 "a loader over a SampleStore, or a table with follow=True, cannot be pickled; make it in the process "
                 "that uses it, with num_workers=0 in a DataLoader, because the loader reads in the background anyway"

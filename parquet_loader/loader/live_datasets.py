@@ -1,4 +1,4 @@
-"""A loader's view of a source that changes: one snapshot for each epoch, the same on all ranks; states name it."""
+"""The data sets of a source that changes: one for each epoch, of the same files on all ranks; states name these."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class EpochView:
     dataset: Dataset
 
 
-class Following:
-    """Follows a source that changes, for one loader. Used by one thread at a time.
+class LiveDatasets:
+    """Opens the data set of each epoch of one loader over a source that changes. Used by one thread at a time.
 
     With several ranks, rank 0 lists the source and sends the result to the others. Every listing is a collective
     exchange: it ends when every rank has leased the files, and an error on one rank is raised on all.

@@ -41,7 +41,7 @@ from parquet_loader.errors import DataError, ParquetLoaderError
 from parquet_loader.read.column_chunks import ColumnSelection
 from parquet_loader.read.int96 import beyond_nanoseconds
 from parquet_loader.read.row_group_reader import RowGroupReader
-from parquet_loader.read.views import without_views
+from parquet_loader.read.view_types import without_views
 from parquet_loader.schema import heads
 from parquet_loader.source import ByteRange, Fetcher, FileSchema, Metadata, RowGroupRef, SparseFile
 

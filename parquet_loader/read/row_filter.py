@@ -16,7 +16,7 @@ from parquet_loader.common import Call, FieldRef, Literal, Node, named_columns, 
 from parquet_loader.decode import ValueProblem, coded_words, type_at
 from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.read.splits import check_number_keys, check_text_keys
-from parquet_loader.read.views import schema_without_views, table_without_views
+from parquet_loader.read.view_types import schema_without_views, table_without_views
 from parquet_loader.read.virtual_columns import Positions, position_hash, text_hash
 from parquet_loader.schema import (
     METADATA_KEY,

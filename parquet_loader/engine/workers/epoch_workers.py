@@ -13,7 +13,7 @@ from threading import Condition, RLock
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from parquet_loader.common import is_out_of_memory, out_of_memory
-from parquet_loader.engine.workers.ranges import Mark, marking
+from parquet_loader.engine.workers.nvtx_ranges import Mark, marking
 from parquet_loader.engine.workers.record import EventLog, Sample, SampleLog
 from parquet_loader.engine.workers.worker_pool import WorkerPool
 

@@ -27,10 +27,10 @@ from parquet_loader.errors import ConfigurationError, LoaderStateError, Unsuppor
 from parquet_loader.loader.epochs.epoch import Epoch
 from parquet_loader.loader.epochs.epoch_figures import EpochEngine, EpochFigures
 from parquet_loader.loader.fixed_attribute import FixedAttribute
+from parquet_loader.loader.live_datasets import LiveDatasets
 from parquet_loader.loader.live_source import Deliveries, EpochFiles
-from parquet_loader.loader.live_view import Following
 from parquet_loader.loader.mixing import MixingMeter
-from parquet_loader.loader.sharing import check_still_divided
+from parquet_loader.loader.shard_choice import check_still_divided
 from parquet_loader.plan import Division, Plan, Sharding, split_over_workers
 from parquet_loader.schema import Schema, masks_of
 from parquet_loader.window import Allocator, Arenas
@@ -61,7 +61,7 @@ class LoaderEpochs:
     _reading_process: ReadingProcess | None
     _isolates: bool
     _transforms: TransformProcesses | None
-    _following: Following | None
+    _live_datasets: LiveDatasets | None
     _bar: Any
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class LoaderEpochs:
     @property
     def _changes(self) -> bool:
         """Whether the source is listed at each epoch's start, as a `SampleStore` is."""
-        return self._following is not None
+        return self._live_datasets is not None
 
     @property
     def _steps_differ(self) -> bool:
@@ -190,11 +190,11 @@ class LoaderEpochs:
     def _iterate(self, output: Output) -> Iterator[Batch]:
         """Begin an epoch as `__iter__` does, in the format of an output."""
         with self._begin_lock():
-            if self._following is None:
+            if self._live_datasets is None:
                 self._end_previous()
                 return self._begin_epoch(output, reads_ahead=self.shuffle or self._has_iterated())
-            self._following.with_broadcast(self._end_previous)
-            seen = self._following.begin(self._next_epoch, self._next_batch)
+            self._live_datasets.with_broadcast(self._end_previous)
+            seen = self._live_datasets.begin(self._next_epoch, self._next_batch)
             try:
                 # A source that has just changed is expected to change again before the next epoch.
                 is_same = seen.dataset is self._dataset
@@ -225,7 +225,7 @@ class LoaderEpochs:
             ConfigurationError: There are logical shards, whose batches cannot be divided over workers.
             UnsupportedError: The source is a store or a followed table, whose files only one process lists and holds.
         """
-        if self._following is not None:
+        if self._live_datasets is not None:
             raise UnsupportedError(
                 f"num_workers={workers} over a SampleStore, or a table with follow=True: only one process lists and "
                 "holds its files; use num_workers=0, because the loader reads in the background anyway"
@@ -353,7 +353,7 @@ class LoaderEpochs:
         if not self._measures_mixing:
             return MixingMeter()
         last = self._figures
-        return last.mixing if last is not None and last.has_delivered_all and self._following is None else None
+        return last.mixing if last is not None and last.has_delivered_all and self._live_datasets is None else None
 
     def reset(self) -> None:
         """End the running iteration, if there is one, and release the part of the next epoch that was read ahead.

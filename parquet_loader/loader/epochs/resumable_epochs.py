@@ -11,7 +11,7 @@ from parquet_loader.common import check_choice, check_int
 from parquet_loader.dataset import MOST_OPEN_ROW_GROUPS, WindowNeeds
 from parquet_loader.errors import ResumeError
 from parquet_loader.loader.epochs.loader_epochs import LoaderEpochs
-from parquet_loader.loader.live_view import Following, files_named
+from parquet_loader.loader.live_datasets import LiveDatasets, files_named
 from parquet_loader.loader.state import OF_FILES, check_state, make_state, order_identity
 
 _OF_WINDOWS = ("window_rows", "open_row_groups")
@@ -42,10 +42,10 @@ class ResumableEpochs(LoaderEpochs):
         if batch >= len(self) > 0:
             epoch, batch = epoch + 1, 0
         left_out = last.left_out if last is not None and self._options.skips else 0
-        if self._following is None:
+        if self._live_datasets is None:
             return make_state(self._identity, epoch, batch, left_out)
         named = {name: value for name, value in self._identity.items() if batch or name not in OF_FILES}
-        return make_state({**named, "snapshot": self._following.keep()}, epoch, batch, left_out)
+        return make_state({**named, "snapshot": self._live_datasets.keep()}, epoch, batch, left_out)
 
     def load_state_dict(self, state: dict[str, Any], *, if_gone: Literal["raise", "next_epoch"] = "raise") -> None:
         """Continue from a state, with the next batch; ends a running iteration.
@@ -68,7 +68,7 @@ class ResumableEpochs(LoaderEpochs):
             LoaderStateError: The loader is closed.
         """
         check_choice("if_gone", if_gone, ("raise", "next_epoch"))
-        following = self._following
+        following = self._live_datasets
         if following is None:
             epoch, batch = self._accept_state(state)
         else:
@@ -84,7 +84,7 @@ class ResumableEpochs(LoaderEpochs):
         self._end_for_state()
         return check_state(state, self._identity, 2**62, OF_FILES)
 
-    def _recall(self, following: Following, state: dict[str, Any], *, skips_to_next: bool) -> tuple[int, int]:
+    def _recall(self, following: LiveDatasets, state: dict[str, Any], *, skips_to_next: bool) -> tuple[int, int]:
         """Let the next epoch read the files that a state names; return the state's epoch and batch.
 
         If files are gone and `skips_to_next` is set, return the first batch of the next epoch.
