@@ -208,10 +208,10 @@ class ColumnRoute:
 
     Attributes:
         source: The column.
-        window: The direct way to the window's buffers, without an Arrow array, unless the filter needs the column to
-            drop rows of a row group. ``"pages"``: the system copies the values from plain pages. ``"kernel"``: a kernel
-            decodes them there. None: there is none.
-        decoder: The decoder if `window` cannot be used; None if nothing is read.
+        window: How values are written directly to the window's buffers, without an Arrow array. ``"pages"``: the system
+            copies them from plain pages. ``"kernel"``: a kernel decodes them there. None: not at all. It is not used if
+            the filter needs the column to drop rows of a row group.
+        decoder: The decoder to arrays, if `window` cannot be used; None if nothing is read.
         reason: Why there is no faster route; "" if this is the fastest.
         dictionary_rows: The least rows of a batch that Arrow reads as a dictionary; 0 for never.
         stored: The name to read; "" if nothing is read.
@@ -279,6 +279,14 @@ def routes_of(
 def _route(
     source: ColumnSource, forbidden: str, missing: str, *, pages: bool
 ) -> tuple[Literal["pages", "kernel"] | None, Literal["kernel", "arrow"] | None, str]:
+    """Return `ColumnRoute.window`, `decoder` and `reason` of a column.
+
+    Args:
+        source: The column.
+        forbidden: The option that leaves all decoding to Arrow; "" if there is none.
+        missing: Why there are no kernels; "" if there are.
+        pages: As in `routes_of`.
+    """
     field, column = source.field, source.column
     if source.stored is None:
         return None, None, "the files have no such column"

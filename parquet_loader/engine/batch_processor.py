@@ -115,8 +115,8 @@ class BatchProcessor:
         columns: The canonical columns.
         transform: The caller's function, or None.
         seed, epoch: Seed the random crops, flips and positions of media, with the row's number in the data set.
-        part: The number of the first shard that this rank reads; with `seed`, `epoch` and the number of the batch, it
-            seeds the generator passed to `transform`.
+        shard_number: The number of the first shard that this rank reads; with `seed`, `epoch` and the number of the
+            batch, it seeds the generator passed to `transform`.
         rows_out: How many rows `transform` returns; None if it returns as many as it gets.
         row_numbers: Name of the column with the rows' numbers in the data set, if there is one.
         replaces: Whether rows with damaged media are replaced; needs `row_numbers`.
@@ -135,7 +135,7 @@ class BatchProcessor:
         transform: Transform | None,
         seed: int,
         epoch: int,
-        part: int,
+        shard_number: int,
         rows_out: RowsOut | None = None,
         row_numbers: str | None = None,
         *,
@@ -154,7 +154,7 @@ class BatchProcessor:
         self._transform = transform
         self._seed = seed
         self._epoch = epoch
-        self._part = part
+        self._shard_number = shard_number
         self._rows_out = rows_out
         self._row_numbers = row_numbers
         self._replaces = replaces
@@ -195,7 +195,7 @@ class BatchProcessor:
         return made
 
     def work(self, window: Window, start: int, stop: int, batch: int, allocator: Allocator) -> SharedBatch:
-        """Return the work of `__call__`, which several threads may do."""
+        """Return the work of `__call__`, which several threads may share."""
         own = None if self._transform is not None and allocator.is_required else allocator
         memory = MediaMemory(own, encodes=self._encodes)
         rows = stop - start
@@ -251,7 +251,7 @@ class BatchProcessor:
             done = {name: _owned(array) if array is views.get(name) else array for name, array in done.items()}
         if self._transform is None:
             return done, replaced, 0
-        stream = bit_generator(self._seed, Stream.TRANSFORM, self._epoch, self._part << 40 | batch)
+        stream = bit_generator(self._seed, Stream.TRANSFORM, self._epoch, self._shard_number << 40 | batch)
         rng = np.random.Generator(stream)
         given_bytes = sum(map(_nbytes, done.values()))
         given = {name: _for_transform(array) for name, array in done.items()}

@@ -1,4 +1,4 @@
-"""Computes the windows of an epoch whose rows are already on a device; reads nothing and has no threads."""
+"""The engine of an epoch whose rows a device keeps (``cache="device"``): computes windows, and reads nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from parquet_loader.window import KeptWindow
 
 
 class KeptEngine:
-    """An epoch of kept rows, with the methods of `Engine`. Used by one thread at a time.
+    """Computes the order of rows that are already on a device, with the methods of `Engine`, and without threads.
 
-    Its windows have the same rows in the same order as those of an `Engine`: rows left over by a window come first in
-    the next one.
+    Used by one thread at a time. Its windows have the same rows in the same order as those of an `Engine`: rows left
+    over by a window come first in the next one.
 
     Args:
         plan: The plan of the epoch.

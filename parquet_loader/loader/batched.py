@@ -307,6 +307,7 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         output_options: OutputOptions | None = None,
     ) -> None:
         columns = check_columns(columns)
+        # For copies of the loader; see `__reduce__`.
         self._arguments = {k: v for k, v in locals().items() if k not in ("self", "source", "filesystem", "shard")}
         filters = as_expression(filters)
         caches_on_device = cache == "device" and self._slices_windows

@@ -76,8 +76,8 @@ HIDDEN_ROW_NUMBERS = _ROW_NUMBER
 """Name of the column of the rows' numbers in the data set, if only decoding needs it."""
 
 
-class _KnownRows(NamedTuple):
-    """What is known of the rows of a row group before they are read.
+class _RowFacts(NamedTuple):
+    """The facts about the rows of a row group that do not come from its column chunks.
 
     Attributes:
         row_group: The row group.
@@ -110,7 +110,7 @@ class RowGroupReader:
         snapshot: As given.
         columns: Canonical columns, in the order of delivery.
         chunks: The locations of the row groups' column chunks.
-        conforms: For each of the snapshot's schemas, the conversion of a file's own columns to it.
+        conforms: For each of the snapshot's schemas, the conversion of a file's stored types to it.
         ranges: Finds values that stay in their files.
         positions: The rows' positions if the filter uses them, or None.
         row_numbers: As given.
@@ -211,8 +211,8 @@ class RowGroupReader:
             raise self.explained(row_group, columns, error) from error
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), _TO_ARRAYS, location)]
         if not tables:
-            known = _KnownRows(row_group, None, None, self._partitions(row_group), self.ranges.empty(row_group))
-            return self._canonical(known, row_group.schema.empty_table(), 0, ())[0]
+            facts = _RowFacts(row_group, None, None, self._partitions(row_group), self.ranges.empty(row_group))
+            return self._canonical(facts, row_group.schema.empty_table(), 0, ())[0]
         return pa.concat_tables(tables)
 
     def empty_table(self) -> pa.Table:
@@ -284,7 +284,7 @@ class RowGroupReader:
         rows_at_once = partial(self._rows_at_once, row_group, batch_rows=batch_rows, is_filtered=is_filtered)
         partitions = self._partitions(row_group)
         try:
-            known = _KnownRows(row_group, row_filter, deleted, partitions, self.ranges.of(row_group))
+            facts = _RowFacts(row_group, row_filter, deleted, partitions, self.ranges.of(row_group))
             location = location or self.chunks.locate_forward(row_group, columns)
         except READ_ERRORS as error:
             raise self.explained(row_group, columns, error) from error
@@ -308,7 +308,7 @@ class RowGroupReader:
                         table, left_out = _NOTHING, None
                         if not is_all_deferred:
                             stored = pa.Table.from_batches([batch])
-                            table, left_out = self._canonical(known, stored, first_row, deferred)
+                            table, left_out = self._canonical(facts, stored, first_row, deferred)
                         elif deleted is not None:
                             left_out = _deleted_among(deleted, first_row, len(batch))
                         rows, skipped = len(table), None
@@ -588,10 +588,10 @@ class RowGroupReader:
         return self._decoders[row_group.schema_number]
 
     def _canonical(
-        self, known: _KnownRows, table: pa.Table, first_row: int, deferred: Collection[str]
+        self, facts: _RowFacts, table: pa.Table, first_row: int, deferred: Collection[str]
     ) -> tuple[pa.Table, IntArray | None]:
         """Return canonical rows; if columns are deferred, also the rows among them that are left out, or None."""
-        row_group, row_filter, deleted, partitions, ranges = known
+        row_group, row_filter, deleted, partitions, ranges = facts
         origin, rows = TableOrigin(row_group, first_row), len(table)
         left_out = None if deleted is None or not deferred else _deleted_among(deleted, first_row, rows)
         if row_filter is not None and deferred:

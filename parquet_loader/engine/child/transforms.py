@@ -86,7 +86,7 @@ class TransformProcesses:
 
     def lanes(self, processor: BatchProcessor) -> list[TransformLane]:
         """Return a lane for each process, for one epoch."""
-        return [TransformLane(self._running, number, processor, self._option) for number in range(self._count)]
+        return [TransformLane(self._running, number, processor) for number in range(self._count)]
 
     def kill(self) -> None:
         """Kill the processes, so that no thread waits for one; `end` reaps them. Any thread may call it."""
@@ -106,17 +106,21 @@ def _end_all(running: list[_Process]) -> None:
 
 
 class TransformLane:
-    """One epoch's use of one process, with the method of `BatchProcessor`. Used by one thread.
+    """Makes batches of one epoch in one process, with the method of `BatchProcessor`. Used by one thread.
+
+    Args:
+        running: The running processes; shared with `TransformProcesses`, which adds and removes them.
+        number: The position of this lane's process among them.
+        processor: The processor of the epoch; the process calls its own copy of `transform`.
 
     Attributes:
         cpu_s: Processor seconds that the process took for the last batch.
     """
 
-    def __init__(self, running: list[_Process], number: int, processor: BatchProcessor, option: str) -> None:
+    def __init__(self, running: list[_Process], number: int, processor: BatchProcessor) -> None:
         self._running = running
         self._number = number
         self._processor: bytes | None = pickle.dumps(processor.with_transform(None))
-        self._option = option
         self.cpu_s = 0.0
 
     def __call__(self, window: Window, start: int, stop: int, batch: int, allocator: Allocator) -> ProcessedBatch:

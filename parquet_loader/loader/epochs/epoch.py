@@ -35,8 +35,8 @@ class Epoch:
         figures: Measures times.
         locate: As `Snapshot.locate`, for errors.
         deliveries: Releases files when their last batch is delivered; None if the source does not change.
-        read_ahead: The object that opened the engine during the previous epoch; None if the engine is new.
-        next_epoch: Opens the next epoch during this one. The loader keeps it, unless this epoch ends early.
+        read_ahead: Holds the engine, if it was opened during the previous epoch; None if the engine is new.
+        next_epoch: Opens the engine of the next epoch during this one, and is dropped if this one ends early; or None.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Epoch:
         self._pid = os.getpid()
         self._engine = engine
         self._bar = bar
-        self._batches = output.delivered(_pull(engine, output, batch_size, pinned, figures, locate))
+        self._batches = output.delivered(_made_batches(engine, output, batch_size, pinned, figures, locate))
         if isinstance(output, PermutingOutput) and (output.permutes or output.decodes):
             figures.device = output.figures
         if isinstance(output, CountedOutput):
@@ -186,7 +186,7 @@ class Epoch:
         self._is_over = True
 
 
-def _pull(
+def _made_batches(
     engine: EpochEngine,
     output: Output,
     batch_size: int,
@@ -194,6 +194,11 @@ def _pull(
     figures: EpochFigures,
     locate: Locate,
 ) -> Iterator[Batch]:
+    """Yield the batches of an epoch; arguments as in `Epoch`.
+
+    An engine that processes batches returns them in `next_batches`. Another one returns windows, from which the output
+    makes the batches.
+    """
     permuting = output if isinstance(output, PermutingOutput) else None  # once, because protocols are slow to check
     decodes = permuting is not None and permuting.decodes
     while engine.processes and (made := deque(engine.next_batches())):
