@@ -30,7 +30,6 @@ class Conform:
     def __init__(self, stored: pa.Schema, delivered: pa.Schema) -> None:
         self._stored = stored
         self._names = frozenset(stored.names)
-        self._delivered = delivered
         self._changed = {
             own.name: (own.type, out.type) for own, out in zip(stored, delivered, strict=True) if own.type != out.type
         }
