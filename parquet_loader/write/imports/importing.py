@@ -33,7 +33,7 @@ from parquet_loader.common import (
 )
 from parquet_loader.errors import ConfigurationError, SourceError, WriteError
 from parquet_loader.schema import Schema
-from parquet_loader.write.column_layout import Layout, choose_layout
+from parquet_loader.write.column_layout import choose_layout
 from parquet_loader.write.imports.records import ImportSource, Position, Prepared, Tally
 from parquet_loader.write.imports.report import ImportReport, SkippedRecords
 from parquet_loader.write.jobs.commit import publish_directory
@@ -295,7 +295,6 @@ class _FileWriter:
         self._journal = journal
         self._metadata = {key.encode(): text.encode() for key, text in prepared.metadata.items()}
         self._options = options
-        self._layout: Layout | None = None
         self._file: StagedFile | None = None
         self._tally = Tally()
         self._position: Position = None
