@@ -36,6 +36,7 @@ from parquet_loader.schema import (
     is_bytes,
     is_list_like,
     is_text,
+    list_values,
     plain_type,
     policy_of,
     unpacked_field,
@@ -205,7 +206,7 @@ def _children(array: pa.Array) -> list[pa.Array]:
         return found
     if pa.types.is_map(array.type):
         return [array.keys, array.items]
-    return [array.flatten()] if is_list_like(array.type) else []
+    return [list_values(array)] if is_list_like(array.type) else []
 
 
 def tensor(array: pa.ChunkedArray, field: Tensor) -> pa.ChunkedArray:
@@ -275,7 +276,7 @@ def _even_values(array: pa.Array, field: Tensor) -> pa.Array:
                 "if rows differ in length, declare RaggedList(...) for the column in schema=",
             )
         dims.append(width)
-        array = _bytes_values(array) if is_bytes(array.type) else array.flatten()
+        array = _bytes_values(array) if is_bytes(array.type) else list_values(array)
     flat = [field.width_bytes] if from_bytes else [size]
     if rows and dims not in (flat, list(field.shape)):
         raise ValueProblem(
@@ -324,7 +325,7 @@ def one_array(array: pa.ChunkedArray) -> pa.Array:
     """Return the array in one chunk; copies only if there are several."""
     if array.num_chunks == 1:
         return array.chunk(0)
-    return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    return pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, array.type)
 
 
 def binary(array: pa.ChunkedArray, field: Text | Bytes | Image | Audio | Video | Encoded) -> pa.ChunkedArray:
@@ -470,7 +471,7 @@ def _values_and_offsets(lists: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64
     if lists.null_count or buffer is None or not (is_large or pa.types.is_list(lists.type)):
         offsets = np.zeros(len(lists) + 1, np.int64)
         np.cumsum(_lengths(lists), out=offsets[1:])
-        return lists.flatten(), offsets
+        return list_values(lists), offsets
     dtype = np.dtype(np.int64 if is_large else np.int32)
     found = np.frombuffer(buffer, dtype, len(lists) + 1, lists.offset * dtype.itemsize)
     first, last = int(found[0]), int(found[-1])

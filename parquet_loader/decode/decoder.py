@@ -46,6 +46,7 @@ from parquet_loader.schema import (
     are_file_references,
     is_list_like,
     is_media,
+    list_values,
     named_codes,
     plain_type,
     policy_of,
@@ -616,14 +617,14 @@ def _member(structs: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 def _through_lists(array: pa.ChunkedArray, change: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:
     """Apply a change to the values of lists or maps; null rows stay null."""
     chunks: list[pa.Array] = []
-    for chunk in array.chunks or [pa.array([], array.type)]:
+    for chunk in array.chunks or [pa.nulls(0, array.type)]:
         lists = chunk
         if pa.types.is_map(chunk.type):
             pairs = pa.struct([("key", chunk.type.key_type), ("value", chunk.type.item_type)])
-            lists = chunk.cast(pa.list_(pairs)) if len(chunk) else pa.array([], pa.list_(pairs))
+            lists = chunk.cast(pa.list_(pairs)) if len(chunk) else pa.nulls(0, pa.list_(pairs))
         lengths = fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
         offsets = pa.concat_arrays([from_numpy(np.zeros(1, np.int64)), pc.cumulative_sum(lengths)])
-        values = one_array(change(plain(pa.chunked_array([lists.flatten()]))))
+        values = one_array(change(plain(pa.chunked_array([list_values(lists)]))))
         mask = lists.is_null() if lists.null_count else None
         chunks.append(pa.LargeListArray.from_arrays(offsets, values, mask=mask))
     return pa.chunked_array(chunks)

@@ -28,6 +28,7 @@ from parquet_loader.schema import (
     Schema,
     Text,
     constant,
+    empty_table,
     named_codes,
 )
 from parquet_loader.source import RowGroupRef, Snapshot, guarantees
@@ -191,7 +192,7 @@ class RowFilter:
     def _binding_error(self, schema: pa.Schema) -> Exception | None:
         """Return Arrow's error if the filter cannot be applied to these columns; else None."""
         try:
-            _passing(with_partitions(schema, self._virtual).empty_table(), self._expression)
+            _passing(empty_table(with_partitions(schema, self._virtual)), self._expression)
         except (pa.ArrowException, ValueError, TypeError) as error:
             return error
         return None

@@ -52,6 +52,7 @@ from parquet_loader.read.null_counts import NullAdvice
 from parquet_loader.read.row_filter import RowFilter
 from parquet_loader.read.value_ranges import ValueRanges
 from parquet_loader.read.virtual_columns import Positions
+from parquet_loader.schema import empty_table
 from parquet_loader.source import RowGroupRef, Snapshot
 
 # Rows are read straight to the window this many bytes at a time. If the training loop keeps the GIL, each step in
@@ -212,7 +213,7 @@ class RowGroupReader:
         tables = [rows.table for rows in self._lazy_batches(row_group, max(1, row_group.rows), _TO_ARRAYS, location)]
         if not tables:
             facts = _RowFacts(row_group, None, None, self._partitions(row_group), self.ranges.empty(row_group))
-            return self._canonical(facts, row_group.schema.empty_table(), 0, ())[0]
+            return self._canonical(facts, empty_table(row_group.schema), 0, ())[0]
         return pa.concat_tables(tables)
 
     def empty_table(self) -> pa.Table:

@@ -136,6 +136,16 @@ def is_list_like(type_: pa.DataType) -> bool:
     )
 
 
+def list_values(lists: pa.Array) -> pa.Array:
+    """Return the values of lists. Arrow's `flatten` cannot make no values of a type with extension types inside."""
+    return pa.nulls(0, lists.type.value_type) if lists.null_count == len(lists) else lists.flatten()
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows. Arrow's `empty_table` cannot make columns with extension types inside."""
+    return pa.Table.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
+
+
 def is_text(type_: pa.DataType) -> bool:
     """Whether a value of the type is text."""
     t = pa.types

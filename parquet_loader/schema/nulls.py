@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import ConfigurationError
+from parquet_loader.schema.arrow_types import list_values
 from parquet_loader.schema.base import describe
 from parquet_loader.schema.fields import (
     Audio,
@@ -140,7 +141,7 @@ def null_levels(array: pa.ChunkedArray) -> tuple[bool, ...]:
     """Return whether a stored column has nulls at each level: among its rows, the items of its lists, and so on."""
     found = [array.null_count > 0]
     while pa.types.is_list(array.type):
-        array = pa.chunked_array([chunk.flatten() for chunk in array.chunks], array.type.value_type)
+        array = pa.chunked_array([list_values(chunk) for chunk in array.chunks], array.type.value_type)
         found.append(array.null_count > 0)
     return tuple(found)
 

@@ -372,6 +372,39 @@ def test_a_member_of_an_extension_type_that_holds_lists(tmp_path: Path) -> None:
         assert [row.tolist() for batch in batches for row in batch[name].to_list()] == rows
 
 
+UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes([n]) * 16 for n in range(8)], pa.binary(16)))
+
+
+def lists_of(values: pa.Array, each: int, mask: list[bool] | None = None) -> pa.Array:
+    """Cut values to lists of one length."""
+    offsets = pa.array(range(0, len(values) + 1, each), pa.int32())
+    return pa.ListArray.from_arrays(offsets, values, mask=None if mask is None else pa.array(mask))
+
+
+MASK = [False, True, True, False]
+LISTS_OF_UUIDS = {
+    "lists": ("x", lists_of(UUIDS, 2, MASK)),
+    "lists of lists": ("x", lists_of(lists_of(UUIDS, 1), 2, MASK)),
+    "lists of structs": ("x.u", lists_of(pa.StructArray.from_arrays([UUIDS], ["u"]), 2, MASK)),
+    "maps": ("x.value", pa.MapArray.from_arrays([0, None, None, 6, 8], pa.array(range(8)), UUIDS)),
+}
+
+
+@pytest.mark.parametrize("first", [None, 1, 4])
+@pytest.mark.parametrize("kind", LISTS_OF_UUIDS)
+def test_lists_of_uuids_may_all_be_null_or_filtered_out(tmp_path: Path, kind: str, first: int | None) -> None:
+    name, array = LISTS_OF_UUIDS[kind]
+    pq.write_table(pa.table({"x": array, "n": range(4)}), tmp_path / "a.parquet", row_group_size=1)
+    schema, options = Schema.infer(tmp_path, nulls="fill"), OutputOptions(format="numpy")
+    expected = {0: 6 if kind == "maps" else 2, 1: 0, 2: 0, 3: 2}
+    filters = None if first is None else pc.field("n") >= first
+    with BatchedDataLoader(tmp_path, 1, schema=schema, filters=filters, output_options=options) as loader:
+        found = {int(batch["n"][0]): len(batch[name][0]) for batch in loader}
+    assert found == {row: length for row, length in expected.items() if row >= (first or 0)}
+    batch = ParquetDataset(tmp_path, schema=schema).take([1, 2, 3], output_options=options)
+    assert [len(row) for row in batch[name]] == [0, 0, 2]
+
+
 def of_other_writers(footer: ThriftStruct, layout: str) -> None:
     """Give the levels of lists the names of other writers, or leave out the level of their elements."""
     elements, left_out = footer[2][1], list[Any]()

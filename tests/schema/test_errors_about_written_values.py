@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from PIL import Image as PillowImage
 
@@ -23,6 +24,7 @@ from parquet_loader import (
     Encoded,
     Group,
     Image,
+    ParquetDataset,
     ParquetLoaderError,
     RaggedList,
     Scalar,
@@ -164,6 +166,24 @@ def test_uuids_are_their_bytes(kind: str, tmp_path: Path) -> None:
     write_dataset([{"key": keys[0]}], tmp_path / "inferred")
     with BatchedDataLoader(tmp_path / "inferred", 1) as loader:
         assert next(iter(loader))["key"].shape == (1, 16)
+
+
+NESTED_UUIDS = pa.list_(pa.list_(pa.uuid()))
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (pa.table({"x": pa.nulls(3, NESTED_UUIDS)}), 3),
+        (pa.table({"x": pa.chunked_array([], NESTED_UUIDS)}), 0),
+        (pa.RecordBatchReader.from_batches(pa.schema([("x", NESTED_UUIDS)]), []), 0),
+    ],
+    ids=["nulls", "no chunks", "no batches"],
+)
+def test_lists_of_lists_of_uuids_may_hold_no_uuid(data: Any, rows: int, tmp_path: Path) -> None:
+    schema = Schema({"x": RaggedList(RaggedList(Tensor("uint8", (16,))), fill=())})
+    write_dataset(data, tmp_path / "data", schema)
+    assert ParquetDataset(tmp_path / "data").num_rows == rows
 
 
 @pytest.mark.parametrize(

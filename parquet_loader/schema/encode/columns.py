@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from parquet_loader.common import fill_null, from_numpy
 from parquet_loader.errors import nearest
-from parquet_loader.schema.arrow_types import decimals_to_float64, is_bytes, is_list_like, is_text
+from parquet_loader.schema.arrow_types import decimals_to_float64, is_bytes, is_list_like, is_text, list_values
 from parquet_loader.schema.encode.blobs import encode_arrays
 from parquet_loader.schema.encode.images import encode_images
 from parquet_loader.schema.encode.inputs import Values, plain, plain_storage, to_arrow
@@ -254,7 +254,7 @@ def split_lists(array: pa.Array) -> tuple[np.ndarray[Any, Any], Any, np.ndarray[
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
-    return offsets, plain_storage(array.flatten()), valid
+    return offsets, plain_storage(list_values(array)), valid
 
 
 def _checked_offsets(ragged: Ragged) -> np.ndarray[Any, Any]:

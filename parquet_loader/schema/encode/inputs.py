@@ -140,7 +140,7 @@ def _known(values: Any) -> Values:
         if values.num_chunks == 1:
             values = values.chunk(0)
         else:
-            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0, values.type)
     return plain_storage(values)
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from parquet_loader.common import referenced_bytes
 from parquet_loader.errors import DataError, SchemaError
+from parquet_loader.schema.arrow_types import empty_table
 from parquet_loader.schema.encode.containers import as_items, what_to_use
 from parquet_loader.schema.encode.inputs import count_rows, row_bytes, slice_rows, value_bytes
 from parquet_loader.schema.encode.lossless import Misfit
@@ -58,7 +59,7 @@ def slices_of(data: Any, slice_bytes: int, schema: Mapping[str, Field] | None = 
             for part in slices_of(batch, slice_bytes):
                 yield Slice(part.columns, arrow_schema)
         if empty:
-            yield from slices_of(arrow_schema.empty_table(), slice_bytes)
+            yield from slices_of(empty_table(arrow_schema), slice_bytes)
     elif isinstance(data, pa.Table | pa.RecordBatch):
         arrow_schema = data.schema
         _check_names(arrow_schema.names)
