@@ -605,8 +605,10 @@ def _chunk(reader: CompactReader) -> list[int]:
             chunk[19] = reader.number(I32)
             continue
         if (field, kind) == (1, BINARY):
-            chunk[8] |= _ELSEWHERE
-        elif (field, kind) in ((8, STRUCT), (9, BINARY)):
+            if reader.span()[1]:  # an empty path is this file
+                chunk[8] |= _ELSEWHERE
+            continue
+        if (field, kind) in ((8, STRUCT), (9, BINARY)):
             chunk[8] |= _ENCRYPTED
         reader.skip(kind)
     if not is_described and not chunk[8] & _ENCRYPTED:

@@ -65,6 +65,24 @@ def test_a_column_chunk_that_the_footer_lies_about_is_named_and_can_be_skipped(
     assert load_in_a_process(str(path), "skip") == "rows 50 skipped 1"
 
 
+@pytest.mark.parametrize("name", [b"", b"b.parquet"])
+def test_a_column_chunk_whose_path_is_empty_is_in_this_file(tmp_path: Path, name: bytes) -> None:
+    def put_path(footer: footers.ThriftStruct) -> None:
+        for group in (0, 1):
+            for column in (0, 1):
+                footer[4][1][1 + group][1][1][1 + column][1] = (footers.BINARY, name)
+
+    path = written(tmp_path, put_path)
+    raw = footers.split(path.read_bytes())[1]
+    flags = {int(flag) for read in (read_numbers, footer_numbers) for flag in read(raw, len(raw)).chunks[:, 8]}
+    assert flags == {1 if name else 0}
+    if name:
+        with pytest.raises(DataError, match=r"column 'a': .*the footer says that its values are in another file"):
+            rows_of(path)
+    else:
+        assert rows_of(path) == list(range(100))
+
+
 def shorten(footer: footers.ThriftStruct) -> None:
     for group in (0, 1):
         statistics = footers.column_chunk(footer, group, 0)[12][1]

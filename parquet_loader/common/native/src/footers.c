@@ -88,8 +88,11 @@ static void footer_chunk(Footer *footer) {
     if (field == 3 && kind == KIND_STRUCT) footer_column(footer, chunk), is_described = 1;
     else if (field == 4 && kind == KIND_I64) chunk[18] = thrift_int(t);
     else if (field == 5 && kind == KIND_I32) chunk[19] = thrift_int32(t);
-    else {
-      if (field == 1 && kind == KIND_BINARY) chunk[8] |= ELSEWHERE;
+    else if (field == 1 && kind == KIND_BINARY) {
+      const uint64_t nbytes = thrift_varint(t);
+      if (nbytes) chunk[8] |= ELSEWHERE;  /* an empty path is this file */
+      thrift_skip_bytes(t, nbytes);
+    } else {
       if ((field == 8 && kind == KIND_STRUCT) || (field == 9 && kind == KIND_BINARY)) chunk[8] |= ENCRYPTED;
       thrift_skip(t, kind, 0);
     }
