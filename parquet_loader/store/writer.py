@@ -133,6 +133,8 @@ def _work(state: WriterState) -> None:
                 with state.lock:
                     deadline = _publish_if_due(state)
                     state.is_watched = deadline is not None
+    except BaseException as error:  # such as MemoryError; for the caller's next call, because rows are dropped below
+        state.error = error
     finally:
         _discard(state)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -36,6 +37,22 @@ def test_a_store_writer_that_is_never_closed_says_which_rows_are_lost(tmp_path: 
 def test_a_data_set_writer_that_is_never_closed_says_which_rows_are_lost(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="never closed, and its 7 rows are lost; close"):
         _forget_data_set_writer(tmp_path / "d")
+
+
+def test_rows_that_a_writers_thread_has_dropped_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that publishes by age runs out of memory before it publishes."""
+
+    def without_memory(output: object) -> None:
+        raise MemoryError(output)
+
+    monkeypatch.setattr("parquet_loader.store.writer._publish_if_due", without_memory)
+    writer = SampleStore(tmp_path / "s", schema=SCHEMA).writer(roll_s=0.01)
+    writer.write({"x": np.arange(7)})
+    (thread,) = (t for t in threading.enumerate() if t.name == "parquet_loader-roller")
+    thread.join()
+    with pytest.raises(MemoryError):
+        writer.close()
+    assert writer.done.rows == 0
 
 
 def test_it_is_said_at_the_end_of_a_script(tmp_path: Path) -> None:
