@@ -83,6 +83,21 @@ def test_a_waker_is_released_by_the_first_change_that_is_enough() -> None:
         assert of_one.acquire(blocking=False)
 
 
+def test_a_waker_is_released_if_it_cannot_be_known_whether_a_change_is_enough() -> None:
+    """There may be no further change, so the caller has to look for itself."""
+    pool = WorkerPool(0)
+
+    def without_memory() -> bool:
+        raise MemoryError("at this moment")
+
+    with pool.lock:
+        wakers = [pool.waker(), pool.waker(without_memory), pool.waker(without_memory), pool.waker()]
+        with pytest.raises(MemoryError):
+            pool.notify()
+        assert all(waker.acquire(blocking=False) for waker in wakers)
+        pool.notify()  # releases none of them again
+
+
 def test_jobs_of_the_earlier_epoch_come_first() -> None:
     earlier = started()
     later, go_on = following(earlier), threading.Event()

@@ -172,7 +172,7 @@ class WorkerPool:
             thread.join()
 
     def waker(self, is_enough: Callable[[], bool] = lambda: True) -> Any:
-        """Return a lock that can be acquired after the next change after which `is_enough` returns True.
+        """Return a lock that can be acquired after the next change after which `is_enough` returns True or fails.
 
         Call it with `lock` held, and acquire the result without it. `is_enough` is called with `lock` held, on any
         thread.
@@ -186,11 +186,16 @@ class WorkerPool:
         """Wake the threads that wait, and the callers for whom this change is enough; called with `lock` held."""
         self.changed.notify_all()
         wakers, self._wakers = self._wakers, []
-        for waker, is_enough in wakers:
-            if is_enough():
+        try:
+            while wakers:
+                _, is_enough = wakers[-1]
+                if is_enough():
+                    wakers.pop()[0].release()
+                else:
+                    self._wakers.append(wakers.pop())
+        finally:
+            for waker, _ in wakers:  # after an error, such as MemoryError: these callers look for themselves
                 waker.release()
-            else:
-                self._wakers.append((waker, is_enough))
 
     def _work(self, thread: int) -> None:
         try:
