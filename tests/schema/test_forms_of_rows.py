@@ -28,6 +28,7 @@ from parquet_loader import (
     Schema,
     SchemaError,
     Tensor,
+    Text,
     from_pandas,
     write_dataset,
 )
@@ -332,3 +333,37 @@ def test_a_map_style_data_set_is_written_as_the_message_says(tmp_path: Path) -> 
         write_dataset(Items(), tmp_path / "data")
     data = Items()
     assert stored((data[i] for i in range(len(data))), tmp_path) == STORED
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"p": [None, None]},
+        {"p": np.array([None, None])},
+        pd.DataFrame({"p": [None, None]}),
+        pa.table({"p": pa.nulls(2)}),
+        [{"p": None}, {"p": None}],
+    ],
+    ids=["list", "array", "frame", "table", "rows"],
+)
+@pytest.mark.parametrize("extra", ["refuse", "infer", "drop"])
+def test_a_batch_may_have_no_values_of_a_struct(batch: Any, extra: Any, tmp_path: Path) -> None:
+    x, z = Scalar("int64", null="mask"), RaggedList(Text(), null="mask")
+    with DatasetWriter(tmp_path / "data", Schema({"p.x": x, "p.q.z": z}, extra=extra)) as writer:
+        writer.write({"p": [{"x": 1, "q": {"z": ["a"]}}]})
+        writer.write(batch)
+        writer.write({"p": [{"x": 2, "q": None}]})
+    assert pq.read_table(tmp_path / "data").to_pydict() == {"p.x": [1, None, None, 2], "p.q.z": [["a"], *[None] * 3]}
+
+
+def test_a_batch_may_have_only_empty_lists_of_structs(tmp_path: Path) -> None:
+    fields = {"m.role": RaggedList(Text(), null="mask"), "m.n": RaggedList("int64", null="mask")}
+    with DatasetWriter(tmp_path / "data", Schema(fields)) as writer:
+        writer.write({"m": [[{"role": "a", "n": 1}]]})
+        writer.write({"m": [[], None]})
+    assert pq.read_table(tmp_path / "data").to_pydict() == {"m.role": [["a"], [], None], "m.n": [[1], [], None]}
+
+
+def test_a_struct_without_values_is_refused_if_its_members_are(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"field 'p.x', row 0: the value is null, and the field refuses nulls"):
+        write_dataset({"p": [None]}, tmp_path / "data", Schema({"p.x": Scalar("int64")}))

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import DataError, SchemaError, nearest
+from parquet_loader.schema.arrow_types import is_list_like
 from parquet_loader.schema.encode.columns import (
     Column,
     checked_codes,
@@ -21,7 +22,7 @@ from parquet_loader.schema.encode.columns import (
     stored_words,
 )
 from parquet_loader.schema.encode.inputs import count_rows, numpy_array, plain, to_arrow
-from parquet_loader.schema.encode.leaves import is_nested, leaf_columns
+from parquet_loader.schema.encode.leaves import leaf_columns
 from parquet_loader.schema.encode.lossless import Misfit, NullMisfit, from_python
 from parquet_loader.schema.encode.nulls import null_advice
 from parquet_loader.schema.encode.sources import slices_of
@@ -98,8 +99,12 @@ def encode_columns(columns: Mapping[str, Any], schema: Schema, first_row: int) -
     return _encode(columns, schema, first_row, schema)
 
 
-def infer_schema(columns: Mapping[str, Any]) -> Schema:
+def infer_schema(columns: Mapping[str, Any], known: frozenset[str] = frozenset()) -> Schema:
     """Infer the schema of columns that have none.
+
+    Args:
+        columns: The columns.
+        known: Names of columns of a schema; structs without values whose members it names have no fields here.
 
     Raises:
         SchemaError: no field holds values of this kind.
@@ -109,6 +114,8 @@ def infer_schema(columns: Mapping[str, Any]) -> Schema:
         if is_index_column(name):
             continue
         try:
+            if known and _members_without_values(name, _arrow_if_nested(values), known):
+                continue
             fields = _infer_column(name, values)
         except Misfit as misfit:
             raise _located(name, misfit, 0) from None
@@ -130,7 +137,7 @@ def complete_schema(schema: Schema | None, columns: Mapping[str, Any]) -> Schema
     if schema.extra != "infer":
         return schema
     known = schema.column_names()
-    inferred = infer_schema({name: values for name, values in columns.items() if name not in known})
+    inferred = infer_schema({name: values for name, values in columns.items() if name not in known}, known)
     return schema.over({name: field for name, field in inferred.items() if name not in known}, columns)
 
 
@@ -297,19 +304,38 @@ def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) 
     out: dict[str, Any] = {}
     known = schema.column_names()
     for name, values in columns.items():
-        out[name] = values
-        if name in known or (isinstance(values, pa.Array | pa.ChunkedArray) and not is_nested(values.type)):
+        if name in known:
+            out[name] = values
             continue
         try:
-            given = plain(values, nan_is_null=False)
-            if isinstance(given, list) and any(map(_may_be_nested, islice((v for v in given if v is not None), 64))):
-                given = from_python(given)
-            if isinstance(given, pa.Array) and is_nested(given.type):
-                del out[name]
-                out |= leaf_columns(name, given)
+            given = _arrow_if_nested(values)
+            leaves = leaf_columns(name, given) if isinstance(given, pa.Array) else {name: values}
         except Misfit as misfit:
             raise _located(name, misfit, first_row) from None
+        for leaf, column in leaves.items():
+            out |= dict.fromkeys(_members_without_values(leaf, column, known) or [leaf], column)
     return out
+
+
+def _arrow_if_nested(values: Any) -> Any:
+    """Return a column as an Arrow array if it may hold structs, or holds only nulls; else in any form."""
+    given = plain(values, nan_is_null=False)
+    if isinstance(given, list):
+        rows = list(islice((v for v in given if v is not None), 64))
+        if not rows or any(map(_may_be_nested, rows)):
+            return from_python(given)
+    return given
+
+
+def _members_without_values(name: str, values: Any, known: frozenset[str]) -> list[str]:
+    """Return the known columns below one whose rows are all nulls or empty lists, so that its type has no members."""
+    if name in known or not isinstance(values, pa.Array) or not _is_untyped(values.type):
+        return []
+    return sorted(other for other in known if other.startswith(f"{name}."))
+
+
+def _is_untyped(type_: pa.DataType) -> bool:
+    return pa.types.is_null(type_) or (is_list_like(type_) and _is_untyped(type_.value_type))
 
 
 def _may_be_nested(row: Any) -> bool:
