@@ -9,7 +9,15 @@ import numpy as np
 
 from parquet_loader.common import BoolArray
 from parquet_loader.decode import parts_of, read_name, type_at
-from parquet_loader.schema import Field, Schema, heads, refuses_nulls, source_of, with_nulls
+from parquet_loader.schema import (
+    MOST_FIELDS_IN_SOURCE,
+    Field,
+    Schema,
+    heads,
+    refuses_nulls,
+    source_of,
+    with_nulls,
+)
 from parquet_loader.source import Metadata, Snapshot
 
 # The most column chunks that are counted, in about a second; for larger sources, only the first files are counted.
@@ -161,18 +169,23 @@ class NullAdvice:
         texts += [f"columns that may have some, as statistics do not say: {_some(unknown)}"] if unknown else []
         return (
             f"{'; '.join(texts)}; {REFUSES_NULLS}, null='mask' delivers a mask next to the column, and "
-            "fill=<value> replaces them by a value, so pass a schema= such as\n\n"
-            f"{self._source(found)}\n"
+            f"fill=<value> replaces them by a value, {self._remedy(found)}"
         )
 
-    def _source(self, found: Mapping[str, NullCount]) -> str:
-        comments = {name: f"nulls: {count}" for name, count in found.items()}
+    def _remedy(self, found: Mapping[str, NullCount]) -> str:
         fields = with_nulls(self.schema, frozenset(found), "mask")
-        if self.declared is None or self.declared.extra == "infer":
-            own = () if self.declared is None else self.declared
+        own: Mapping[str, Field] = self.declared or {}
+        extra = "infer" if self.declared is None else self.declared.extra
+        if extra == "infer":
             fields = {name: field for name, field in fields.items() if name in found or name in own}
-            return source_of(fields, extra="infer", comments=comments)
-        return source_of({**self.declared, **fields}, extra=self.declared.extra, comments=comments)
+        else:
+            fields = {**own, **fields}
+        if len(fields) <= MOST_FIELDS_IN_SOURCE:
+            comments = {name: f"nulls: {count}" for name, count in found.items()}
+            return f"so pass a schema= such as\n\n{source_of(fields, extra=extra, comments=comments)}\n"
+        if self.declared is None:
+            return "so pass a schema= that sets one of them, such as Schema.infer(source, nulls='mask')"
+        return "so set one of them in the schema's fields"
 
 
 def _some(texts: list[str]) -> str:

@@ -52,7 +52,15 @@ from parquet_loader.schema.infer import (
     nodes,
 )
 from parquet_loader.schema.media import Audio, Video
-from parquet_loader.schema.nulls import Nulls, lenient, null_levels, refuses_nulls, source_of, with_nulls
+from parquet_loader.schema.nulls import (
+    MOST_FIELDS_IN_SOURCE,
+    Nulls,
+    lenient,
+    null_levels,
+    refuses_nulls,
+    source_of,
+    with_nulls,
+)
 from parquet_loader.schema.ragged import Ragged, object_array, row_objects, split_ragged
 from parquet_loader.schema.ragged_registration import register_where_imported
 from parquet_loader.schema.raw_numbers import raw_difference
@@ -60,6 +68,7 @@ from parquet_loader.schema.schema import METADATA_KEY, Schema, check_schema, nam
 
 __all__ = [
     "METADATA_KEY",
+    "MOST_FIELDS_IN_SOURCE",
     "NOT_UNDERSTOOD_KEY",
     "SLICE_BYTES",
     "Audio",

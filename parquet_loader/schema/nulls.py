@@ -31,6 +31,9 @@ from parquet_loader.schema.fields import (
 
 Nulls: TypeAlias = Literal["mask", "fill"]
 
+MOST_FIELDS_IN_SOURCE = 100
+"""Error messages show a schema as source up to this number of fields."""
+
 _BLACK_PIXEL = (
     b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x00\x00\x00\x00:~\x9bU"
     b"\x00\x00\x00\nIDATx\xdac`\x00\x00\x00\x02\x00\x01\xe5'\xde\xfc\x00\x00\x00\x00IEND\xaeB`\x82"

@@ -327,3 +327,13 @@ def test_other_values_among_times_are_refused(
 ) -> None:
     message = str(error_of({"at": [form(first), form(first), form(other)]}, tmp_path))
     assert message.startswith("field 'at', row 2: the value ")
+
+
+def test_an_error_about_nulls_in_thousands_of_columns_is_short(tmp_path: Path) -> None:
+    frame = {"point": [{f"x{i}": i for i in range(3000)}, None]}
+    error = error_of(frame, tmp_path)
+    assert "'point.x19' 1 and 2980 more" in str(error)
+    assert str(error).endswith("such as Schema.from_frame(data, nulls='mask')")
+    assert len(str(error)) < 1000
+    assert len(str(error_of(frame, tmp_path, Schema.from_frame({"point": frame["point"][:1]})))) < 1000
+    write_dataset(frame, tmp_path / "data", Schema.from_frame(frame, nulls="mask"))

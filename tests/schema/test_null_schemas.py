@@ -430,3 +430,13 @@ def test_aliases_and_missing_do_not_replace_names_of_directories(tmp_path: Path,
         load(tmp_path, schema=Schema({"x": Scalar("int64"), "k": field}))
     pq.write_table(pa.table({"x": [1], "k": [3]}), tmp_path / "j=2" / "a.parquet")
     load(tmp_path, schema=Schema({"x": Scalar("int64"), "k": field}))
+
+
+def test_an_error_about_nulls_in_thousands_of_columns_is_short(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"point": [{f"x{i}": i for i in range(3000)}, None]}), tmp_path / "a.parquet")
+    message = null_error(tmp_path)
+    assert "'point.x19' 50 % (1 of 2 rows) and 2980 more" in message
+    assert message.endswith("such as Schema.infer(source, nulls='mask')")
+    assert len(message) < 2000
+    assert len(null_error(tmp_path, schema=Schema.infer(tmp_path))) < 2000
+    assert load(tmp_path, schema=Schema.infer(tmp_path, nulls="mask"))["point.x7_valid"].tolist() == [True, False]

@@ -8,7 +8,7 @@ from typing import Any
 from parquet_loader.schema.encode.columns import Column, encode_column
 from parquet_loader.schema.encode.lossless import Misfit
 from parquet_loader.schema.fields import Field, Group, RaggedList
-from parquet_loader.schema.nulls import masked, refuses_nulls, source_of, with_nulls
+from parquet_loader.schema.nulls import MOST_FIELDS_IN_SOURCE, masked, refuses_nulls, source_of, with_nulls
 from parquet_loader.schema.schema import Schema
 
 _NAMES_SHOWN = 20
@@ -30,16 +30,19 @@ def null_advice(columns: Mapping[str, Any], schema: Schema, declared: Schema | N
         return "fill=<value> on the field puts a value in its place"
     shown = [f"{name!r} {count:,}" for name, count in counts.items()]
     more = f" and {len(shown) - _NAMES_SHOWN} more" if len(shown) > _NAMES_SHOWN else ""
+    extra = "infer" if declared is None else declared.extra
     fields = with_nulls(schema, frozenset(counts), "mask")
-    if declared is None or declared.extra == "infer":
-        own = () if declared is None else declared
-        text = source_of({n: f for n, f in fields.items() if n in counts or n in own}, extra="infer")
+    if extra == "infer":
+        fields = {n: f for n, f in fields.items() if n in counts or n in (declared or ())}
+    if len(fields) <= MOST_FIELDS_IN_SOURCE:
+        remedy = f"so pass a schema= such as\n\n{source_of(fields, extra=extra)}\n"
+    elif declared is None:
+        remedy = "so pass a schema= that sets one of them, such as Schema.from_frame(data, nulls='mask')"
     else:
-        text = source_of(fields, extra=declared.extra)
+        remedy = "so set one of them in the schema's fields"
     return (
         f"nulls in rows {first_row} to {first_row + rows - 1}: {', '.join(shown[:_NAMES_SHOWN])}{more}; null='mask' "
-        "delivers a mask next to the column, and fill=<value> puts a value in the place of each null, so pass a "
-        f"schema= such as\n\n{text}\n"
+        f"delivers a mask next to the column, and fill=<value> puts a value in the place of each null, {remedy}"
     )
 
 
