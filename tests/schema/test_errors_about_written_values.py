@@ -337,3 +337,13 @@ def test_an_error_about_nulls_in_thousands_of_columns_is_short(tmp_path: Path) -
     assert len(str(error)) < 1000
     assert len(str(error_of(frame, tmp_path, Schema.from_frame({"point": frame["point"][:1]})))) < 1000
     write_dataset(frame, tmp_path / "data", Schema.from_frame(frame, nulls="mask"))
+
+
+@pytest.mark.parametrize("dtype", ["M8[ps]", "m8[fs]", "M8[h]", "M8"])
+@pytest.mark.parametrize("form", [lambda a: [{"when": a}], lambda a: {"when": [a, a]}], ids=["rows", "columns"])
+def test_arrays_of_times_that_arrow_does_not_have_are_refused_with_their_column(
+    dtype: str, form: Any, tmp_path: Path
+) -> None:
+    error = error_of(form(np.array([1, 2]).astype(dtype)), tmp_path)
+    assert isinstance(error, SchemaError)
+    assert f"column 'when': numpy's {np.dtype(dtype)} has no Arrow type; convert it with astype" in str(error)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parquet_loader.errors import DataError, SchemaError, nearest
+from parquet_loader.errors import ConfigurationError, DataError, SchemaError, nearest
 from parquet_loader.schema.arrow_types import is_list_like
 from parquet_loader.schema.encode.columns import (
     Column,
@@ -155,7 +155,10 @@ def _infer_column(name: str, values: Any) -> dict[str, Field]:
                 shapes = (tuple(getattr(row, "shape", (0,))) for row in given)
                 return {name: _tensor(name, array.dtype, next((s for s in shapes if 0 not in s), array.shape))}
             if array.ndim == 1 and (_is_number(array.dtype) or array.dtype.kind in "mM"):
-                return {name: RaggedList(array.dtype)}
+                try:
+                    return {name: RaggedList(array.dtype)}
+                except ConfigurationError:  # a unit that Arrow does not have
+                    raise _no_arrow_type(name, array) from None
             if array.ndim > 1 or array.dtype.kind not in "OSTU":
                 raise _no_arrow_type(name, array)
         given = to_arrow(given)
