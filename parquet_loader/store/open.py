@@ -71,7 +71,7 @@ def open_settings(
             if table is not None:
                 raise WriteError(table.writing_refusal(paths.root))
         paths.make()
-        check_locks_exclude(os.path.join(paths.hidden, "lock-check"))
+        check_locks_exclude(paths.ledger)
         with exclusive(paths.ledger):
             share_record(paths.ledger)
             known = _known_settings(paths)  # again, because another process may have created the store

@@ -310,6 +310,18 @@ def test_the_umask_of_one_user_does_not_hide_records_from_another(tmp_path: Path
     assert set(records.values()) == {0o666}
 
 
+def test_the_umask_of_one_user_does_not_keep_another_from_opening_the_store(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        (tmp_path / ".store").mkdir()
+        os.umask(0o077)
+        SampleStore(tmp_path, schema=SCHEMA)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / ".store").iterdir() if path.is_file()}
+    assert modes == {"ledger": 0o666, "store.json": 0o666}
+
+
 def test_the_umask_of_one_user_does_not_hide_files_from_another(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -283,7 +283,7 @@ def holds_exclusive() -> bool:
 
 
 def check_locks_exclude(path: str) -> None:
-    """Check that the file system's locks exclude other holders.
+    """Check by a file's lock, which is awaited, that the file system's locks exclude other holders.
 
     Raises:
         ConfigurationError: the file system has no locks, or grants one lock to two holders.
@@ -291,7 +291,7 @@ def check_locks_exclude(path: str) -> None:
     with FileLock(path, os.O_RDWR | os.O_CREAT) as lock:
         try:
             lock.acquire()
-            works = is_locked(path)
+            works = is_locked(path) or not lock.has_its_name
         except OSError as error:
             raise ConfigurationError(
                 f"{path}: the file system has no locks ({error.strerror}), and a store relies on them; "
