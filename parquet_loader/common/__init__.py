@@ -143,4 +143,5 @@ from parquet_loader.common.validation import (
     check_transform,
     check_window,
     is_number,
+    unfit_call,
 )

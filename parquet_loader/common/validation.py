@@ -48,16 +48,23 @@ def check_transform(transform: Any) -> None:
         return
     if not callable(transform):
         raise ArgumentTypeError(f"transform={transform!r:.80}: expected a function of (columns, rng)")
-    try:
-        parameters = inspect.signature(transform)
-    except Exception:  # some functions in C have none; Python 3.14 evaluates annotations, which may raise any error
-        return
-    try:
-        parameters.bind({}, None)
-    except TypeError as error:
+    if (error := unfit_call(transform, {}, None)) is not None:
         raise ConfigurationError(
             f"transform={transform!r:.80}: is called with (columns, rng), and {error}; take both arguments"
-        ) from None
+        )
+
+
+def unfit_call(function: Any, *arguments: Any) -> TypeError | None:
+    """Return why a function's signature refuses these arguments; None if it takes them, or is not known."""
+    try:
+        parameters = inspect.signature(function)
+    except Exception:  # some functions in C have none; Python 3.14 evaluates annotations, which may raise any error
+        return None
+    try:
+        parameters.bind(*arguments)
+    except TypeError as error:
+        return error
+    return None
 
 
 def check_window(window_rows: Any, batch_size: int) -> int | None:

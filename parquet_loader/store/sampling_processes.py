@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from parquet_loader.common import check_int, format_bytes, holds_exclusive, signal_name, starting_threads, uninterrupted
+from parquet_loader.common import (
+    check_int,
+    format_bytes,
+    holds_exclusive,
+    signal_name,
+    starting_threads,
+    unfit_call,
+    uninterrupted,
+)
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ParquetLoaderError, SystemReadError, WriteError
 from parquet_loader.store.writer import StoreWriter
 from parquet_loader.store.writer_state import WrittenRows
@@ -136,6 +144,11 @@ class Samplers:
             raise ConfigurationError(
                 f"function={function!r:.80}: is defined in a notebook, at a prompt or by python -c, where no other "
                 "process can import it; define it in a module"
+            )
+        if (unfit := unfit_call(function, 0, *arguments)) is not None:
+            raise ConfigurationError(
+                f"arguments={arguments!r:.80}: {function!r:.80} is called with (number, *arguments), and {unfit}; pass "
+                "what it takes after the number"
             )
         check_int("processes", processes, 1, 4096)
         woken, wake = multiprocessing.Pipe(duplex=False)

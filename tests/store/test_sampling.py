@@ -33,6 +33,10 @@ def test_what_cannot_run_in_a_process_is_refused_before_one_starts(tmp_path: Pat
         store.sample(lambda number: iter([]))
     with pytest.raises(ConfigurationError, match="arguments=5: expected a list or a tuple"):
         store.sample(yield_some, arguments=5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"arguments=\(\): .* and missing a required argument: 'batches'"):
+        store.sample(yield_some)
+    with pytest.raises(ConfigurationError, match=r"arguments=\(5, 6\): .* and too many positional arguments"):
+        store.sample(yield_some, arguments=(5, 6))
     with pytest.raises(ConfigurationError, match="when_full='x': expected 'wait', 'drop' or 'fail'"):
         store.sample(yield_some, when_full="x")
     with pytest.raises(TypeError, match="'process'"):
