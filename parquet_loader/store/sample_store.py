@@ -352,7 +352,10 @@ class SampleStore:
         while (found := self.rows) < rows:
             left = delay if timeout_s is None else timeout_s - (time.monotonic() - began)
             if left <= 0:
-                raise TimeoutError(f"{self.path}: the store holds {found} rows after {timeout_s} s, not {rows}")
+                raise TimeoutError(
+                    f"{self.path}: waited {timeout_s} s for {rows} rows, and the store holds {found}; check that its "
+                    f"writers run, with store.status(), or pass a longer timeout_s"
+                )
             time.sleep(min(delay, float(left)))
             delay = min(2 * delay, 0.5)
         return found

@@ -514,7 +514,9 @@ def test_a_batch_may_be_reused_after_a_write_that_failed(tmp_path: Path) -> None
 def test_an_empty_store_says_so(store: SampleStore) -> None:
     with pytest.raises(SourceError, match="no samples yet"):
         BatchedDataLoader(store, 10)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(
+        TimeoutError, match=r": waited 0.01 s for 1 rows, and the store holds 0; check that its writers"
+    ):
         store.wait(rows=1, timeout_s=0.01)
 
 
