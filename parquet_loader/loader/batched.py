@@ -107,6 +107,13 @@ class LoadedRows:
     def __len__(self) -> int:
         return self.rows
 
+    def __getitem__(self, index: Any) -> Any:
+        """Raise `TypeError`; iteration calls this, too."""
+        raise TypeError(
+            "BatchedDataLoader.dataset: it has a length, but no rows; ParquetDataset(source)[i] reads rows by index "
+            "(docs/rows.md), and iterating over the loader reads batches"
+        )
+
 
 def fields_of(schema: Schema | None, output_signature: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the description of `to_tf`'s columns: the schema if it describes them, else the caller's signature.

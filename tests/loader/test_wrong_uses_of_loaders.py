@@ -104,6 +104,12 @@ def test_the_length_of_the_dataset_is_its_rows(loader: BatchedDataLoader) -> Non
     assert len(loader.dataset) == 10
 
 
+@pytest.mark.parametrize("use", [lambda rows: rows[0], list, lambda rows: Subset(rows, [0])[0]])
+def test_rows_of_the_dataset_name_what_reads_them(use: Callable[[Any], Any], loader: BatchedDataLoader) -> None:
+    with pytest.raises(TypeError, match=r"it has a length, but no rows; ParquetDataset\(source\)\[i\] reads rows"):
+        use(loader.dataset)
+
+
 FRAME = pd.DataFrame({"a": [1, 2]})
 
 
