@@ -13,7 +13,7 @@ import click
 from parquet_loader.cli.console import show_json, show_lines, show_table, working
 from parquet_loader.cli.finite import FiniteRange
 from parquet_loader.cli.setups import loader_options, setup_of
-from parquet_loader.common import available_processors, format_bytes, format_count
+from parquet_loader.common import available_processors, format_bytes, format_count, write_report
 from parquet_loader.loader.report.bars import Bar, bars, bars_page
 from parquet_loader.loader.simulation.comparison import Outcome, compare
 
@@ -121,4 +121,4 @@ def _draw(path: str, source: str, outcomes: list[Outcome]) -> None:
     svg = bars(title, groups)
     about = f"{platform.machine()}, {available_processors()} processors. Bars: medians. Lines: the spread of the runs."
     text = bars_page(title, svg, about) if path.endswith(".html") else svg
-    Path(path).write_text(text, encoding="utf-8")
+    write_report(path, text)

@@ -128,7 +128,7 @@ from parquet_loader.common.storage.hub.address import HubAddress
 from parquet_loader.common.storage.hub.api import HubApi, HubEntry, HubError
 from parquet_loader.common.storage.hub.connections import abort
 from parquet_loader.common.storage.hub.filesystem import hub_of
-from parquet_loader.common.storage.local_files import TEMPORARY, remove_file, replace_file
+from parquet_loader.common.storage.local_files import TEMPORARY, remove_file, replace_file, write_report
 from parquet_loader.common.storage.redaction import shown, without_secrets
 from parquet_loader.common.storage.trust import NO_LINK, check_private, is_plain_name, is_within, make_private, no_link
 from parquet_loader.common.typing import BoolArray, Digests, IntArray

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow.fs as pafs
@@ -46,6 +45,7 @@ from parquet_loader.common import (
     trim_buffers,
     use_returning_pool,
     warn_if_missing,
+    write_report,
 )
 from parquet_loader.dataset import (
     Dataset,
@@ -629,10 +629,10 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
 
         Raises:
             LoaderStateError: No epoch has begun.
-            OSError: The file cannot be written.
+            OSError: The file cannot be written; an existing one is kept.
         """
         stats, record = self._recorded("report")
-        Path(path).write_text(page_of(stats, record, repr(self)), encoding="utf-8")
+        write_report(path, page_of(stats, record, repr(self)))
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write the running epoch, or else the last one, as a trace for https://ui.perfetto.dev or chrome://tracing.
@@ -644,10 +644,10 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
 
         Raises:
             LoaderStateError: No epoch has begun.
-            OSError: The file cannot be written.
+            OSError: The file cannot be written; an existing one is kept.
         """
         stats, record = self._recorded("trace")
-        Path(path).write_text(json.dumps(trace_of(stats, record)), encoding="utf-8")
+        write_report(path, json.dumps(trace_of(stats, record)))
 
     def _recorded(self, method: str) -> tuple[LoaderStats, EpochRecord]:
         if self._figures is None:

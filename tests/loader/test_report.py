@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parquet_loader import BatchedDataLoader, LoaderStateError, OutputOptions
+from parquet_loader import BatchedDataLoader, LoaderStateError, OutputOptions, write_dataset
 from parquet_loader.engine import STAGES, EngineRecord, EventLog, Progress, Sample, SampleLog, events_of
 from parquet_loader.engine.workers.record import MOST_EVENTS, MOST_SAMPLES
 from parquet_loader.loader.epochs.epoch_figures import EpochRecord
@@ -232,3 +235,30 @@ def test_chromium_draws_the_report(source: str, tmp_path: Path, scheme: str) -> 
     assert (pixels[0, 0].mean() > 200) == (scheme == "light")
     blue = (40, 102, 208) if scheme == "light" else (110, 163, 255)
     assert np.count_nonzero((pixels == blue).all(axis=2)) > 1_000, "the charts are filled"
+
+
+@pytest.mark.parametrize("method", ["report", "trace"])
+def test_a_report_that_cannot_be_written_leaves_no_part_of_it(method: str, tmp_path: Path) -> None:
+    write_dataset({"x": range(100)}, tmp_path / "data")
+    with BatchedDataLoader(tmp_path / "data", 10) as loader:
+        deque(loader, maxlen=0)
+        write = getattr(loader, method)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        (tmp_path / "old").write_text("of before")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            for name in ("new", "old"):
+                with pytest.raises(OSError, match=f"File too large: .*{tmp_path / name}"):
+                    write(tmp_path / name)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
+        assert {path.name for path in tmp_path.iterdir()} == {"data", "old"}
+        assert (tmp_path / "old").read_text() == "of before"
+        (tmp_path / "link").symlink_to(tmp_path / "named")
+        write(tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "named").stat().st_size > 1000
+        with pytest.raises(FileNotFoundError, match=f"'{tmp_path}/none/page'"):
+            write(tmp_path / "none" / "page")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 
 TEMPORARY = ".tmp"
 
@@ -33,3 +34,19 @@ def replace_file(path: str, content: bytes) -> None:
     except BaseException:
         remove_file(hidden)
         raise
+
+
+def write_report(path: str | os.PathLike[str], text: str) -> None:
+    """Replace a file that the user names; a link or device, such as /dev/stdout, is written in place.
+
+    Raises:
+        OSError: It cannot be written; an existing file is kept. The error has the user's name of the file.
+    """
+    try:
+        if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            replace_file(os.path.abspath(path), text.encode("utf-8"))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
