@@ -127,21 +127,23 @@ def spdl(jpegs: list[bytes], size: int, batch: int) -> Epoch:
     return epoch
 
 
+PEERS: dict[str, Callable[[list[bytes], int, int, Path], Epoch]] = {
+    "tf-data": lambda jpegs, size, batch, _: tf_data(jpegs, size, batch, antialias=False),
+    "tf-antialias": lambda jpegs, size, batch, _: tf_data(jpegs, size, batch, antialias=True),
+    "litdata-2": lambda jpegs, size, batch, folder: litdata(jpegs, size, batch, folder / "litdata"),
+    "mosaicml-2": lambda jpegs, size, batch, folder: mosaicml(jpegs, size, batch, folder / "mosaicml"),
+    "spdl": lambda jpegs, size, batch, _: spdl(jpegs, size, batch),
+}
+
+
 def installed(jpegs: list[bytes], size: int, batch: int, folder: Path) -> tuple[dict[str, Epoch], dict[str, str]]:
     """Return the epochs of the installed peers by name, and why others are missing."""
     (folder / "litdata").mkdir()
-    makers: dict[str, Callable[[], Epoch]] = {
-        "tf-data": lambda: tf_data(jpegs, size, batch, antialias=False),
-        "tf-antialias": lambda: tf_data(jpegs, size, batch, antialias=True),
-        "litdata-2": lambda: litdata(jpegs, size, batch, folder / "litdata"),
-        "mosaicml-2": lambda: mosaicml(jpegs, size, batch, folder / "mosaicml"),
-        "spdl": lambda: spdl(jpegs, size, batch),
-    }
     epochs: dict[str, Epoch] = {}
     missing: dict[str, str] = {}
-    for name, make in makers.items():
+    for name, make in PEERS.items():
         try:
-            epoch = make()
+            epoch = make(jpegs, size, batch, folder)
             count = epoch()
         except (ImportError, RuntimeError) as error:  # a wheel whose libraries are missing raises either
             missing[name] = str(error)[:100]

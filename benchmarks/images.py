@@ -36,13 +36,14 @@ import torch
 from PIL import Image as PillowImage
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from benchmarks.image_peers import augmentation, augmented, installed
+from benchmarks.image_peers import PEERS, augmentation, augmented, installed
 from parquet_loader import BatchedDataLoader, Image, Ragged, Scalar, Schema, write_dataset
 from parquet_loader.decode import EncodedRows, JpegBatch
 
 SIZE = 224
 BATCH = 64
 FIELD = Image(size=SIZE, crop="random", flip=0.5)
+SYSTEMS = ("ours", "torch-0", "torch-2", "alone", "tensor-0", "tensor-2", *PEERS)
 
 
 def photograph(height: int, width: int, seed: int) -> bytes:
@@ -143,8 +144,8 @@ def measure(images: int, rounds: int, folder: Path, names: list[str] | None) -> 
     for name, reason in missing.items():
         print(f"{name}: {reason}")
     names = list(dict.fromkeys(names or systems))
-    if unknown := set(names) - set(systems):
-        raise SystemExit(f"--systems {' '.join(sorted(unknown))}: expected names of {', '.join(systems)}")
+    if absent := set(names) - set(systems):
+        raise SystemExit(f"--systems {' '.join(sorted(absent))}: not installed; there are {', '.join(systems)}")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for number in range(rounds):
         for name in names if number % 2 else reversed(names):
@@ -177,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=2400)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--systems", nargs="+")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
