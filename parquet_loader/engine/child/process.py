@@ -26,7 +26,7 @@ _POLL_PARENT_MS = 250
 SCRIPT_MODULES = ("__main__", "__mp_main__")
 _ORIGINAL = "_pickled_error"
 _STDOUT, _STDERR = 1, 2
-# The exit code of a process that could not start its thread; `EX_OSERR` of <sysexits.h>.
+# The exit code of a process that could not start its thread; `EX_OSERR` of <sysexits.h>. A transform may exit with it.
 _NO_THREAD = 71
 # File descriptors that a start needs: a socket pair, and those that `subprocess` opens.
 _START_DESCRIPTORS = 6
@@ -148,7 +148,10 @@ def death(process: subprocess.Popen[bytes], name: str) -> ReadingProcessError:
         how = f"killed by {signal_name(-code)} (exit code {code})"
     hint = "; the system may have been out of memory" if code == -signal.SIGKILL else ""
     if code == _NO_THREAD:
-        hint = ": it could start no thread; allow the process more threads (ulimit -u) or memory (ulimit -v)"
+        hint = (
+            ": if no code of yours ends it with this code, it could start no thread; allow the process more threads "
+            "(ulimit -u) or memory (ulimit -v)"
+        )
     return ReadingProcessError(f"{name} has ended, {how}{hint}", code)
 
 
