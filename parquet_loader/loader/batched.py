@@ -535,6 +535,10 @@ class BatchedDataLoader(ResumableEpochs, NotIndexed):
         """Return the schema of batches; None if the schema does not describe them."""
         return self.schema if self._slices_windows and self._options.transform is None else None
 
+    def __code_schema__(self) -> Schema | None:
+        """Return a schema with the categories whose codes are in batches, for writers; None after a `transform`."""
+        return self.schema if self._options.transform is None else None
+
     def to_keras(self, select: Callable[[Batch], Any] | None = None) -> keras.utils.PyDataset:
         """Return a `keras.utils.PyDataset` of the batches, for Keras 3 on any backend.
 

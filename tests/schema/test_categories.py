@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.data import DataLoader
 
 from parquet_loader import (
     BatchedDataLoader,
@@ -19,7 +21,11 @@ from parquet_loader import (
     DataError,
     DatasetWriter,
     Group,
+    MixedLoader,
     OutputOptions,
+    ParquetDataset,
+    ParquetIterable,
+    ParquetRows,
     SampleStore,
     Scalar,
     Schema,
@@ -418,3 +424,45 @@ def test_text_reads_integers_of_directories_as_they_are_written(tmp_path: Path, 
 def test_integers_of_directories_are_codes_of_words_that_are_none(tmp_path: Path) -> None:
     pq.write_to_dataset(pa.table({"id": CODES, "city": CODES}), tmp_path / "d", partition_cols=["city"])
     assert codes_of(tmp_path / "d", schema=Schema({"city": Category(CITIES)})) == sorted(CODES)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda data: data.batches(2),
+        lambda data: MixedLoader({"a": data.batches(2)}, {"a": 1}),
+        lambda data: ParquetIterable(data.batches(2)),
+        lambda data: DataLoader(ParquetIterable(data.batches(2)), batch_size=None),
+        lambda data: DataLoader(ParquetRows(data), batch_size=2),
+    ],
+    ids=["loader", "MixedLoader", "ParquetIterable", "DataLoader", "ParquetRows"],
+)
+def test_codes_of_a_loader_are_written_as_its_words(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    rows = {"city": ["a", "b", "c", "a"], "size": [30, 10, 20, 30]}
+    write_dataset(rows, tmp_path / "first", Schema({"city": Text(), "size": Scalar("int64")}))
+    own = Schema({"city": Category(["a", "b", "c"]), "size": Category([10, 20, 30])})
+    other = Schema({"city": Category(["c", "b", "a"]), "size": Category([20, 30, 10])})
+    write_dataset(make(ParquetDataset(tmp_path / "first", own)), tmp_path / "second", other)
+    assert pq.read_table(tmp_path / "second").to_pydict() == rows
+
+
+def test_codes_of_a_loader_are_as_the_schema_says_after_a_transform(tmp_path: Path) -> None:
+    def reversed_codes(columns: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"city": 1 - columns["city"]}
+
+    write_dataset({"city": ["a", "b"]}, tmp_path / "first", Schema({"city": Category(["a", "b"])}))
+    with BatchedDataLoader(tmp_path / "first", 2, transform=reversed_codes) as loader:
+        write_dataset(loader, tmp_path / "second", Schema({"city": Category(["b", "a"])}))
+    assert pq.read_table(tmp_path / "second").to_pydict() == {"city": ["a", "b"]}
+
+
+def test_the_matrix_of_a_group_with_codes_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    def group(words: list[str]) -> Schema:
+        return Schema({"both": Group({"x": Scalar("int64"), "city": Category(words)})})
+
+    write_dataset({"x": [1, 2], "city": ["a", "b"]}, tmp_path / "first", group(["a", "b"]))
+    with BatchedDataLoader(tmp_path / "first", 2) as loader:
+        write_dataset(loader, tmp_path / "second", group(["a", "b"]))
+        with pytest.raises(SchemaError, match=r"field 'both': the matrix has codes of 'city' by another vocabulary"):
+            write_dataset(loader, tmp_path / "third", group(["b", "a"]))
+    assert pq.read_table(tmp_path / "second").to_pydict() == {"x": [1, 2], "city": ["a", "b"]}

@@ -11,6 +11,7 @@ from parquet_loader.dataset import ListedDataset
 from parquet_loader.errors import ConfigurationError
 from parquet_loader.loader.parquet_dataset import ParquetDataset
 from parquet_loader.loader.rows.row_reader import Row, RowReader
+from parquet_loader.schema import Schema
 
 
 class ParquetRows(Dataset[Any]):
@@ -35,6 +36,10 @@ class ParquetRows(Dataset[Any]):
     def __len__(self) -> int:
         """Return the number of rows that pass the data set's filters."""
         return len(self.rows)
+
+    def __code_schema__(self) -> Schema:
+        """Return the schema whose codes are in rows, for writers."""
+        return self.rows.schema
 
     def __getitem__(self, index: Any) -> Any:
         """Return one row, or a batch for a slice or integers ``[rows]``; see `RowReader.__getitem__`."""

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import SchemaError
+from parquet_loader.schema.fields import Category, Group
 from parquet_loader.schema.ragged import Ragged
+from parquet_loader.schema.schema import Schema
 
 _ROWS_AT_ONCE = 1000
 _PARTITIONED = {"dask": "write_dask", "dask_expr": "write_dask", "distributed": "write_dask", "pyspark": "write_spark"}
@@ -22,7 +24,8 @@ class RowsOrBatches(NamedTuple):
     Attributes:
         items: Rows or batches.
         are_rows: Whether a dict among them is one row.
-        arrow_schema: The Arrow schema with the features that the data set declares, if any.
+        arrow_schema: An Arrow schema with the features that the data set declares, or with metadata about the codes in
+            a loader's batches; None if there are none.
     """
 
     items: Iterable[Any]
@@ -56,8 +59,23 @@ def as_items(data: Any) -> RowsOrBatches | None:
     if type(data).__module__.startswith("pyarrow._dataset"):  # a scanner, or a data set or fragment to scan
         return RowsOrBatches([(data if hasattr(data, "to_reader") else data.scanner()).to_reader()], are_rows=False)
     if _makes_batches(data, kinds):
-        return RowsOrBatches(data, are_rows=False)
+        return RowsOrBatches(data, are_rows=False, arrow_schema=_codes_of(data))
     return None
+
+
+def _codes_of(loader: Any) -> pa.Schema | None:
+    """Return metadata with the vocabularies of the codes in a loader's batches; None if nothing says which they are."""
+    if hasattr(loader, "collate_fn"):  # torch's DataLoader; the caller's own function may return other codes
+        is_torchs = getattr(loader.collate_fn, "__module__", "").startswith("torch.utils.data")
+        loader = loader.dataset if is_torchs else None
+    if not hasattr(loader, "__code_schema__"):
+        loader = getattr(loader, "loader", None)  # of ParquetIterable
+    schema = loader.__code_schema__() if hasattr(loader, "__code_schema__") else None
+    fields = dict(schema or {})
+    fields |= {name: part for field in fields.values() if isinstance(field, Group) for name, part in field.members}
+    words = {name: field.vocabulary for name, field in fields.items() if isinstance(field, Category)}
+    coded = {name: Category(vocabulary, storage="codes") for name, vocabulary in words.items()}
+    return pa.schema([], Schema(coded).arrow_schema().metadata) if coded else None
 
 
 def _makes_batches(data: Any, kinds: list[tuple[str, str]]) -> bool:

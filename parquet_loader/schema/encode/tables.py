@@ -249,9 +249,23 @@ def _refuse_other_numbers(arrow: pa.Schema | None, schema: Mapping[str, Field]) 
             )
 
 
-def _as_words(columns: Mapping[str, Any], named: Mapping[str, Category], first_row: int) -> dict[str, Any]:
-    """Return columns with the words of named codes in place of the codes."""
+def _as_words(
+    columns: Mapping[str, Any], schema: Schema, named: Mapping[str, Category], first_row: int
+) -> dict[str, Any]:
+    """Return columns with the words of named codes in place of the codes.
+
+    Raises:
+        SchemaError: The matrix of a group has codes of another vocabulary, which cannot be replaced.
+    """
     out = dict(columns)
+    for name, field in schema.items():
+        if isinstance(field, Group) and named and name in columns and name not in field.fields:
+            for member, part in field.members:
+                if member in named and isinstance(part, Category) and part.vocabulary != named[member].vocabulary:
+                    raise SchemaError(
+                        f"field {name!r}: the matrix has codes of {member!r} by another vocabulary than the schema's; "
+                        "load the members as fields of their own, or write the vocabulary that they have"
+                    )
     for name in named.keys() & columns.keys():
         try:
             codes = to_arrow(plain(columns[name]))
@@ -273,7 +287,7 @@ def _encode(
     columns = {n: v for n, v in columns.items() if n in known or not is_index_column(n)}
     if schema.extra == "drop":
         columns = {n: v for n, v in columns.items() if n in known or any(k.startswith(f"{n}.") for k in known)}
-    columns = _as_words(_flatten_nested(columns, schema, first_row), named, first_row)
+    columns = _as_words(_flatten_nested(columns, schema, first_row), schema, named, first_row)
     if schema.extra == "drop":
         columns = {n: v for n, v in columns.items() if n in known}
     _refuse_unknown(columns, schema)
