@@ -12,7 +12,16 @@ from functools import partial
 from math import isnan
 from typing import Any, NamedTuple
 
-from parquet_loader.common import PathLike, check_int, is_number, parse_bytes, reading_errors, remove_file, resolve
+from parquet_loader.common import (
+    PathLike,
+    check_int,
+    is_number,
+    parse_bytes,
+    reading_errors,
+    remove_file,
+    resolve,
+    unfit_call,
+)
 from parquet_loader.errors import ConfigurationError, ResumeError, SourceError, WriteError
 from parquet_loader.loader.live_source import Follower
 from parquet_loader.schema import Schema, check_schema
@@ -339,6 +348,8 @@ class SampleStore:
         """
         if not callable(weights):
             raise ConfigurationError(f"weights={weights!r:.80}: expected RecentFirst, AtMost or a function")
+        if (unfit := unfit_call(weights, None)) is not None:
+            raise ConfigurationError(f"weights={weights!r:.80}: is called with an Arrival, and {unfit}; take it")
         return WeightedStore(self, weights, check_int("seed", seed, 0, 2**64 - 1))
 
     def wait(self, *, rows: int = 1, timeout_s: float | None = None) -> int:
@@ -348,6 +359,8 @@ class SampleStore:
             TimeoutError: The wait took longer than `timeout_s` seconds.
         """
         check_int("rows", rows, 1, 2**62)
+        if timeout_s is not None and not is_number(timeout_s):
+            raise ConfigurationError(f"timeout_s={timeout_s!r:.80}: expected a number of seconds, or None")
         began, delay = time.monotonic(), 0.02
         while (found := self.rows) < rows:
             left = delay if timeout_s is None else timeout_s - (time.monotonic() - began)

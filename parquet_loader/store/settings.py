@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
-from parquet_loader.common import is_number, parse_bytes
+from parquet_loader.common import is_number, parse_bytes, unfit_call
 from parquet_loader.errors import ConfigurationError, SchemaError, SourceError
 from parquet_loader.schema import Schema
 from parquet_loader.store.files.file_names import new_identity
@@ -181,9 +181,11 @@ def eviction_word(evict: Any) -> str:
     """Return the word by which the settings name a policy.
 
     Raises:
-        ConfigurationError: It is neither a known word nor a function.
+        ConfigurationError: It is neither a known word nor a function of one argument.
     """
     if callable(evict):
+        if (unfit := unfit_call(evict, None)) is not None:
+            raise ConfigurationError(f"evict={evict!r:.80}: is called with a StoredFile, and {unfit}; take it")
         return "function"
     if evict not in EVICTION_WORDS:
         raise ConfigurationError(

@@ -520,6 +520,17 @@ def test_an_empty_store_says_so(store: SampleStore) -> None:
         store.wait(rows=1, timeout_s=0.01)
 
 
+def test_functions_that_do_not_take_their_argument_are_refused_before_they_are_called(
+    store: SampleStore, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"evict=.*: is called with a StoredFile, and too many positional"):
+        SampleStore(tmp_path / "other", schema=SCHEMA, evict=lambda: 1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"weights=.*: is called with an Arrival, and too many positional"):
+        store.weighted(lambda: 1)  # type: ignore[arg-type, misc]
+    with pytest.raises(ConfigurationError, match="timeout_s='3': expected a number of seconds"):
+        store.wait(timeout_s="3")  # type: ignore[arg-type]
+
+
 def test_opening_needs_a_store_or_a_schema_that_fits(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no sample store here"):
         SampleStore(tmp_path / "none")
