@@ -356,6 +356,15 @@ def test_a_batch_may_have_no_values_of_a_struct(batch: Any, extra: Any, tmp_path
     assert pq.read_table(tmp_path / "data").to_pydict() == {"p.x": [1, None, None, 2], "p.q.z": [["a"], *[None] * 3]}
 
 
+@pytest.mark.parametrize("extra", ["refuse", "infer", "drop"])
+def test_a_struct_without_values_leaves_a_member_that_is_given_by_itself(extra: Any, tmp_path: Path) -> None:
+    schema = Schema({"p.x": Scalar("int64", null="mask")}, extra=extra)
+    write_dataset({"p.x": [1, 2], "p": [None, None]}, tmp_path / "data", schema)
+    assert pq.read_table(tmp_path / "data").to_pydict() == {"p.x": [1, 2]}
+    with pytest.raises(SchemaError, match=r"column 'p\.x' is given by itself and as a part of 'p'"):
+        write_dataset({"p.x": [1, 2], "p": [{"x": 3}, None]}, tmp_path / "other", schema)
+
+
 def test_a_batch_may_have_only_empty_lists_of_structs(tmp_path: Path) -> None:
     fields = {"m.role": RaggedList(Text(), null="mask"), "m.n": RaggedList("int64", null="mask")}
     with DatasetWriter(tmp_path / "data", Schema(fields)) as writer:

@@ -330,7 +330,10 @@ def _flatten_nested(columns: Mapping[str, Any], schema: Schema, first_row: int) 
         except Misfit as misfit:
             raise _located(name, misfit, first_row) from None
         for leaf, column in leaves.items():
-            out |= dict.fromkeys(_members_without_values(leaf, column, known) or [leaf], column)
+            members = _members_without_values(leaf, column, known)
+            if leaf != name and leaf in columns:
+                raise SchemaError(f"column {leaf!r} is given by itself and as a part of {name!r}; give one of them")
+            out |= dict.fromkeys([m for m in members if m not in columns] if members else [leaf], column)
     return out
 
 
