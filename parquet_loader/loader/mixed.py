@@ -15,7 +15,6 @@ from parquet_loader.common import IntArray, NotIndexed, check_int, is_number
 from parquet_loader.errors import ConfigurationError, LoaderStateError, ResumeError, UnsupportedError
 from parquet_loader.loader.batched import BatchedDataLoader, MixedPart, fields_of, mixed_part
 from parquet_loader.loader.epochs.resumable_epochs import unchanged_on_error
-from parquet_loader.schema import Field
 
 if TYPE_CHECKING:
     import grain
@@ -434,11 +433,6 @@ class MixedLoader(NotIndexed):
             return self._iterate(output)
 
         return keras_dataset(begin, select, len(self._schedule(self._next[0])), self._next)
-
-    def __code_schema__(self) -> Mapping[str, Field]:
-        """Return the fields that all loaders share, for writers; see `BatchedDataLoader`."""
-        first, *others = [dict(loader.__code_schema__() or {}) for loader in self.loaders.values()]
-        return {name: field for name, field in first.items() if all(other.get(name) == field for other in others)}
 
     def _check_unnamed(self, method: str) -> None:
         if self._named:

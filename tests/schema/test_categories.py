@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset
 
 from parquet_loader import (
     BatchedDataLoader,
@@ -434,8 +434,15 @@ def test_integers_of_directories_are_codes_of_words_that_are_none(tmp_path: Path
         lambda data: ParquetIterable(data.batches(2)),
         lambda data: DataLoader(ParquetIterable(data.batches(2)), batch_size=None),
         lambda data: DataLoader(ParquetRows(data), batch_size=2),
+        lambda data: DataLoader(ParquetRows(data), batch_size=None),
+        lambda data: DataLoader(ParquetRows(data), sampler=BatchSampler(range(4), 2, False), batch_size=None),
+        lambda data: DataLoader(Subset(ParquetRows(data), range(4)), batch_size=2),
+        lambda data: DataLoader(ConcatDataset([ParquetRows(data)]), batch_size=2),
     ],
-    ids=["loader", "MixedLoader", "ParquetIterable", "DataLoader", "ParquetRows"],
+    ids=[
+        *("loader", "MixedLoader", "ParquetIterable", "DataLoader", "ParquetRows", "single rows", "batches"),
+        *("Subset", "ConcatDataset"),
+    ],
 )
 def test_codes_of_a_loader_are_written_as_its_words(make: Callable[[Any], Any], tmp_path: Path) -> None:
     rows = {"city": ["a", "b", "c", "a"], "size": [30, 10, 20, 30]}
@@ -444,6 +451,17 @@ def test_codes_of_a_loader_are_written_as_its_words(make: Callable[[Any], Any], 
     other = Schema({"city": Category(["c", "b", "a"]), "size": Category([20, 30, 10])})
     write_dataset(make(ParquetDataset(tmp_path / "first", own)), tmp_path / "second", other)
     assert pq.read_table(tmp_path / "second").to_pydict() == rows
+
+
+def test_parts_with_codes_of_different_vocabularies_are_refused(tmp_path: Path) -> None:
+    write_dataset({"city": ["a", "b"]}, tmp_path / "first", Schema({"city": Category(["a", "b"])}))
+    loaders = {
+        str(number): BatchedDataLoader(tmp_path / "first", 2, schema=Schema({"city": Category(words)}))
+        for number, words in enumerate((["a", "b"], ["b", "a"]))
+    }
+    mixed = MixedLoader(loaders, {"0": 1, "1": 1})
+    with pytest.raises(SchemaError, match=r"the parts of MixedLoader have codes of 'city' by different vocabularies"):
+        write_dataset(mixed, tmp_path / "second", Schema({"city": Category(["a", "b"])}))
 
 
 def test_codes_of_a_loader_are_as_the_schema_says_after_a_transform(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from parquet_loader.errors import SchemaError
-from parquet_loader.schema.fields import Category, Group
+from parquet_loader.schema.fields import Category, Field, Group
 from parquet_loader.schema.ragged import Ragged
 from parquet_loader.schema.schema import Schema
 
@@ -23,13 +23,13 @@ class RowsOrBatches(NamedTuple):
 
     Attributes:
         items: Rows or batches.
-        are_rows: Whether a dict among them is one row.
+        are_rows: Whether a dict among them is one row; None if its values decide.
         arrow_schema: An Arrow schema with the features that the data set declares, or with metadata about the codes in
             a loader's batches; None if there are none.
     """
 
     items: Iterable[Any]
-    are_rows: bool
+    are_rows: bool | None
     arrow_schema: pa.Schema | None = None
 
 
@@ -60,22 +60,49 @@ def as_items(data: Any) -> RowsOrBatches | None:
         return RowsOrBatches([(data if hasattr(data, "to_reader") else data.scanner()).to_reader()], are_rows=False)
     if _makes_batches(data, kinds):
         return RowsOrBatches(data, are_rows=False, arrow_schema=_codes_of(data))
+    if ("torch", "DataLoader") in kinds:  # it passes on rows, or batches of a sampler of batches
+        return RowsOrBatches(data, are_rows=None, arrow_schema=_codes_of(data))
     return None
 
 
 def _codes_of(loader: Any) -> pa.Schema | None:
     """Return metadata with the vocabularies of the codes in a loader's batches; None if nothing says which they are."""
-    if hasattr(loader, "collate_fn"):  # torch's DataLoader; the caller's own function may return other codes
-        is_torchs = getattr(loader.collate_fn, "__module__", "").startswith("torch.utils.data")
-        loader = loader.dataset if is_torchs else None
-    if not hasattr(loader, "__code_schema__"):
-        loader = getattr(loader, "loader", None)  # of ParquetIterable
-    schema = loader.__code_schema__() if hasattr(loader, "__code_schema__") else None
-    fields = dict(schema or {})
+    fields = _coded_fields(loader)
     fields |= {name: part for field in fields.values() if isinstance(field, Group) for name, part in field.members}
     words = {name: field.vocabulary for name, field in fields.items() if isinstance(field, Category)}
     coded = {name: Category(vocabulary, storage="codes") for name, vocabulary in words.items()}
     return pa.schema([], Schema(coded).arrow_schema().metadata) if coded else None
+
+
+def _coded_fields(loader: Any) -> dict[str, Field]:
+    """Return the fields whose codes are in the batches or rows of a loader or data set, as far as they are known.
+
+    Raises:
+        SchemaError: Its parts have codes by different vocabularies.
+    """
+    if hasattr(loader, "__code_schema__"):
+        return dict(loader.__code_schema__() or {})
+    if hasattr(loader, "collate_fn"):  # torch's DataLoader; the caller's own function may return other codes
+        is_torchs = (getattr(loader.collate_fn, "__module__", None) or "").startswith("torch.utils.data")
+        return _coded_fields(loader.dataset) if is_torchs else {}
+    package = type(loader).__module__
+    if package.startswith("parquet_loader."):  # a ParquetIterable, or a MixedLoader
+        parts = [loader.loader] if hasattr(loader, "loader") else list(getattr(loader, "loaders", {}).values())
+    elif package.startswith("torch.utils.data."):  # a Subset, or a ConcatDataset
+        parts = [loader.dataset] if hasattr(loader, "dataset") else list(getattr(loader, "datasets", []))
+    else:
+        parts = []
+    if not parts:
+        return {}
+    first, *others = map(_coded_fields, parts)
+    for name, field in first.items():
+        found = [field, *(other[name] for other in others if name in other)]
+        if len({tuple(part.vocabulary) for part in found if isinstance(part, Category)}) > 1:
+            raise SchemaError(
+                f"the parts of {type(loader).__name__} have codes of {name!r} by different vocabularies; load all of "
+                "them with one schema=, or write them one by one"
+            )
+    return {name: field for name, field in first.items() if all(other.get(name) == field for other in others)}
 
 
 def _makes_batches(data: Any, kinds: list[tuple[str, str]]) -> bool:
