@@ -256,6 +256,9 @@ def test_a_report_that_cannot_be_written_leaves_no_part_of_it(method: str, tmp_p
             signal.signal(signal.SIGXFSZ, before)
         assert {path.name for path in tmp_path.iterdir()} == {"data", "old"}
         assert (tmp_path / "old").read_text() == "of before"
+        (tmp_path / "old").chmod(0o640)
+        write(tmp_path / "old")
+        assert (tmp_path / "old").stat().st_mode & 0o777 == 0o640
         (tmp_path / "link").symlink_to(tmp_path / "named")
         write(tmp_path / "link")
         assert (tmp_path / "link").is_symlink()
