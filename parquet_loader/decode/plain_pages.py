@@ -141,8 +141,8 @@ class RawColumn:
         else:
             scattered = np.ascontiguousarray(slots, np.int64)
         rows = len(out) if scattered is None else len(scattered)
-        if not out.flags.carray:
-            raise ValueError("expected contiguous, writable memory")
+        if not out.flags.carray or out.shape[1:] != (self._width,) or out.itemsize != 1:
+            raise ValueError(f"expected contiguous, writable memory of {self._width} bytes a row")
         if KERNELS is None:
             self._read_without_kernels(first, rows, out, scattered)
             return

@@ -267,6 +267,8 @@ def test_rows_go_nowhere_but_into_the_array(
                 column.read(0, np.zeros((30, 5000), np.uint8), np.array(places))
         with pytest.raises(ValueError, match="contiguous"):
             column.read(0, np.zeros((30, 10000), np.uint8)[:, ::2], np.array([1, 0]))
+        with pytest.raises(ValueError, match="5000 bytes a row"):
+            column.read(0, np.zeros((30, 2500), np.uint8), np.array([1, 0]))
     with pytest.raises(OSError, match="Bad file descriptor"):
         column.read(0, np.zeros((30, 5000), np.uint8), np.array([1, 0]))
 

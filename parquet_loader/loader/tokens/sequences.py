@@ -229,13 +229,13 @@ class BatchWriter:
         laid_out, at = dict[str, _Arrays](), 0
         for name in self.form.keys:
             if name in _ROWS_OF_TOKENS:
-                laid_out[name], at = _live_datasets(at, _ROWS_OF_TOKENS[name], rows)
+                laid_out[name], at = _placed(at, _ROWS_OF_TOKENS[name], rows)
             elif name == "seq_lens":
-                laid_out[name], at = _live_datasets(at, _INT32, [(count,) for count in pieces])
+                laid_out[name], at = _placed(at, _INT32, [(count,) for count in pieces])
             elif name == "cu_seqlens":
-                laid_out[name], at = _live_datasets(at, _INT32, [(sum(of_parts) + 1,) for of_parts in ends])
+                laid_out[name], at = _placed(at, _INT32, [(sum(of_parts) + 1,) for of_parts in ends])
         for name, values in documents.columns.items():
-            laid_out[name], at = _live_datasets(at, values.dtype, [(*shape, *values.shape[1:]) for shape in rows])
+            laid_out[name], at = _placed(at, values.dtype, [(*shape, *values.shape[1:]) for shape in rows])
         return laid_out, at
 
     def _add_columns(self, parts: BatchParts, arrays: dict[str, Any]) -> None:
@@ -249,7 +249,7 @@ class BatchWriter:
             arrays[name] = _joined([part.documents.arrays[name][part.own_documents] for part in parts])
 
 
-def _live_datasets(at: int, dtype: np.dtype[Any], shapes: Sequence[tuple[int, ...]]) -> tuple[_Arrays, int]:
+def _placed(at: int, dtype: np.dtype[Any], shapes: Sequence[tuple[int, ...]]) -> tuple[_Arrays, int]:
     """Return arrays that follow each other in a block from `at` on, and where they end."""
     sizes = [-(-math.prod(shape) * dtype.itemsize // _LINE_BYTES) * _LINE_BYTES for shape in shapes]
     *begins, end = accumulate(sizes, initial=at)
