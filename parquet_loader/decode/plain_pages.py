@@ -12,8 +12,7 @@ to the rows of the row group. Otherwise Arrow decodes it, or reports the damage.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +23,11 @@ from parquet_loader.decode.page_headers import DATA_PAGE, DATA_PAGE_V2, PageHead
 from parquet_loader.errors import UnsupportedError
 from parquet_loader.source import ColumnChunk, Leaf, ReadableChunk
 
-# Whether the system can read into several buffers at once (scatter read).
+# Whether Python can read from an offset directly into memory.
 IS_POSSIBLE = hasattr(os, "preadv")
 
-_MOST_BUFFERS = 1024  # IOV_MAX
-
-# Without kernels, rows at least this wide are read directly to their slots. Narrower rows are read `_SCRATCH_BYTES` at
-# a time into a buffer that stays in the CPU cache, and copied from there.
-_SCATTERED_BYTES = 2048
+# Without kernels, rows are read this many bytes at a time into a buffer that stays in the CPU cache, and copied from
+# there to their slots.
 _SCRATCH_BYTES = 2**18
 
 _PLAIN = 0
@@ -71,31 +67,18 @@ class RawFile:
         """Return up to `nbytes` bytes from offset `at` on."""
         return os.pread(self._descriptor, nbytes, at)
 
-    def read(self, at: int, targets: Sequence[Any]) -> None:
-        """Fill these buffers, one after another, with the file's bytes from offset `at` on.
+    def read(self, at: int, target: npt.NDArray[np.uint8]) -> None:
+        """Fill a contiguous array with the file's bytes from offset `at` on.
 
         Raises:
             ShortFileError: the file ends before.
         """
-        for first in range(0, len(targets), _MOST_BUFFERS):
-            some = targets[first : first + _MOST_BUFFERS]
-            wanted = sum(target.nbytes for target in some)
-            got = os.preadv(self._descriptor, some, at)
-            if got < wanted:
-                self._read_rest(at, some, got)
-            at += wanted
-
-    def _read_rest(self, at: int, targets: Sequence[Any], got: int) -> None:
-        """Read the rest after a short read, which the system may return, for example above 2 GiB."""
-        for target in targets:
-            view, filled = memoryview(target).cast("B"), min(got, target.nbytes)
-            got -= filled
-            while filled < len(view):
-                more = os.preadv(self._descriptor, [view[filled:]], at + filled)
-                if not more:
-                    raise ShortFileError(f"the file ends at byte {at + filled}, within a page")
-                filled += more
-            at += target.nbytes
+        flat, filled = target.reshape(-1), 0
+        while filled < len(flat):  # the system may return fewer bytes than requested
+            got = os.preadv(self._descriptor, [flat[filled:].data], at + filled)
+            if not got:
+                raise ShortFileError(f"the file ends at byte {at + filled}, within a page")
+            filled += got
 
 
 class RawPages(NamedTuple):
@@ -163,11 +146,8 @@ class RawColumn:
     def _read_without_kernels(self, first: int, rows: int, out: npt.NDArray[np.uint8], slots: IntArray | None) -> None:
         if slots is not None and rows and (int(slots.min()) < 0 or int(slots.max()) >= len(out)):
             raise IndexError(f"slots {slots.min()} to {slots.max()} of {len(out)}")
-        at_once = max(rows, 1)
-        scratch = None
-        if slots is not None and self._width < _SCATTERED_BYTES:
-            at_once = max(1, _SCRATCH_BYTES // self._width)
-            scratch = np.empty((min(at_once, rows), self._width), np.uint8)
+        at_once = max(1, rows if slots is None else _SCRATCH_BYTES // self._width)
+        scratch = np.empty((0 if slots is None else min(at_once, rows), self._width), np.uint8)
         page = int(np.searchsorted(self._first_rows, first, side="right")) - 1
         done = 0
         while done < rows:
@@ -178,11 +158,9 @@ class RawColumn:
             some = min(rows - done, at_once, int(self._first_rows[page + 1]) - row)
             at = int(self._starts[page]) + (row - int(self._first_rows[page])) * self._width
             if slots is None:
-                self._file.read(at, [out[done : done + some]])
-            elif scratch is None:
-                self._file.read(at, [out[slot] for slot in slots[done : done + some].tolist()])
+                self._file.read(at, out[done : done + some])
             else:
-                self._file.read(at, [scratch[:some]])
+                self._file.read(at, scratch[:some])
                 out[slots[done : done + some]] = scratch[:some]
             done += some
 

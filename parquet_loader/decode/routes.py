@@ -284,7 +284,7 @@ def _route(
     Args:
         source: The column.
         forbidden: The option that leaves all decoding to Arrow; "" if there is none.
-        missing: Why there are no kernels; "" if there are.
+        missing: Why the kernels are missing; "" if they are not.
         pages: As in `routes_of`.
     """
     field, column = source.field, source.column

@@ -585,7 +585,7 @@ class _Source:
             self._fetcher.run(self._fetcher.read_all(self._row_group.file, ranges, views))
             return
         for (start, _), view in zip(joined, views, strict=True):
-            self._opened.read(start, [view])
+            self._opened.read(start, view)
 
     def fetched(self, start: int, stop: int) -> pa.Buffer:
         """Return a sparse buffer of a remote file with the fetched bytes between two offsets."""

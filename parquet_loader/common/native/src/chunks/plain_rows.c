@@ -67,6 +67,7 @@ static int read_buffered(
 EXPORT int plain_rows_read(
     int file, const int64_t *starts, const int64_t *first_rows, int64_t pages, int64_t width, int64_t first,
     int64_t rows, const int64_t *slots, uint8_t *out, int64_t out_rows) {
+  if (width < 1) return OTHER;
   const FileBytes source = {.file = file, .size = INT64_MAX};
   for (int64_t i = 0; slots && i < rows; i++)
     if (slots[i] < 0 || slots[i] >= out_rows) return OTHER;
